@@ -1,0 +1,110 @@
+"""Small readings of object metadata and conditions that every part needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from moorage.apimachinery.resources import Obj
+
+
+class Key(NamedTuple):
+    """Which object: its namespace (empty for cluster-scoped) and its name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def key_of(obj: Mapping[str, Any]) -> Key:
+    meta = obj["metadata"]
+    return Key(meta.get("namespace") or "", meta["name"])
+
+
+def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    return obj["metadata"].get("labels") or {}
+
+
+def annotations_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    return obj["metadata"].get("annotations") or {}
+
+
+def is_deleting(obj: Mapping[str, Any]) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def controller_ref(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The owner reference with `controller: true`, or None."""
+    for ref in obj["metadata"].get("ownerReferences") or ():
+        if ref.get("controller"):
+            found: Mapping[str, Any] = ref
+            return found
+    return None
+
+
+def owner_reference(owner: Mapping[str, Any], *, controller: bool = True) -> Obj:
+    """A reference to `owner`, which must have been stored (it needs a uid)."""
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": controller,
+        "blockOwnerDeletion": controller,
+    }
+
+
+def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    """The condition of that type in `status.conditions`, or None."""
+    for one in (obj.get("status") or {}).get("conditions") or ():
+        if one.get("type") == kind:
+            found: Mapping[str, Any] = one
+            return found
+    return None
+
+
+def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
+    found = condition(obj, kind)
+    return found is not None and found.get("status") == "True"
+
+
+def with_condition(
+    conditions: Sequence[Obj],
+    kind: str,
+    status: str,
+    *,
+    now: str,
+    reason: str = "",
+    message: str = "",
+    **more: Any,
+) -> list[Obj]:
+    """The list with one condition set; `lastTransitionTime` (RFC 3339) moves only when `status` changes."""
+    out, done = [], False
+    for one in conditions:
+        if one.get("type") != kind:
+            out.append(one)
+            continue
+        since = one.get("lastTransitionTime", now) if one.get("status") == status else now
+        out.append(
+            {
+                "type": kind,
+                "status": status,
+                "lastTransitionTime": since,
+                "reason": reason,
+                "message": message,
+            }
+            | more
+        )
+        done = True
+    if not done:
+        out.append(
+            {"type": kind, "status": status, "lastTransitionTime": now, "reason": reason, "message": message}
+            | more
+        )
+    return out
+
+
+def names(objs: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [obj["metadata"]["name"] for obj in objs]

@@ -1,0 +1,99 @@
+"""Kubernetes quantities, exactly.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from moorage.errors import QuantityError
+
+_FORM = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:([numkKMGTPE]|Ki|Mi|Gi|Ti|Pi|Ei)|([eE][+-]?\d+))?")
+_SUFFIX: dict[str, Fraction] = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}
+
+
+@lru_cache(maxsize=4096)
+def parse_quantity(text: str | int | float) -> Fraction:
+    """Read a quantity: "500m", "2", "1.5Gi", "1e3". No rounding: 1.5Gi is 1610612736.
+
+    Raises QuantityError, naming the text, for anything the API server itself would refuse.
+    """
+    found = _FORM.fullmatch(str(text))
+    if not found or found[3] == "K":
+        raise QuantityError(
+            f"{text!r} is no quantity",
+            hint="write a number with an optional unit: 500m, 2, 512Mi, 8Gi, 1.5G",
+        )
+    sign, digits, suffix, exponent = found.groups()
+    value = Fraction(digits if not digits.endswith(".") else digits[:-1])
+    if suffix:
+        value *= _SUFFIX[suffix]
+    elif exponent:
+        power = int(exponent[1:])
+        if abs(power) > 30:
+            raise QuantityError(f"{text!r} is no quantity: exponent {power} is out of range (-30 to 30)")
+        value *= Fraction(10) ** power
+    return -value if sign == "-" else value
+
+
+def parse_count(text: str | int | float) -> int:
+    """Whole units, rounded up, as `Quantity.Value()` does."""
+    return -((-parse_quantity(text)).__floor__())
+
+
+def parse_milli(text: str | int | float) -> int:
+    """Thousandths, rounded up, as `Quantity.MilliValue()` does."""
+    return -((-parse_quantity(text) * 1000).__floor__())
+
+
+def amount(resource: str, text: str | int | float) -> int:
+    """The scheduler's integer for a resource: millicores for `cpu`, whole units (bytes, devices) otherwise."""
+    return parse_milli(text) if resource == "cpu" else parse_count(text)
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people and for manifests, with the largest binary unit that divides exactly, else one decimal.
+
+    1610612736 → "1.5Gi", 8589934592 → "8Gi", 1000 → "1000".
+    """
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        unit = int(_SUFFIX[suffix])
+        if count >= unit:
+            whole = Fraction(count, unit)
+            if whole.denominator == 1:
+                return f"{whole.numerator}{suffix}"
+            return f"{float(whole):.1f}".removesuffix(".0") + suffix
+    return str(count)
+
+
+def format_milli(milli: int) -> str:
+    """Millicores as a quantity: 1500 → "1500m", 2000 → "2"."""
+    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
+
+
+def format_amount(resource: str, value: int) -> str:
+    """The quantity for an integer of `amount`."""
+    if resource == "cpu":
+        return format_milli(value)
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        return format_bytes(value)
+    return str(value)

@@ -1,0 +1,183 @@
+"""Label and field selectors.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.errors import SelectorError
+
+Labels = Mapping[str, str]
+
+_KEY = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
+_SET = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(\s*([^()]*)\s*\)\s*")
+_EQUAL = re.compile(rf"\s*({_KEY})\s*(==|=|!=)\s*({_VALUE})\s*")
+_COMPARE = re.compile(rf"\s*({_KEY})\s*(<|>)\s*(-?\d+)\s*")
+_EXISTS = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
+_LABEL_VALUE = re.compile(_VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One test of one label. `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Labels) -> bool:
+        present = self.key in labels
+        value = labels.get(self.key, "")
+        match self.operator:
+            case "In":
+                return present and value in self.values
+            case "NotIn":
+                return not present or value not in self.values
+            case "Exists":
+                return present
+            case "DoesNotExist":
+                return not present
+            case "Gt" | "Lt":
+                try:
+                    left, right = int(value), int(self.values[0])
+                except (ValueError, IndexError):
+                    return False
+                return present and (left > right if self.operator == "Gt" else left < right)
+        raise SelectorError(
+            f"operator {self.operator!r} is not known",
+            hint="use In, NotIn, Exists, DoesNotExist, Gt or Lt",
+        )
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "NotIn" if len(self.values) == 1:
+                return f"{self.key}!={self.values[0]}"
+            case "In" | "NotIn":
+                return f"{self.key} {self.operator.lower()} ({','.join(self.values)})"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {'>' if self.operator == 'Gt' else '<'} {self.values[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements must hold; none at all matches everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Labels | None) -> bool:
+        labels = labels or {}
+        return all(one.matches(labels) for one in self.requirements)
+
+    def __str__(self) -> str:
+        return ",".join(str(one) for one in self.requirements)
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """Read the `labelSelector` query form: "app=web,tier in (a, b),!old". Empty text matches all.
+
+    Raises SelectorError with the part that could not be read.
+    """
+    found: list[Requirement] = []
+    for part in _split_outside_parentheses(text):
+        if matched := _SET.fullmatch(part):
+            values = tuple(sorted({one.strip() for one in matched[3].split(",")}))
+            found.append(Requirement(matched[1], "In" if matched[2] == "in" else "NotIn", values))
+        elif matched := _EQUAL.fullmatch(part):
+            found.append(Requirement(matched[1], "NotIn" if matched[2] == "!=" else "In", (matched[3],)))
+        elif matched := _COMPARE.fullmatch(part):
+            found.append(Requirement(matched[1], "Gt" if matched[2] == ">" else "Lt", (matched[3],)))
+        elif matched := _EXISTS.fullmatch(part):
+            found.append(Requirement(matched[2], "DoesNotExist" if matched[1] else "Exists"))
+        else:
+            raise SelectorError(
+                f"{part.strip()!r} is no label requirement",
+                hint="write key=value, key!=value, key in (a,b), key or !key, separated by commas",
+            )
+    return LabelSelector(tuple(found))
+
+
+def label_selector_of(spec: Mapping[str, Any] | None) -> LabelSelector:
+    """Read a `metav1.LabelSelector` object (matchLabels, matchExpressions). None matches nothing in
+    Kubernetes' own APIs; callers decide that, here it gives the selector without requirements."""
+    spec = spec or {}
+    found = [Requirement(key, "In", (str(value),)) for key, value in (spec.get("matchLabels") or {}).items()]
+    for one in spec.get("matchExpressions") or ():
+        found.append(requirement_of(one))
+    return LabelSelector(tuple(found))
+
+
+def requirement_of(spec: Mapping[str, Any]) -> Requirement:
+    """Read one `{key, operator, values}`, of a label selector or of a node selector term."""
+    return Requirement(str(spec["key"]), str(spec["operator"]), tuple(str(v) for v in spec.get("values") or ()))
+
+
+def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Read "status.phase=Running,metadata.name!=x" into a test of whole objects.
+
+    Paths are followed by their dots; a missing field reads as the empty string, as in the API server.
+    Which paths a resource allows is the server's affair. Raises SelectorError.
+    """
+    tests: list[tuple[tuple[str, ...], bool, str]] = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        matched = re.fullmatch(r"\s*([A-Za-z0-9_.\[\]/-]+?)\s*(==|!=|=)\s*(.*?)\s*", part)
+        if not matched:
+            raise SelectorError(
+                f"{part.strip()!r} is no field requirement", hint="write field=value or field!=value"
+            )
+        tests.append((tuple(matched[1].split(".")), matched[2] != "!=", matched[3]))
+
+    def matches(obj: Mapping[str, Any]) -> bool:
+        return all((_field(obj, path) == value) is equal for path, equal, value in tests)
+
+    return matches
+
+
+def field_selector_paths(text: str) -> tuple[str, ...]:
+    """The dotted paths a field selector names, in order."""
+    return tuple(re.split(r"==|!=|=", part)[0].strip() for part in text.split(",") if part.strip())
+
+
+def is_label_value(text: str) -> bool:
+    """At most 63 characters of letters, digits, "-", "_", ".", an alphanumeric at both ends; may be empty."""
+    return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
+
+
+def _field(obj: Any, path: tuple[str, ...]) -> str:
+    for key in path:
+        if not isinstance(obj, Mapping):
+            return ""
+        obj = obj.get(key)
+    if obj is None:
+        return ""
+    if isinstance(obj, bool):
+        return "true" if obj else "false"
+    return str(obj)
+
+
+def _split_outside_parentheses(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    parts.append(text[start:])
+    if len(parts) == 1 and not parts[0].strip():
+        return []
+    return parts

@@ -1,0 +1,79 @@
+"""The only module that reads the clock.
+
+Everything that depends on time takes a `Clock`, so that a test can hold it still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the rest of the program may know of time."""
+
+    def now(self) -> datetime:
+        """Wall-clock time, always in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; zero or less only yields."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+
+SYSTEM: Clock = SystemClock()
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a moment as `metav1.Time` does: UTC, whole seconds, `Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(moment: datetime) -> str:
+    """Write a moment as `metav1.MicroTime` does: UTC, six decimals, `Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """Read a `metav1.Time` or `MicroTime`. Raises ValueError naming the text."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment.astimezone(UTC)
+
+
+def format_duration(span: timedelta) -> str:
+    """Write a span as `kubectl` shows ages: 45s, 12m, 3h5m, 4d2h. Negative spans count as zero."""
+    seconds = max(0, int(span.total_seconds()))
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes = seconds // 60
+    if minutes < 120:
+        rest = seconds % 60
+        return f"{minutes}m{rest}s" if rest and minutes < 10 else f"{minutes}m"
+    hours = minutes // 60
+    if hours < 48:
+        rest = minutes % 60
+        return f"{hours}h{rest}m" if rest and hours < 8 else f"{hours}h"
+    days = hours // 24
+    rest = hours % 24
+    return f"{days}d{rest}h" if rest and days < 8 else f"{days}d"

@@ -1,0 +1,227 @@
+"""Every error raised on purpose.
+
+    MoorageError                 has `message` and an optional `hint`
+    ├── UsageError               the command line or a request is wrong; exit code 2
+    ├── QuantityError            a text that is no Kubernetes quantity
+    ├── SelectorError            a text that is no label or field selector
+    ├── InvalidName              a name that Kubernetes would refuse
+    ├── NotReady                 something needed is not up (yet)
+    ├── AlreadyRunning           a second `moor up` on one data folder
+    ├── DataFolderError          a data folder that cannot be used: version, owner, space
+    ├── PortTaken                a port that somebody else listens on
+    ├── StorageError             the store could not read or write
+    │   └── StorageFull          no room left on the disk
+    └── ApiError                 the Kubernetes API said no; has `status` and `reason`
+        ├── BadRequest      400  ├── Conflict       409 reason Conflict
+        ├── Unauthorized    401  ├── AlreadyExists  409 reason AlreadyExists
+        ├── Forbidden       403  ├── Expired        410 watch or continue token too old
+        ├── NotFound        404  ├── Invalid        422
+        ├── MethodNotAllowed 405 ├── TooManyRequests 429
+        ├── TooLarge        413  └── ServerError    5xx, and when no answer came (status 0)
+        └── UnsupportedMediaType 415
+
+A message says what could not be done, the value seen, the limit; the hint what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class MoorageError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(MoorageError):
+    """The command line, or what a request asks for, is wrong."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class QuantityError(UsageError, ValueError):
+    """A text that is no Kubernetes quantity."""
+
+
+class SelectorError(UsageError, ValueError):
+    """A text that is no label or field selector."""
+
+
+class InvalidName(UsageError, ValueError):
+    """A name that Kubernetes would refuse."""
+
+
+class NotReady(MoorageError):
+    """Something needed is not up (yet)."""
+
+
+class AlreadyRunning(MoorageError):
+    """A second `moor up` on one data folder."""
+
+
+class DataFolderError(MoorageError):
+    """A data folder that cannot be used."""
+
+
+class PortTaken(MoorageError):
+    """A port that somebody else listens on."""
+
+
+class StorageError(MoorageError):
+    """The store could not read or write."""
+
+
+class StorageFull(StorageError):
+    """No room left where the store keeps its file."""
+
+
+class ApiError(MoorageError):
+    """The Kubernetes API refused a request, or gave no usable answer.
+
+    `status` is the HTTP code (0: no answer came), `reason` the CamelCase word of
+    `metav1.Status` and `details` its details, if any.
+    """
+
+    status: int = 500
+    reason: str = "InternalError"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        reason: str | None = None,
+        details: dict[str, Any] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        if status is not None:
+            self.status = status
+        if reason is not None:
+            self.reason = reason
+        self.details = details
+
+    def to_status(self) -> dict[str, Any]:
+        """The error as a `metav1.Status` object."""
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.status,
+        }
+        if self.details:
+            body["details"] = self.details
+        return body
+
+
+class BadRequest(ApiError):
+    status = 400
+    reason = "BadRequest"
+
+
+class Unauthorized(ApiError):
+    status = 401
+    reason = "Unauthorized"
+
+
+class Forbidden(ApiError):
+    status = 403
+    reason = "Forbidden"
+
+
+class NotFound(ApiError):
+    status = 404
+    reason = "NotFound"
+
+
+class MethodNotAllowed(ApiError):
+    status = 405
+    reason = "MethodNotAllowed"
+
+
+class Conflict(ApiError):
+    """The object changed since it was read, or a precondition does not hold."""
+
+    status = 409
+    reason = "Conflict"
+
+
+class AlreadyExists(ApiError):
+    status = 409
+    reason = "AlreadyExists"
+
+
+class Expired(ApiError):
+    """A watch or a `continue` token points before the oldest event kept."""
+
+    status = 410
+    reason = "Expired"
+
+
+class TooLarge(ApiError):
+    status = 413
+    reason = "RequestEntityTooLarge"
+
+
+class UnsupportedMediaType(ApiError):
+    status = 415
+    reason = "UnsupportedMediaType"
+
+
+class Invalid(ApiError):
+    """The object breaks its schema or a rule; `details["causes"]` lists every field."""
+
+    status = 422
+    reason = "Invalid"
+
+
+class TooManyRequests(ApiError):
+    status = 429
+    reason = "TooManyRequests"
+
+
+class ServerError(ApiError):
+    status = 500
+    reason = "InternalError"
+
+
+def api_error(status: int, body: dict[str, Any] | None, fallback: str = "") -> ApiError:
+    """Make the error for an HTTP answer; `body` is its `metav1.Status`, if it had one."""
+    body = body or {}
+    reason = str(body.get("reason") or "")
+    message = str(body.get("message") or fallback or f"the API answered HTTP {status}")
+    details = body.get("details")
+    kind: type[ApiError]
+    if status == 409:
+        kind = AlreadyExists if reason == "AlreadyExists" else Conflict
+    elif status >= 500 or status == 0:
+        kind = ServerError
+    else:
+        kind = _BY_STATUS.get(status, ApiError)
+    return kind(message, status=status, reason=reason or kind.reason, details=details)
+
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    kind.status: kind
+    for kind in (
+        BadRequest,
+        Unauthorized,
+        Forbidden,
+        NotFound,
+        MethodNotAllowed,
+        Expired,
+        TooLarge,
+        UnsupportedMediaType,
+        Invalid,
+        TooManyRequests,
+    )
+}

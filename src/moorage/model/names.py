@@ -1,0 +1,83 @@
+"""Labels, annotations and names that the parts agree on. One place, so that they cannot drift.
+
+All of ours stand under `moorage.dev/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+GROUP = "moorage.dev"
+VERSION = "v1alpha1"
+
+SYSTEM_NAMESPACE = "moorage-system"
+INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
+
+# namespaces
+GUARD_LABEL = "moorage.dev/guard"  # on a namespace: "enabled" puts its pods and Jobs before our webhook
+
+# Jobs and pods
+OWNER_LABEL = "moorage.dev/owner"  # label-safe form of the user's name; stamped by the webhook
+OWNER_ANNOTATION = "moorage.dev/owner"  # the user's name as authenticated
+RUN_LABEL = "moorage.dev/run"  # name of the run; the same on every attempt's Job and pods
+ATTEMPT_LABEL = "moorage.dev/attempt"  # "1", "2", …: counts restarts after disruptions
+CHECKPOINT_ANNOTATION = "moorage.dev/checkpoint"  # claim name of the checkpoint volume
+CHECKPOINT_AT_ANNOTATION = "moorage.dev/checkpoint-at"  # RFC 3339: newest file seen in the checkpoint folder
+CHECKPOINT_CHECKED_ANNOTATION = "moorage.dev/checkpoint-checked-at"  # RFC 3339: when the runner last looked
+RESTART_LIMIT_ANNOTATION = "moorage.dev/restart-limit"  # restarts after disruptions allowed; default RESTART_LIMIT
+EXPECTED_SECONDS_ANNOTATION = "moorage.dev/expected-seconds"  # from --time: when the GPUs are expected back
+TIME_LIMIT_ANNOTATION = "moorage.dev/time-limit-seconds"  # from --time: running time over all attempts
+REPORT_TOKEN_ANNOTATION = "moorage.dev/report-token-sha256"  # hex; the token itself is in the run's Secret
+COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
+MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
+ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the run is not started again
+
+RESTART_LIMIT = 20  # default cap on restarts after disruptions; far above a bad week of one preemption a day per job
+
+CHECKPOINT_PATH = "/moorage/checkpoint"
+CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
+RUNNER_PATH = "/moorage/run"  # the run's Secret is mounted here: runner.py, work.tar.gz, token
+GPU_PRESENT_LABEL = "nvidia.com/gpu.present"  # set by NVIDIA's GPU feature discovery
+GPU_TYPE_LABELS = (  # tried in this order
+    "nvidia.com/gpu.product",  # GPU feature discovery
+    "cloud.google.com/gke-accelerator",  # GKE
+    "amd.com/gpu.product-name",  # AMD's node labeller
+    "accelerator",  # the label Kubernetes' own pages once used (seed 000)
+)
+
+# the local cluster's own marks, known to every part through the API only
+PROCESS_RUNTIME = "process://"  # how node.status.nodeInfo.containerRuntimeVersion begins there
+HOST_IMAGE = "localhost/host"  # the image name that stands for "this machine's environment"
+HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"  # on a pod: "true" runs any image's command here
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+
+
+def label_value(text: str) -> str:
+    """A label value for any text: unsafe characters become "-"; at most 63 characters.
+
+    Texts that had to be changed carry a hash, so that two users never share a label.
+    """
+    safe = _UNSAFE.sub("-", text).strip("-_.")
+    if safe == text and 0 < len(safe) <= 63:
+        return safe
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{safe[:54].rstrip('-_.')}-{digest}" if safe else f"x-{digest}"
+
+
+def is_dns_label(text: str) -> bool:
+    """RFC 1123 label: at most 63 of a-z, 0-9 and "-", an alphanumeric at both ends."""
+    return len(text) <= 63 and _DNS.fullmatch(text) is not None
+
+
+def attempt_name(run: str, attempt: int) -> str:
+    """Name of an attempt's Job: the run's own name first, then with "-r2", "-r3", …
+
+    A run's name has at most 52 characters, so that pods (name + "-" + 5) and "-r999" stay within 63.
+    """
+    return run if attempt == 1 else f"{run}-r{attempt}"
+
+
+RUN_NAME_MAX = 52
