@@ -30,9 +30,7 @@ def is_gpu(resource: str) -> bool:
     """Whether an extended resource counts GPUs: nvidia.com/gpu, amd.com/gpu, intel's gpu.intel.com/i915 and xe,
     and MIG slices (nvidia.com/mig-…), each slice counted as one device."""
     return (
-        resource.endswith("/gpu")
-        or resource.startswith("nvidia.com/mig-")
-        or resource.startswith("gpu.intel.com/")
+        resource.endswith("/gpu") or resource.startswith(("nvidia.com/mig-", "gpu.intel.com/"))
     )
 
 
@@ -66,7 +64,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """All of `expressions` (labels) and `fields` (metadata.name) must hold; a term with neither matches nothing."""
+    """All of `expressions` (labels) and `fields` (metadata.name) must hold; an empty term matches nothing."""
 
     expressions: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()

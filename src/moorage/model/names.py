@@ -33,7 +33,7 @@ COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
 MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
 ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the run is not started again
 
-RESTART_LIMIT = 20  # default cap on restarts after disruptions; far above a bad week of one preemption a day per job
+RESTART_LIMIT = 20  # restarts after disruptions, per run; above a month of a preemption a day would be odd
 
 CHECKPOINT_PATH = "/moorage/checkpoint"
 CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
