@@ -1,0 +1,38 @@
+# Every target works from a fresh clone with Python 3.11+, make and the package registries; none needs root.
+UV_VERSION := 0.13.8
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+PY := .venv/bin/python
+DEMO_DATA := .moorage-demo
+
+.PHONY: help setup demo test test-all lint types docs manifests
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.venv/.ready: pyproject.toml uv.lock
+	@command -v $(UV) >/dev/null 2>&1 || (python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION))
+	@$(UV) sync --frozen --quiet
+	@touch $@
+
+setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
+
+demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three trainings, one drained half-way
+	@$(PY) -m moorage.cli.main demo --data $(DEMO_DATA)
+
+test: setup lint types ## Lint, types and the whole test suite
+	@$(PY) -m pytest -n 2 --dist loadgroup
+
+test-all: test ## Everything, the benchmarks too
+	@$(PY) benchmarks/cold_start.py
+
+lint: setup ## Style, formatting and the import rules
+	@.venv/bin/ruff check src tests benchmarks
+	@.venv/bin/ruff format --check src tests benchmarks
+	@.venv/bin/lint-imports --no-cache >/dev/null || .venv/bin/lint-imports --no-cache
+
+types: setup ## mypy --strict on src
+	@.venv/bin/mypy
+
+manifests: setup ## Write deploy/ anew from its one source
+	@$(PY) -m moorage.cli.main manifests --write deploy

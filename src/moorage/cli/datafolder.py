@@ -1,0 +1,268 @@
+"""The local cluster's data folder: where it is, what stands in it, whether it can be used.
+
+Standard library only, so that the first second of `moor up` is not spent on imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moorage.errors import AlreadyRunning, DataFolderError, PortTaken, UsageError
+
+LAYOUT = 1  # written to VERSION; raised when an older program could not read the folder
+MIN_FREE_BYTES = 64 * 2**20  # below this nothing is started: SQLite, logs and checkpoints would fail half-way
+SERVICE_USERS = {
+    "operator": "system:serviceaccount:moorage-system:moorage-operator",
+    "webhook": "system:serviceaccount:moorage-system:moorage-webhook",
+    "extender": "system:serviceaccount:moorage-system:moorage-extender",
+    "server": "system:serviceaccount:moorage-system:moorage-server",
+}
+DEFAULT_PORTS = {"api": 6443, "server": 8080, "extender": 0, "webhook": 0}  # 0: any free one, then remembered
+
+
+def default_folder() -> Path:
+    """$MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
+    if chosen := os.environ.get("MOORAGE_DATA"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return (Path(base).expanduser() / "moorage").absolute()
+
+
+@dataclass(slots=True)
+class Config:
+    """What config.json holds. `nodes` are dicts with the fields of the local cluster's NodeSpec."""
+
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    ports: dict[str, int] = field(default_factory=dict)
+    user: str = ""
+    extender: bool = True
+
+
+class DataFolder:
+    """Paths and small files of one data folder. Nothing is touched until `prepare`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kubeconfig = path / "kubeconfig"
+        self.log = path / "log"
+        self.run = path / "run"
+
+    def exists(self) -> bool:
+        return (self.path / "VERSION").exists()
+
+    def check_version(self) -> None:
+        """Raise DataFolderError when the folder belongs to another layout, or to nobody we know."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise DataFolderError(f"{self.path} is not a folder", hint="name another with --data or $MOORAGE_DATA")
+        version = self.path / "VERSION"
+        if not version.exists():
+            if any(self.path.iterdir()):
+                raise DataFolderError(
+                    f"{self.path} is not empty and is no data folder of Moorage",
+                    hint="name an empty or new folder with --data or $MOORAGE_DATA",
+                )
+            return
+        text = version.read_text().strip()
+        if text != str(LAYOUT):
+            raise DataFolderError(
+                f"{self.path} has layout {text or '(empty)'}; this moor reads layout {LAYOUT}",
+                hint="use the moor that made it, or start afresh with another folder (--data FOLDER)",
+            )
+
+    def prepare(self) -> None:
+        """Make the folder and its parts. Raises DataFolderError when it cannot be written or the disk is full."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            free = shutil.disk_usage(self.path).free
+            if free < MIN_FREE_BYTES:
+                raise DataFolderError(
+                    f"only {free // 2**20} MiB are free where {self.path} is; at least"
+                    f" {MIN_FREE_BYTES // 2**20} MiB are needed",
+                    hint="free some room, or name a folder on another disk with --data",
+                )
+            for part in ("log", "run", "pki", "nodes", "volumes"):
+                (self.path / part).mkdir(exist_ok=True, mode=0o700)
+            if not (self.path / "VERSION").exists():
+                self._write("VERSION", f"{LAYOUT}\n")
+        except OSError as error:
+            raise DataFolderError(
+                f"cannot write to {self.path}: {error.strerror or error}",
+                hint="free some room or name another folder with --data",
+            ) from error
+
+    def lock(self) -> int:
+        """Take the folder for one supervisor; the lock lives as long as the returned descriptor.
+
+        Raises AlreadyRunning.
+        """
+        fd = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            pid = self.read_pid("supervisor")
+            raise AlreadyRunning(
+                f"a cluster with the data folder {self.path} is running already"
+                + (f" (process {pid})" if pid else ""),
+                hint="`moor status` shows it, `moor down` stops it; another folder (--data) makes another cluster",
+            ) from None
+        return fd
+
+    def is_running(self) -> bool:
+        """Whether some supervisor holds the lock."""
+        try:
+            fd = os.open(self.run / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def read_pid(self, name: str) -> int | None:
+        try:
+            return int((self.run / f"{name}.pid").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def load_config(self) -> Config | None:
+        try:
+            raw = json.loads((self.path / "config.json").read_text())
+            return Config(**raw)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise DataFolderError(
+                f"{self.path / 'config.json'} cannot be read: {error}",
+                hint="mend or remove the file; without it `moor up` takes its options and defaults",
+            ) from error
+
+    def save_config(self, config: Config) -> None:
+        self._write(
+            "config.json",
+            json.dumps(
+                {
+                    "nodes": config.nodes,
+                    "ports": config.ports,
+                    "user": config.user,
+                    "extender": config.extender,
+                },
+                indent=2,
+            )
+            + "\n",
+        )
+
+    def tokens(self, user: str) -> dict[str, str]:
+        """Bearer tokens by role (admin, page and one per service), made at the first call and then kept."""
+        path = self.path / "tokens.json"
+        table: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            table = json.loads(path.read_text())
+        by_role = {entry["role"]: token for token, entry in table.items()}
+        wanted: dict[str, dict[str, Any]] = {"admin": {"user": user, "groups": ["system:masters"]}}
+        for role, name in SERVICE_USERS.items():
+            wanted[role] = {"user": name, "groups": ["system:serviceaccounts"]}
+        wanted["page"] = {"user": "", "groups": []}  # not a login of the API: the web page's own
+        changed = False
+        for role, entry in wanted.items():
+            token = by_role.get(role)
+            if token is None:
+                token = secrets.token_urlsafe(24)
+                by_role[role] = token
+            new = entry | {"role": role}
+            if table.get(token) != new:
+                table[token] = new
+                changed = True
+        if changed:
+            self._write("tokens.json", json.dumps(table, indent=2) + "\n")
+        return by_role
+
+    def write_kubeconfig(self, *, port: int, user: str, token: str, ca_pem: bytes) -> None:
+        import base64
+
+        ca = base64.b64encode(ca_pem).decode()
+        self._write(
+            "kubeconfig",
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "moorage-local",
+                    "clusters": [
+                        {
+                            "name": "moorage-local",
+                            "cluster": {
+                                "server": f"https://127.0.0.1:{port}",
+                                "certificate-authority-data": ca,
+                            },
+                        }
+                    ],
+                    "users": [{"name": f"{user}@moorage-local", "user": {"token": token}}],
+                    "contexts": [
+                        {
+                            "name": "moorage-local",
+                            "context": {
+                                "cluster": "moorage-local",
+                                "user": f"{user}@moorage-local",
+                                "namespace": "default",
+                            },
+                        }
+                    ],
+                },
+                indent=2,
+            )
+            + "\n",
+        )
+
+    def _write(self, name: str, text: str) -> None:
+        scratch = self.path / f".{name}.{os.getpid()}"
+        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(self.path / name)
+
+
+@contextlib.contextmanager
+def listening(ports: dict[str, int]) -> Iterator[dict[str, socket.socket]]:
+    """Listening sockets on loopback by name; port 0 takes any free one. Closed here at the end.
+
+    Raises PortTaken naming the port and, for the one a user chose, the option to change it.
+    """
+    options = {"server": "--port", "api": "--api-port"}
+    with contextlib.ExitStack() as stack:
+        found: dict[str, socket.socket] = {}
+        for name, port in ports.items():
+            if not 0 <= port <= 65535:
+                raise UsageError(f"port {port} for {name} is out of range (0 to 65535)")
+            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError as error:
+                option = options.get(name)
+                raise PortTaken(
+                    f"port {port} on 127.0.0.1, wanted for the {name}, cannot be used: {error.strerror}",
+                    hint=f"choose another with {option}, or 0 for any free one"
+                    if option
+                    else "run `moor up` again; it will choose another",
+                ) from error
+            one.listen(512)
+            found[name] = one
+        yield found

@@ -1,0 +1,392 @@
+"""`moor up`, `moor down`, `moor status`: the local cluster and our services on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, default_folder, listening
+from moorage.errors import MoorageError, NotReady, UsageError
+
+READY_SECONDS = 90.0  # a loaded laptop needs about 3 s; this only bounds a hang
+SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
+
+data_option = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Data folder (default: $MOORAGE_DATA or ~/.local/share/moorage).",
+)
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 100), default=None, help="Number of simulated nodes.")
+@click.option("--gpus", type=click.IntRange(0, 64), default=None, help="Simulated GPUs of each node.")
+@click.option("--gpu-type", default=None, help="Type label of the simulated GPUs, such as a100.")
+@click.option("--node-cpu", default=None, help="CPUs each simulated node offers (default 16).")
+@click.option("--node-memory", default=None, help="Memory each simulated node offers (default: an equal share).")
+@click.option(
+    "--node-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="YAML list of nodes: name, count, cpu, memory, gpus, gpuType, gpuMemory, labels, taints.",
+)
+@click.option("--port", type=int, default=None, help="Port of the web page and REST API (default 8080).")
+@click.option("--api-port", type=int, default=None, help="Port of the Kubernetes API (default 6443).")
+@click.option("--extender/--no-extender", default=None, help="Pack GPUs by the scheduler extender (default on).")
+@click.option("--foreground", is_flag=True, help="Stay, and print the logs, until Ctrl-C.")
+@data_option
+def up(
+    nodes: int | None,
+    gpus: int | None,
+    gpu_type: str | None,
+    node_cpu: str | None,
+    node_memory: str | None,
+    node_file: Path | None,
+    port: int | None,
+    api_port: int | None,
+    extender: bool | None,
+    foreground: bool,
+    data: Path | None,
+) -> None:
+    """Start the local cluster and Moorage's services on this machine.
+
+    Without node options: the nodes of the last time, or this machine as one node with the GPUs it has.
+    """
+    folder = DataFolder(data.absolute() if data else default_folder())
+    folder.check_version()
+    config = folder.load_config() if folder.exists() else None
+    config = config or Config()
+    simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
+    if node_file is not None:
+        if any(one is not None for one in simulated):
+            raise UsageError("--node-file describes all nodes; it cannot stand with --nodes, --gpus or --gpu-type")
+        config.nodes = nodes_of_file(node_file)
+    elif any(one is not None for one in simulated):
+        config.nodes = simulated_nodes(nodes or 1, gpus or 0, gpu_type, node_cpu=node_cpu, node_memory=node_memory)
+    elif not config.nodes:
+        config.nodes = [{"name": "", "real": True}]
+    config.user = config.user or _user()
+    if extender is not None:
+        config.extender = extender
+    asked = {"server": port, "api": api_port}
+    folder.prepare()
+    lock = folder.lock()
+    _stop_leftovers(folder)
+    ports = {
+        name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
+        for name, usual in DEFAULT_PORTS.items()
+    }
+    with listening(ports) as sockets:
+        config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
+        folder.save_config(config)
+        tokens = folder.tokens(config.user)
+        (folder.run / "stop-pods").unlink(missing_ok=True)
+        fds = {name: one.fileno() for name, one in sockets.items()}
+        for fd in [*fds.values(), lock]:
+            os.set_inheritable(fd, True)
+        page = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+        if foreground:
+            from moorage.cli.supervisor import supervise
+
+            click.echo(f"web page: {page}\nstop with Ctrl-C", err=True)
+            with contextlib.chdir("/"):
+                supervise(folder.path, fds, None, log_to_stderr=True)
+            return
+        started = time.monotonic()
+        _start_and_wait(folder, fds, lock)
+    _report(folder, config, page, time.monotonic() - started)
+
+
+def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
+    """Start the detached supervisor; return when both its children said that they are ready."""
+    ready_read, ready_write = os.pipe()
+    os.set_inheritable(ready_write, True)
+    log = (folder.log / "supervisor.log").open("ab")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moorage.cli.supervisor", str(folder.path), json.dumps(fds), str(ready_write)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[*fds.values(), lock, ready_write],
+        start_new_session=True,
+        cwd="/",
+    )
+    log.close()
+    os.close(ready_write)
+    waiting, said = {"localcluster", "services"}, b""
+    deadline = time.monotonic() + READY_SECONDS
+    problem = ""
+    while waiting and not problem:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            problem = f"{' and '.join(sorted(waiting))} not ready after {READY_SECONDS:g} s"
+            break
+        if not select.select([ready_read], [], [], left)[0]:
+            continue
+        chunk = os.read(ready_read, 4096)
+        if not chunk:
+            problem = f"{' and '.join(sorted(waiting))} ended while starting"
+            break
+        said += chunk
+        *lines, said = said.split(b"\n")
+        for line in lines:
+            name, _, word = line.decode().partition(" ")
+            if word == "ready":
+                waiting.discard(name)
+            else:
+                problem = f"{name}: {word}"
+    os.close(ready_read)
+    if problem:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        process.wait()
+        raise NotReady(f"the cluster did not start: {problem}", hint=f"see the logs in {folder.log}")
+
+
+def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> None:
+    gpus = sum(int(node.get("gpus", 0)) for node in config.nodes)
+    shown = "this machine as one node" if config.nodes[0].get("real") else f"{len(config.nodes)} simulated nodes"
+    if gpus:
+        shown += f" with {gpus} GPUs"
+    click.echo(f"ready in {seconds:.1f} s: {shown}", err=True)
+    click.echo(f"web page:   {page}")
+    click.echo(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
+    click.echo("first run:  moor run --follow -- python -c 'print(\"hello\")'")
+    data = "" if folder.path == default_folder() else f" --data {folder.path}"
+    click.echo(f"stop:       moor down{data}")
+
+
+@click.command()
+@click.option("--keep-pods", is_flag=True, help="Leave running pods alone; the next `moor up` adopts them.")
+@data_option
+def down(keep_pods: bool, data: Path | None) -> None:
+    """Stop the local cluster. Running jobs are asked to stop and go on at the next `moor up`."""
+    folder = DataFolder(data.absolute() if data else default_folder())
+    folder.check_version()
+    if not folder.is_running():
+        _stop_leftovers(folder)
+        stopped = 0 if keep_pods else _stop_pods(folder)
+        extra = f"; {stopped} pods that were left running are stopped" if stopped else ""
+        click.echo(f"no cluster is running in {folder.path}{extra}", err=True)
+        return
+    pid = folder.read_pid("supervisor")
+    if pid is None:
+        raise MoorageError(
+            f"the data folder {folder.path} is locked but its supervisor is not known",
+            hint="another `moor up` may just be starting; try again in a moment",
+        )
+    if keep_pods:
+        (folder.run / "stop-pods").unlink(missing_ok=True)
+    else:
+        (folder.run / "stop-pods").write_text("")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 120
+    while folder.is_running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if folder.is_running():
+        raise MoorageError(f"the cluster did not stop within 120 s (process {pid})", hint=f"see {folder.log}")
+    click.echo("stopped; running pods were left alone" if keep_pods else "stopped", err=True)
+
+
+@click.command()
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@data_option
+def status(output: str, data: Path | None) -> None:
+    """Show whether the local cluster runs, its processes, nodes and addresses."""
+    folder = DataFolder(data.absolute() if data else default_folder())
+    folder.check_version()
+    running = folder.exists() and folder.is_running()
+    config = folder.load_config() if folder.exists() else None
+    found: dict[str, Any] = {"data": str(folder.path), "running": running}
+    if running and config:
+        import asyncio
+
+        tokens = folder.tokens(config.user)
+        found["page"] = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+        found["kubeconfig"] = str(folder.kubeconfig)
+        found["processes"] = {name: folder.read_pid(name) for name in ("supervisor", "localcluster", "services")}
+        try:
+            found |= asyncio.run(_cluster_facts(folder.kubeconfig))
+        except MoorageError as error:
+            found["error"] = error.message
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo(_status_text(found))
+    if not running or found.get("error"):
+        raise SystemExit(1)
+
+
+def _status_text(found: dict[str, Any]) -> str:
+    if not found["running"]:
+        return f"not running ({found['data']}); `moor up` starts it"
+    lines = [f"running     {found['data']}"]
+    lines += [f"web page    {found['page']}", f"kubeconfig  {found['kubeconfig']}"]
+    lines.append("processes   " + ", ".join(f"{name} {pid or '-'}" for name, pid in found["processes"].items()))
+    if error := found.get("error"):
+        lines.append(f"problem     {error}")
+    for node in found.get("nodes", ()):
+        gpus = f", {node['gpus']} GPUs {node['gpuType']}".rstrip() if node["gpus"] else ""
+        lines.append(f"node        {node['name']}: {node['state']}{gpus}, {node['pods']} pods")
+    if "pods" in found:
+        lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in found["pods"].items()) or "none"))
+    return "\n".join(lines)
+
+
+async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import load_config
+
+    from moorage.apimachinery.resources import NODES, PODS
+    from moorage.apimachinery.scheduling import parse_node, parse_pod
+    from moorage.model.names import GPU_TYPE_LABELS
+
+    async with KubeClient(load_config(kubeconfig=kubeconfig)) as api:
+        nodes = [parse_node(obj) for obj in (await api.list(NODES)).items]
+        pods = [parse_pod(obj) for obj in (await api.list(PODS)).items]
+    phases: dict[str, int] = {}
+    for pod in pods:
+        phases[pod.phase] = phases.get(pod.phase, 0) + 1
+    return {
+        "nodes": [
+            {
+                "name": node.name,
+                "state": ("Ready" if node.ready else "NotReady") + (",cordoned" if node.unschedulable else ""),
+                "gpus": node.gpus,
+                "gpuType": next((node.labels[one] for one in GPU_TYPE_LABELS if one in node.labels), ""),
+                "pods": sum(pod.node == node.name and not pod.finished for pod in pods),
+            }
+            for node in sorted(nodes, key=lambda node: node.name)
+        ],
+        "pods": phases,
+    }
+
+
+def simulated_nodes(
+    count: int, gpus: int, gpu_type: str | None, *, node_cpu: str | None, node_memory: str | None
+) -> list[dict[str, Any]]:
+    """Node specs for `--nodes`, with an equal share of this machine's memory each unless told otherwise."""
+    from moorage.apimachinery.quantity import parse_count, parse_milli
+
+    cpu = parse_milli(node_cpu) if node_cpu else 1000 * max(SIMULATED_CPUS, os.cpu_count() or 1)
+    memory = parse_count(node_memory) if node_memory else _machine_memory() // count
+    if gpu_type and not gpus:
+        raise UsageError(f"--gpu-type {gpu_type} without GPUs", hint="add --gpus N")
+    return [
+        {
+            "name": f"node-{index}",
+            "cpu_milli": cpu,
+            "memory_bytes": memory,
+            "gpus": gpus,
+            "gpu_type": (gpu_type or "simulated") if gpus else "",
+        }
+        for index in range(1, count + 1)
+    ]
+
+
+def nodes_of_file(path: Path) -> list[dict[str, Any]]:
+    """Read a node file. Raises UsageError naming the entry, the field and what is allowed."""
+    import yaml
+
+    from moorage.apimachinery.quantity import parse_count, parse_milli
+
+    allowed = {"name", "count", "cpu", "memory", "gpus", "gpuType", "gpuMemory", "labels", "taints"}
+    try:
+        entries = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+    if isinstance(entries, dict) and set(entries) == {"nodes"}:
+        entries = entries["nodes"]
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{path} holds no list of nodes", hint="write `- {name: gpu, count: 2, gpus: 4}`")
+    found: list[dict[str, Any]] = []
+    for at, entry in enumerate(entries):
+        where = f"{path}, entry {at + 1}"
+        if not isinstance(entry, dict) or not entry.get("name"):
+            raise UsageError(f"{where}: no name", hint="each node needs at least a name")
+        if unknown := sorted(set(entry) - allowed):
+            raise UsageError(
+                f"{where}: unknown field {unknown[0]!r}", hint=f"allowed: {', '.join(sorted(allowed))}"
+            )
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", str(entry["name"])):
+            raise UsageError(f"{where}: {entry['name']!r} is no node name (a-z, 0-9, '-', '.')")
+        numbers = {}
+        for field, usual, low, high in (("count", 1, 1, 100), ("gpus", 0, 0, 64)):
+            value = entry.get(field, usual)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise UsageError(f"{where}: {field} is {value!r}; allowed are {low} to {high}")
+            numbers[field] = value
+        count, gpus = numbers["count"], numbers["gpus"]
+        spec = {
+            "cpu_milli": parse_milli(entry.get("cpu", SIMULATED_CPUS)),
+            "memory_bytes": parse_count(entry["memory"]) if "memory" in entry else _machine_memory(),
+            "gpus": gpus,
+            "gpu_type": str(entry.get("gpuType") or ("simulated" if gpus else "")),
+            "labels": {str(k): str(v) for k, v in (entry.get("labels") or {}).items()},
+            "taints": entry.get("taints") or [],
+        }
+        if "gpuMemory" in entry:
+            spec["gpu_memory_bytes"] = parse_count(entry["gpuMemory"])
+        names = [entry["name"]] if count == 1 else [f"{entry['name']}-{n}" for n in range(1, count + 1)]
+        found += [spec | {"name": name} for name in names]
+    seen: set[str] = set()
+    for node in found:
+        if node["name"] in seen:
+            raise UsageError(f"{path}: two nodes are named {node['name']}")
+        seen.add(node["name"])
+    return found
+
+
+def _stop_leftovers(folder: DataFolder) -> None:
+    """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
+    for name in ("services", "localcluster"):
+        pid = folder.read_pid(name)
+        if pid is None or not _is_ours(pid, folder.path):
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while _is_ours(pid, folder.path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _stop_pods(folder: DataFolder) -> int:
+    from moorage.localcluster.nodeagent.leftovers import stop_all
+
+    return stop_all(folder.path / "nodes")
+
+
+def _is_ours(pid: int, data: Path) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        if stat.rpartition(")")[2].split()[0] == "Z":
+            return False
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return str(data).encode() in words
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"

@@ -1,0 +1,303 @@
+"""The clusters that tests run against, behind one handle.
+
+Which one is chosen by the environment, so that the same test runs unchanged on each:
+
+- `MOORAGE_TEST_KUBECONFIG`: that cluster, with its current context;
+- `KUBEBUILDER_ASSETS`: etcd and kube-apiserver (and kube-scheduler and kube-controller-manager when they
+  are there) from that folder, the convention of controller-runtime's envtest;
+- neither: the local cluster, started as a user would.
+
+Nodes: the local cluster runs pods as processes; the others have no kubelet of ours, so tests bring hollow nodes
+(`moorage.testing.hollow`) or are skipped with that reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A running cluster with Moorage's services against it. `offers` ⊆ {api, scheduler, controllers, kubelet}."""
+
+    kind: str  # local, envtest or kubeconfig
+    offers: frozenset[str]
+    kubeconfig: Path
+    home: Path  # a folder of this cluster's own; the data folder of a local one
+    restart: Callable[[], None] | None = None
+    extra_env: Mapping[str, str] = field(default_factory=dict)
+
+    def lacks(self, needs: set[str]) -> str | None:
+        """Why a test with those needs cannot run here, or None."""
+        missing = sorted(needs - self.offers)
+        return f"the {self.kind} cluster has no {' and no '.join(missing)}" if missing else None
+
+    def moor(
+        self,
+        *args: str,
+        check: bool = True,
+        timeout: float = 120,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        stdin: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Type a `moor` command; with `check`, a failure raises AssertionError with its output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "moorage.cli.main", *args],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=self.environment() | (env or {}),
+            cwd=cwd,
+            input=stdin,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"moor {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a user of this cluster."""
+        env = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
+        env |= {"MOORAGE_KUBECONFIG": str(self.kubeconfig), "MOORAGE_DATA": str(self.home), "NO_COLOR": "1"}
+        return env | dict(self.extra_env)
+
+
+@contextlib.contextmanager
+def start_cluster(home: Path) -> Iterator[Cluster]:
+    """Start, or attach to, the cluster that the environment chooses; `home` is an empty folder for it."""
+    if kubeconfig := os.environ.get("MOORAGE_TEST_KUBECONFIG"):
+        with _attached(Path(kubeconfig), home) as cluster:
+            yield cluster
+    elif assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        with _envtest(Path(assets), home) as cluster:
+            yield cluster
+    else:
+        with local_cluster(home) as cluster:
+            yield cluster
+
+
+@contextlib.contextmanager
+def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
+    """`moor up` with free ports; by default two nodes of two simulated GPUs. `moor down` at the end."""
+    chosen = options or ("--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
+
+    def moor(*args: str) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "moorage.cli.main", *args], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            logs = "".join(
+                f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted((home / "log").glob("*.log"))
+            )
+            raise AssertionError(f"moor {' '.join(args)}: {done.stdout}{done.stderr}\n{logs}")
+
+    def up() -> None:
+        moor("up", "--data", str(home), *chosen, "--port", "0", "--api-port", "0")
+
+    def again() -> None:
+        moor("up", "--data", str(home))
+
+    up()
+    try:
+        yield Cluster(
+            kind="local",
+            offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
+            kubeconfig=home / "kubeconfig",
+            home=home,
+            restart=again,
+        )
+    finally:
+        moor("down", "--data", str(home))
+
+
+@contextlib.contextmanager
+def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
+    home.mkdir(parents=True, exist_ok=True)
+    with _services(kubeconfig, home, {}):
+        yield Cluster(
+            kind="kubeconfig",
+            offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
+            kubeconfig=kubeconfig,
+            home=home,
+        )
+
+
+@contextlib.contextmanager
+def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
+    home.mkdir(parents=True, exist_ok=True)
+    ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "extender", "webhook", "server")
+    token = secrets.token_urlsafe(16)
+    (home / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
+    for word in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
+        subprocess.run(["openssl", *word], cwd=home, check=True, capture_output=True)
+    kubeconfig = home / "kubeconfig"
+    server = f"https://127.0.0.1:{ports['api']}"
+    kubeconfig.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "envtest",
+                "clusters": [{"name": "envtest", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+                "users": [{"name": "admin", "user": {"token": token}}],
+                "contexts": [{"name": "envtest", "context": {"cluster": "envtest", "user": "admin"}}],
+            }
+        )
+    )
+    etcd_url = f"http://127.0.0.1:{ports['etcd']}"
+    peer_url = f"http://127.0.0.1:{ports['peer']}"
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *args: str) -> None:
+            stack.enter_context(_process([str(assets / name), *args], home / f"{name}.log", home))
+
+        start(
+            "etcd",
+            "--data-dir=etcd",
+            f"--listen-client-urls={etcd_url}",
+            f"--advertise-client-urls={etcd_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+            "--unsafe-no-fsync",
+        )
+        _wait_for(f"{etcd_url}/health", {}, home / "etcd.log")
+        start(
+            "kube-apiserver",
+            f"--etcd-servers={etcd_url}",
+            f"--secure-port={ports['api']}",
+            "--bind-address=127.0.0.1",
+            "--cert-dir=apicerts",
+            "--token-auth-file=tokens.csv",
+            "--service-account-key-file=sa.pub",
+            "--service-account-signing-key-file=sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--disable-admission-plugins=ServiceAccount",
+        )
+        _wait_for(f"{server}/readyz", {"Authorization": f"Bearer {token}"}, home / "kube-apiserver.log")
+        offers = {"api"}
+        if (assets / "kube-controller-manager").exists():
+            start(
+                "kube-controller-manager",
+                "--kubeconfig=kubeconfig",
+                "--leader-elect=false",
+                "--service-account-private-key-file=sa.key",
+                f"--secure-port={ports['kcm']}",
+                "--bind-address=127.0.0.1",
+                "--cert-dir=kcmcerts",
+                "--node-monitor-grace-period=20s",
+                "--kube-api-qps=200",
+                "--kube-api-burst=400",
+            )
+            offers.add("controllers")
+        if (assets / "kube-scheduler").exists():
+            from moorage.extender.config import kube_scheduler_configuration
+
+            config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{ports['extender']}")
+            config = config | {
+                "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000},
+                "leaderElection": {"leaderElect": False},
+            }
+            (home / "scheduler.yaml").write_text(yaml.safe_dump(config))
+            start(
+                "kube-scheduler",
+                "--config=scheduler.yaml",
+                f"--secure-port={ports['sched']}",
+                "--bind-address=127.0.0.1",
+                "--cert-dir=schedcerts",
+            )
+            offers.add("scheduler")
+        stack.enter_context(_services(kubeconfig, home, ports))
+        yield Cluster(kind="envtest", offers=frozenset(offers), kubeconfig=kubeconfig, home=home)
+
+
+@contextlib.contextmanager
+def _services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[None]:
+    """Our four services in one process against any cluster."""
+    ready_read, ready_write = os.pipe()
+    argv = [sys.executable, "-m", "moorage.cli.services", "--data", str(home), "--kubeconfig", str(kubeconfig)]
+    argv += ["--ports", json.dumps({k: ports[k] for k in ("extender", "webhook", "server") if k in ports})]
+    argv += ["--ready-fd", str(ready_write)]
+    with _process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
+        os.close(ready_write)
+        said = b""
+        while b"ready" not in said:
+            chunk = os.read(ready_read, 4096)
+            if not chunk:
+                process.wait(10)
+                raise AssertionError(f"the services did not start:\n{(home / 'services.log').read_text()[-4000:]}")
+            said += chunk
+        os.close(ready_read)
+        yield
+
+
+@contextlib.contextmanager
+def _process(
+    argv: list[str], log: Path, cwd: Path, *, pass_fds: tuple[int, ...] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=pass_fds
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(url: str, headers: dict[str, str], log: Path) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            request = urllib.request.Request(url, headers=headers)
+            with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+                if answer.status == 200:
+                    return
+        time.sleep(0.1)
+    raise AssertionError(f"{url} did not answer within {START_SECONDS:g} s:\n{log.read_text()[-4000:]}")
+
+
+def _free_ports(*names: str) -> dict[str, int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in names]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
+
+
+def find_kubectl() -> str | None:
+    """kubectl from KUBEBUILDER_ASSETS, else from PATH."""
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets and (Path(assets) / "kubectl").exists():
+        return str(Path(assets) / "kubectl")
+    return shutil.which("kubectl")

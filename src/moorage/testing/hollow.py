@@ -1,0 +1,237 @@
+"""Nodes without machines: they take pods, say that they run, and let them go, as a kubelet would.
+
+With them a real control plane that has no kubelet can still play whole scenes: scheduling,
+preemption, drains, node loss. A pod annotated `hollow.moorage.dev/exit-code` ends with that
+code as soon as it runs; with `hollow.moorage.dev/reason` (such as OOMKilled) as that reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of
+from moorage.apimachinery.resources import LEASES, NODES, PODS, Obj
+from moorage.apimachinery.workqueue import WorkQueue
+from moorage.clock import SYSTEM, rfc3339, rfc3339_micro
+from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
+
+EXIT_CODE = "hollow.moorage.dev/exit-code"
+REASON = "hollow.moorage.dev/reason"
+LEASE_NAMESPACE = "kube-node-lease"
+
+
+class HollowNodes:
+    """Some hollow nodes on one cluster; `async with` makes them and takes them away again."""
+
+    def __init__(
+        self,
+        api: Api,
+        names: list[str],
+        *,
+        gpus: int = 2,
+        gpu_type: str = "a100",
+        cpu: str = "16",
+        memory: str = "64Gi",
+        labels: dict[str, str] | None = None,
+    ) -> None:
+        self._api = api
+        self.names = names
+        self._gpus = gpus
+        self._gpu_type = gpu_type
+        self._cpu, self._memory = cpu, memory
+        self._labels = labels or {}
+        self._lost: set[str] = set()
+        self._pods = Informer(api, PODS)
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> HollowNodes:
+        for name in self.names:
+            await self._make(name)
+        self._pods.on_change(self._changed)
+        self._tasks = [
+            asyncio.create_task(self._pods.run()),
+            asyncio.create_task(self._beat()),
+            *(asyncio.create_task(self._work()) for _ in range(4)),
+        ]
+        await wait_synced(self._pods)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for name in self.names:
+            for pod in self._pods.all():
+                if pod["spec"].get("nodeName") == name:
+                    with contextlib.suppress(ApiError):
+                        await self._api.delete(
+                            PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], grace_period_seconds=0
+                        )
+            with contextlib.suppress(NotFound):
+                await self._api.delete(NODES, name)
+
+    def lose(self, name: str) -> None:
+        """The node stops answering: no heartbeats, and its pods are left as they are."""
+        self._lost.add(name)
+
+    async def finish(self, namespace: str, pod: str, exit_code: int, reason: str | None = None) -> None:
+        """End a running pod with an exit code."""
+        found = await self._api.get(PODS, pod, namespace)
+        await self._report(found, _ended(found, exit_code, reason))
+
+    async def _make(self, name: str) -> None:
+        labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"} | self._labels
+        resources = {"cpu": self._cpu, "memory": self._memory, "pods": "110", "ephemeral-storage": "100Gi"}
+        if self._gpus:
+            labels |= {"nvidia.com/gpu.product": self._gpu_type, "nvidia.com/gpu.present": "true"}
+            resources["nvidia.com/gpu"] = str(self._gpus)
+        node: Obj = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        with contextlib.suppress(AlreadyExists):
+            await self._api.create(NODES, node)
+        await self._heartbeat(name)
+        now = rfc3339(SYSTEM.now())
+        ready = {"type": "Ready", "status": "True", "reason": "Hollow", "message": ""}
+        times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+        status = {"capacity": resources, "allocatable": resources, "conditions": [ready | times]}
+        await self._api.patch(NODES, name, {"status": status}, subresource="status")
+        # the admission plugin of a real API server taints new nodes until the node controller has seen them Ready
+        for _ in range(200):
+            taints = (await self._api.get(NODES, name))["spec"].get("taints") or []
+            if not any(one["key"] == "node.kubernetes.io/not-ready" for one in taints):
+                return
+            await asyncio.sleep(0.1)
+        await self._api.patch(NODES, name, {"spec": {"taints": None}})
+
+    async def _heartbeat(self, name: str) -> None:
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": rfc3339_micro(SYSTEM.now())}
+        try:
+            await self._api.patch(LEASES, name, {"spec": spec}, LEASE_NAMESPACE)
+        except NotFound:
+            lease: Obj = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": LEASE_NAMESPACE},
+                "spec": spec,
+            }
+            with contextlib.suppress(AlreadyExists):
+                await self._api.create(LEASES, lease)
+
+    async def _beat(self) -> None:
+        while True:
+            for name in self.names:
+                if name not in self._lost:
+                    with contextlib.suppress(ApiError):
+                        await self._heartbeat(name)
+            await asyncio.sleep(5)
+
+    def _changed(self, _before: Obj | None, after: Obj | None) -> None:
+        if after is not None and after["spec"].get("nodeName") in self.names:
+            self._queue.add(key_of(after))
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._step(key)
+                self._queue.forget(key)
+            except (NotFound, Conflict):
+                pass
+            except ApiError:
+                self._queue.retry(key)
+            finally:
+                self._queue.done(key)
+
+    async def _step(self, key: Key) -> None:
+        pod = self._pods.get(key.name, key.namespace)
+        if pod is None or pod["spec"]["nodeName"] in self._lost:
+            return
+        phase = (pod.get("status") or {}).get("phase")
+        finished = phase in ("Succeeded", "Failed")
+        if is_deleting(pod):
+            if not finished:
+                await self._report(pod, _ended(pod, 143, None))
+            await self._api.delete(
+                PODS, key.name, key.namespace, grace_period_seconds=0, uid=pod["metadata"]["uid"]
+            )
+        elif not finished:
+            code = annotations_of(pod).get(EXIT_CODE)
+            if phase != "Running":
+                await self._report(pod, _running(pod))
+            if code is not None:
+                await self._report(pod, _ended(pod, int(code), annotations_of(pod).get(REASON)))
+
+    async def _report(self, pod: Obj, status: dict[str, Any]) -> None:
+        meta = pod["metadata"]
+        kept = [
+            one
+            for one in (pod.get("status") or {}).get("conditions") or ()
+            if one["type"] in ("PodScheduled", "DisruptionTarget")
+        ]
+        status["conditions"] = kept + status["conditions"]
+        await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
+
+
+def _container(pod: Obj, name: str, image: str, ready: bool, state: dict[str, Any]) -> Obj:
+    return {
+        "name": name,
+        "image": image,
+        "imageID": "",
+        "ready": ready,
+        "started": ready,
+        "restartCount": 0,
+        "state": state,
+    }
+
+
+def _conditions(ready: bool) -> list[Obj]:
+    now = rfc3339(SYSTEM.now())
+    word = "True" if ready else "False"
+    return [{"type": "Initialized", "status": "True", "lastTransitionTime": now}] + [
+        {"type": kind, "status": word, "lastTransitionTime": now} for kind in ("ContainersReady", "Ready")
+    ]
+
+
+def _running(pod: Obj) -> dict[str, Any]:
+    now = rfc3339(SYSTEM.now())
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "conditions": _conditions(True),
+        "containerStatuses": [
+            _container(pod, one["name"], one["image"], True, {"running": {"startedAt": now}})
+            for one in pod["spec"]["containers"]
+        ],
+    }
+
+
+def _ended(pod: Obj, exit_code: int, reason: str | None) -> dict[str, Any]:
+    now = rfc3339(SYSTEM.now())
+    started = (pod.get("status") or {}).get("startTime") or now
+    state = {
+        "terminated": {
+            "exitCode": exit_code,
+            "reason": reason or ("Completed" if exit_code == 0 else "Error"),
+            "startedAt": started,
+            "finishedAt": now,
+        }
+    }
+    return {
+        "phase": "Succeeded" if exit_code == 0 else "Failed",
+        "conditions": _conditions(False),
+        "containerStatuses": [
+            _container(pod, one["name"], one["image"], False, state) for one in pod["spec"]["containers"]
+        ],
+    }
+
+
+@contextlib.asynccontextmanager
+async def hollow_nodes(api: Api, *names: str, **options: Any) -> AsyncIterator[HollowNodes]:
+    """`async with hollow_nodes(api, "n1", "n2", gpus=2) as nodes: …`"""
+    async with HollowNodes(api, list(names), **options) as nodes:
+        yield nodes
