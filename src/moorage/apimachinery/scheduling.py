@@ -85,11 +85,17 @@ class PodAffinityTerm:
     topology_key: str
     weight: int = 0  # 1-100 for preferred terms, 0 for required ones
     all_namespaces: bool = False
+    namespace_selector: LabelSelector | None = None  # by the namespace's labels, besides `namespaces`
 
-    def selects(self, pod: PodInfo) -> bool:
+    def selects(self, pod: PodInfo, namespace_labels: Mapping[str, str] | None = None) -> bool:
+        """`namespace_labels` are those of the pod's namespace; only a namespace selector needs them."""
         return (
             self.selector is not None
-            and (self.all_namespaces or pod.namespace in self.namespaces)
+            and (
+                self.all_namespaces
+                or pod.namespace in self.namespaces
+                or (self.namespace_selector is not None and self.namespace_selector.matches(namespace_labels))
+            )
             and self.selector.matches(pod.labels)
         )
 
@@ -383,11 +389,12 @@ def _preferred_pod_terms(affinity: Mapping[str, Any], namespace: str) -> tuple[P
 
 def _pod_term(term: Mapping[str, Any], namespace: str, weight: int = 0) -> PodAffinityTerm:
     selector = term.get("labelSelector")
-    everywhere = term.get("namespaceSelector") == {}
+    spaces = term.get("namespaceSelector")
     return PodAffinityTerm(
         None if selector is None else label_selector_of(selector),
-        frozenset(term.get("namespaces") or (namespace,)),
+        frozenset(term.get("namespaces") or ((namespace,) if spaces is None else ())),
         term["topologyKey"],
         weight,
-        everywhere,
+        spaces == {},
+        None if not spaces else label_selector_of(spaces),
     )
