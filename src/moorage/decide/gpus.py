@@ -1,0 +1,359 @@
+"""Which GPU of which node is free, and who holds the others.
+
+Nothing here reads the clock or the network: nodes and pods in, one view out. The view holds only
+what everybody may see: owner, run, since when, expected until.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.quantity import parse_count
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, is_gpu, parse_node, parse_pod
+from moorage.model.names import (
+    EXPECTED_SECONDS_ANNOTATION,
+    GPU_TYPE_LABELS,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+    RUN_LABEL,
+)
+
+NOBODY = "-"  # owner of a pod that bears no owner mark
+UNKNOWN_TYPE = "gpu"  # type of a GPU on a node without any of GPU_TYPE_LABELS
+
+
+class GpuState(StrEnum):
+    FREE = "free"
+    USED = "used"
+    UNAVAILABLE = "unavailable"  # nobody holds it, and no pod can be placed there now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A pod that holds GPUs: the fields that everybody may see."""
+
+    owner: str
+    run: str  # empty: the pod is of no run
+    namespace: str
+    pod: str
+    since: datetime | None  # None: bound, not yet started by its node
+    expected_until: datetime | None  # None: nobody said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device of one node."""
+
+    node: str
+    index: int  # 0, 1, … within the node, over all of its GPU resources
+    type: str
+    resource: str
+    state: GpuState
+    device: str = ""  # the id its node gave it (KEP-4680); empty: the holder is counted, not identified
+    why: str = ""  # why it is unavailable
+    holder: Holder | None = None  # set exactly when used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """used + free + unavailable = total."""
+
+    total: int = 0
+    used: int = 0
+    free: int = 0
+    unavailable: int = 0
+
+    def plus(self, gpu: Gpu) -> Counts:
+        return Counts(
+            total=self.total + 1,
+            used=self.used + (gpu.state is GpuState.USED),
+            free=self.free + (gpu.state is GpuState.FREE),
+            unavailable=self.unavailable + (gpu.state is GpuState.UNAVAILABLE),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGpus:
+    """A node that has GPUs."""
+
+    name: str
+    type: str
+    ready: bool
+    cordoned: bool
+    gpus: tuple[Gpu, ...]
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    """Every GPU of every node, and the sums of them."""
+
+    nodes: tuple[NodeGpus, ...] = ()
+    totals: Counts = field(default_factory=Counts)
+    by_type: Mapping[str, Counts] = field(default_factory=dict)
+    by_user: Mapping[str, int] = field(default_factory=dict)  # owner → GPUs held, most first
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for node in self.nodes for gpu in node.gpus)
+
+
+def gpu_type(labels: Mapping[str, str]) -> str:
+    """The GPU type a node's labels name; UNKNOWN_TYPE when they name none."""
+    return next((labels[key] for key in GPU_TYPE_LABELS if labels.get(key)), UNKNOWN_TYPE)
+
+
+def owner_of(pod: PodInfo) -> str:
+    """The user as authenticated, else the label-safe form of the name, else NOBODY."""
+    return pod.annotations.get(OWNER_ANNOTATION) or pod.labels.get(OWNER_LABEL) or NOBODY
+
+
+def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime | None:
+    """When the pod's owner (`moor run --time`) or its `activeDeadlineSeconds`, whichever is first, ends it.
+
+    None when neither is set, when the mark is no number, or when the pod has not started.
+    """
+    if started is None:
+        return None
+    said = (obj["metadata"].get("annotations") or {}).get(EXPECTED_SECONDS_ANNOTATION, "")
+    deadline = (obj.get("spec") or {}).get("activeDeadlineSeconds")
+    spans = [int(said)] if said.isascii() and said.isdigit() and len(said) < 10 else []
+    spans += [int(deadline)] if deadline else []
+    return started + timedelta(seconds=min(spans)) if spans else None
+
+
+def holder_of(obj: Mapping[str, Any], pod: PodInfo | None = None) -> Holder:
+    """The public fields of a pod that holds something."""
+    pod = parse_pod(obj) if pod is None else pod
+    since = started_at(obj)
+    return Holder(
+        owner=owner_of(pod),
+        run=pod.labels.get(RUN_LABEL, ""),
+        namespace=pod.namespace,
+        pod=pod.name,
+        since=since,
+        expected_until=expected_until(obj, since),
+    )
+
+
+def started_at(obj: Mapping[str, Any]) -> datetime | None:
+    """When the pod's node accepted it, from which on it holds its devices; None before that.
+
+    `status.startTime`, or the earliest start of a container where a node agent does not set it.
+    """
+    status = obj.get("status") or {}
+    if status.get("startTime"):
+        return moment(status["startTime"])
+    starts = [
+        found
+        for one in status.get("containerStatuses") or ()
+        for state in (one.get("state") or {}, one.get("lastState") or {})
+        for kind in ("running", "terminated")
+        if (found := moment((state.get(kind) or {}).get("startedAt"))) is not None
+    ]
+    return min(starts, default=None)
+
+
+def device_ids(obj: Mapping[str, Any]) -> dict[str, list[str]]:
+    """GPU resource → ids of the devices the kubelet says the pod's containers got; empty where it does not say.
+
+    https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-and-unhealthy-devices
+    """
+    found: dict[str, list[str]] = {}
+    status = obj.get("status") or {}
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        for resource in one.get("allocatedResourcesStatus") or ():
+            if is_gpu(str(resource.get("name"))):
+                ids = found.setdefault(resource["name"], [])
+                ids.extend(
+                    device["resourceID"]
+                    for device in resource.get("resources") or ()
+                    if device.get("resourceID") not in (None, "", *ids)
+                )
+    return found
+
+
+def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
+    """Every GPU of every node exactly once; nodes by name, GPUs by index.
+
+    A GPU is used while an unfinished pod bound to its node asks for it. Devices whose ids are small numbers
+    stand at that index; other holders take the lowest places left, in the order of their start. GPUs in
+    `capacity` but not in `allocatable` are unavailable (the device plugin calls them unhealthy).
+    """
+    on_node: dict[str, list[tuple[PodInfo, Obj]]] = {}
+    for obj in pods:
+        if not (obj.get("spec") or {}).get("nodeName"):
+            continue
+        pod = parse_pod(obj)
+        if pod.gpus and not pod.finished:
+            on_node.setdefault(pod.node, []).append((pod, obj))
+    seen = []
+    for obj in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
+        node = parse_node(obj)
+        sizes = _sizes(obj, node)
+        if sizes:
+            seen.append(_node_gpus(node, sizes, on_node.get(node.name, ())))
+    return _summed(seen)
+
+
+def gpu_view_json(view: GpuView, *, now: datetime) -> Obj:
+    """The body of `GET /api/v1/gpus`. Times are RFC 3339 or null."""
+    return {
+        "now": rfc3339(now),
+        "totals": _counts_json(view.totals),
+        "types": [{"type": name} | _counts_json(counts) for name, counts in view.by_type.items()],
+        "users": [{"user": name, "gpus": count} for name, count in view.by_user.items()],
+        "nodes": [
+            {
+                "name": node.name,
+                "type": node.type,
+                "ready": node.ready,
+                "cordoned": node.cordoned,
+                **_counts_json(node.counts),
+                "gpus": [_gpu_json(gpu) for gpu in node.gpus],
+            }
+            for node in view.nodes
+        ],
+    }
+
+
+def _sizes(obj: Mapping[str, Any], node: NodeInfo) -> dict[str, tuple[int, int]]:
+    """GPU resource → (in capacity, allocatable)."""
+    capacity = (obj.get("status") or {}).get("capacity") or {}
+    names = sorted({name for name in (*capacity, *node.allocatable) if is_gpu(name)})
+    sizes = {}
+    for name in names:
+        allocatable = node.allocatable.get(name, 0)
+        whole = max(allocatable, parse_count(capacity[name]) if name in capacity else 0)
+        if whole > 0:
+            sizes[name] = (whole, allocatable)
+    return sizes
+
+
+def _node_gpus(
+    node: NodeInfo, sizes: Mapping[str, tuple[int, int]], pods: Sequence[tuple[PodInfo, Obj]]
+) -> NodeGpus:
+    kind = gpu_type(node.labels)
+    idle = "" if node.ready and not node.unschedulable else "cordoned" if node.ready else "node not ready"
+    gpus: list[Gpu] = []
+    for resource, (whole, allocatable) in sizes.items():
+        placed = _places(resource, whole, pods)
+        spare = allocatable - len(placed)  # beyond these, what nobody holds is unhealthy
+        for place in range(whole):
+            device, holder = placed.get(place, ("", None))
+            why = ""
+            if holder is None:
+                why = idle or ("" if spare > 0 else "device unhealthy")
+                spare -= 1
+            gpus.append(
+                Gpu(
+                    node=node.name,
+                    index=len(gpus),
+                    type=kind if "/mig-" not in resource else f"{kind} {resource.partition('/mig-')[2]}",
+                    resource=resource,
+                    state=GpuState.USED if holder else GpuState.UNAVAILABLE if why else GpuState.FREE,
+                    device=device,
+                    why=why,
+                    holder=holder,
+                )
+            )
+    return NodeGpus(
+        name=node.name,
+        type=kind,
+        ready=node.ready,
+        cordoned=node.unschedulable,
+        gpus=tuple(gpus),
+        counts=_count(gpus),
+    )
+
+
+def _places(resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]) -> dict[int, tuple[str, Holder]]:
+    """Place of the device → (its id, who holds it)."""
+    placed: dict[int, tuple[str, Holder]] = {}
+    rest: list[tuple[str, Holder]] = []
+    for pod, obj in sorted(pods, key=_steady):
+        asked = pod.requests.get(resource, 0)
+        if asked <= 0:
+            continue
+        holder = holder_of(obj, pod)
+        ids = device_ids(obj).get(resource, [])[:asked]
+        for device in ids + [""] * (asked - len(ids)):
+            place = int(device) if device.isascii() and device.isdigit() and len(device) < 5 else -1
+            if 0 <= place < whole and place not in placed:
+                placed[place] = (device, holder)
+            else:
+                rest.append((device, holder))
+    open_places = (place for place in range(whole) if place not in placed)
+    placed.update(dict(zip(list(open_places), rest, strict=False)))
+    return placed
+
+
+def _steady(one: tuple[PodInfo, Obj]) -> tuple[str, str, str, str]:
+    pod, obj = one
+    since = (obj.get("status") or {}).get("startTime") or "~"  # the unstarted come last
+    return since, pod.namespace, pod.name, pod.uid
+
+
+def _count(gpus: Iterable[Gpu]) -> Counts:
+    counts = Counts()
+    for gpu in gpus:
+        counts = counts.plus(gpu)
+    return counts
+
+
+def _summed(nodes: Sequence[NodeGpus]) -> GpuView:
+    by_type: dict[str, Counts] = {}
+    by_user: dict[str, int] = {}
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    for gpu in gpus:
+        by_type[gpu.type] = by_type.get(gpu.type, Counts()).plus(gpu)
+        if gpu.holder:
+            by_user[gpu.holder.owner] = by_user.get(gpu.holder.owner, 0) + 1
+    return GpuView(
+        nodes=tuple(nodes),
+        totals=_count(gpus),
+        by_type=dict(sorted(by_type.items())),
+        by_user=dict(sorted(by_user.items(), key=lambda item: (-item[1], item[0]))),
+    )
+
+
+def _counts_json(counts: Counts) -> dict[str, int]:
+    return {
+        "total": counts.total,
+        "used": counts.used,
+        "free": counts.free,
+        "unavailable": counts.unavailable,
+    }
+
+
+def _gpu_json(gpu: Gpu) -> Obj:
+    body: Obj = {
+        "index": gpu.index,
+        "type": gpu.type,
+        "resource": gpu.resource,
+        "device": gpu.device,
+        "state": str(gpu.state),
+    }
+    if gpu.why:
+        body["why"] = gpu.why
+    if gpu.holder is not None:
+        body |= holder_json(gpu.holder)
+    return body
+
+
+def holder_json(holder: Holder) -> Obj:
+    """The public fields of a holder. Times are RFC 3339 or null."""
+    return {
+        "owner": holder.owner,
+        "run": holder.run,
+        "namespace": holder.namespace,
+        "pod": holder.pod,
+        "since": rfc3339(holder.since) if holder.since else None,
+        "expectedUntil": rfc3339(holder.expected_until) if holder.expected_until else None,
+    }
