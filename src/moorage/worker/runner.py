@@ -1,0 +1,238 @@
+"""Wraps a run's command: unpacks the shipped directory, passes signals on, reports checkpoints.
+
+    python3 runner.py [--unpack FILE --into DIR] [--report URL --token-file FILE] -- COMMAND [ARG...]
+
+It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
+exist, 126 when it cannot be run, as a shell says it. With --report, the time of the newest file under
+$MOORAGE_CHECKPOINT_DIR is posted to URL. A server that is away, slow or wrong never disturbs the command.
+
+Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import urllib.request
+
+CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
+CHECK_SECONDS = 5.0  # between two looks at the checkpoint folder
+REPEAT_SECONDS = 60.0  # between two reports when nothing is new, so that "last looked" stays true
+BACKOFF_SECONDS = (5.0, 300.0)  # first and longest pause after a report that failed; it doubles
+POST_SECONDS = 5.0  # patience with the server
+LAST_POST_SECONDS = 2.0  # the same after the command's end: the pod's grace period is running
+SCAN_ENTRIES = 20000  # looked at in one scan at most: about 0.1 s
+SCRATCH_SUFFIXES = (".tmp", ".temp", ".part", ".partial", ".swp", ".lock", "~")
+FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+
+
+def is_scratch(name):
+    """Whether a name is that of a file still being written: .x, x.tmp, x~, tmp…"""
+    lowered = name.lower()
+    return lowered.startswith((".", "tmp")) or lowered.endswith(SCRATCH_SUFFIXES) or name == "lost+found"
+
+
+def newest_file(folder, limit=SCAN_ENTRIES):
+    """Modification time (seconds since the epoch) of the newest finished file under a folder; None when none.
+
+    Links are not followed. The most recently changed folders are read first, so that the newest file is found
+    even where the tree has more than `limit` entries and the scan stops.
+    """
+    newest = None
+    waiting = [(0.0, folder)]
+    seen = 0
+    while waiting and seen < limit:
+        waiting.sort()
+        _, here = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen > limit:
+                        break
+                    if is_scratch(entry.name):
+                        continue
+                    try:
+                        changed = entry.stat(follow_symlinks=False).st_mtime
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append((changed, entry.path))
+                        elif entry.is_file(follow_symlinks=False) and (newest is None or changed > newest):
+                            newest = changed
+                    except OSError:
+                        continue  # gone between the listing and the look
+        except OSError:
+            continue
+    return newest
+
+
+def rfc3339(seconds):
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+class Reporter:
+    """Decides when to report, and does it through `post(body, timeout)`, which raises on any failure."""
+
+    def __init__(self, folder, post):
+        self.folder = folder
+        self.post = post
+        self.told = None  # the newest file time the server knows
+        self.told_at = None  # monotonic time of the last good report
+        self.not_before = 0.0  # monotonic: no report before this
+        self.pause = BACKOFF_SECONDS[0]
+
+    def step(self, monotonic, now, timeout=POST_SECONDS, last=False):
+        """Look, and report when there is something to say; returns whether a report arrived."""
+        newest = newest_file(self.folder)
+        if newest is not None:
+            newest = min(newest, now)  # a file from the future would never grow old
+        due = self.told_at is None or monotonic - self.told_at >= REPEAT_SECONDS
+        if newest == self.told and not due and not last:
+            return False
+        if monotonic < self.not_before and not last:
+            return False
+        body = {"newest": None if newest is None else rfc3339(newest), "checkedAt": rfc3339(now)}
+        try:
+            self.post(body, timeout)
+        except Exception:  # whatever is wrong with the way to the server, the command goes on
+            self.not_before = monotonic + self.pause
+            self.pause = min(self.pause * 2, BACKOFF_SECONDS[1])
+            return False
+        self.told, self.told_at = newest, monotonic
+        self.pause, self.not_before = BACKOFF_SECONDS[0], 0.0
+        return True
+
+    def run(self, stopped):
+        """Go on until `stopped` (an Event) is set."""
+        while not stopped.wait(CHECK_SECONDS):
+            self.step(time.monotonic(), time.time())
+
+
+def poster(url, token_file):
+    """A function that posts a JSON body with the run's token."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is inside the cluster
+
+    def post(body, timeout):
+        with open(token_file, encoding="ascii") as file:
+            token = file.read().strip()
+        request = urllib.request.Request(
+            url,
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": "Bearer " + token},
+            method="POST",
+        )
+        with opener.open(request, timeout=timeout) as answer:
+            answer.read(4096)
+
+    return post
+
+
+def say(message):
+    print("moorage: " + message, file=sys.stderr, flush=True)
+
+
+def unpack(archive, folder):
+    """Unpack the shipped directory. It was packed by `moor run`: plain files, folders and links below it."""
+    os.makedirs(folder, exist_ok=True)
+    with tarfile.open(archive, "r:gz") as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extractall(folder)
+
+
+def start(command, folder):
+    """Start the command, or end as a shell would when it cannot be."""
+    try:
+        return subprocess.Popen(command, cwd=folder)
+    except FileNotFoundError:
+        say("the command %r does not exist in this image" % command[0])
+        sys.exit(127)
+    except OSError as error:
+        say("the command %r cannot be run: %s" % (command[0], error.strerror))
+        sys.exit(126)
+
+
+class Signals:
+    """Catches signals from the first moment, and passes them to the child as soon as there is one."""
+
+    def __init__(self):
+        self.child = None
+        self.early = []
+        for name in FORWARDED:
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), self.catch)
+
+    def catch(self, number, _frame):
+        if self.child is None:
+            self.early.append(number)
+        else:
+            self.send(number)
+
+    def send(self, number):
+        try:
+            os.kill(self.child, number)
+        except ProcessLookupError:
+            pass
+
+    def pass_to(self, pid):
+        self.child = pid
+        early, self.early = self.early, []
+        for number in early:
+            self.send(number)
+
+
+def wait_for(pid):
+    """The child's exit code; children that others left to us (we may be process 1) are buried on the way."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return 1
+        if ended == pid:
+            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog="runner.py")
+    parser.add_argument("--unpack")
+    parser.add_argument("--into")
+    parser.add_argument("--report")
+    parser.add_argument("--token-file")
+    if "--" not in argv or argv[-1] == "--":
+        parser.error("no command after --")
+    cut = argv.index("--")
+    options, command = parser.parse_args(argv[:cut]), argv[cut + 1 :]
+    signals = Signals()
+    if options.unpack:
+        try:
+            unpack(options.unpack, options.into)
+        except (OSError, tarfile.TarError) as error:
+            say("the shipped directory cannot be unpacked into %s: %s" % (options.into, error))
+            return 1
+    child = start(command, options.into if options.unpack else None)
+    signals.pass_to(child.pid)
+    folder = os.environ.get(CHECKPOINT_ENV)
+    reporter = stopped = None
+    if options.report and folder:
+        reporter = Reporter(folder, poster(options.report, options.token_file))
+        stopped = threading.Event()
+        threading.Thread(target=reporter.run, args=(stopped,), daemon=True).start()
+    code = wait_for(child.pid)
+    child.returncode = code  # it is buried already; without this Popen would look for it again
+    if reporter is not None:
+        stopped.set()
+        final = Reporter(folder, reporter.post)  # its own: the thread may be in the middle of a report
+        final.step(time.monotonic(), time.time(), LAST_POST_SECONDS, last=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    CODE = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(CODE)  # a report that hangs in its thread must not hold the pod
