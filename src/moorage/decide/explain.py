@@ -290,7 +290,7 @@ def _missing(
     every = set.intersection(*(set(one) for one in short)) if short else set()
     some = {name for one in short for name in one}
     if not short:
-        every = {name for name in me.requests if is_extended(name)}
+        every = {name for name in me.requests if is_extended(name)} or set(me.requests) - {"pods"}
     found = []
     for name in sorted(every or some, key=lambda one: (not is_gpu(one), one)):
         free = {node.name: _free(node, used[node.name], name) for node in usable}
