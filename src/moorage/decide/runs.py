@@ -17,7 +17,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from moorage.apimachinery.quantity import amount, format_amount, parse_quantity
 from moorage.apimachinery.resources import Obj
@@ -711,7 +710,7 @@ class _Making:
             if request.image and not request.host_env:
                 self.refuse(
                     "--image",
-                    f"{request.image!r} cannot be pulled: this cluster runs commands in this machine's environment",
+                    f"{request.image!r} cannot be pulled: this cluster runs commands on this machine itself",
                     "leave out --image, or add --host-env to run the command here all the same",
                 )
             return request.image or HOST_IMAGE

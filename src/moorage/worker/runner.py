@@ -9,6 +9,8 @@ $MOORAGE_CHECKPOINT_DIR is posted to URL. A server that is away, slow or wrong n
 Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
@@ -19,6 +21,8 @@ import tarfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
+from typing import Any
 
 CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
 CHECK_SECONDS = 5.0  # between two looks at the checkpoint folder
@@ -31,19 +35,19 @@ SCRATCH_SUFFIXES = (".tmp", ".temp", ".part", ".partial", ".swp", ".lock", "~")
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
 
-def is_scratch(name):
+def is_scratch(name: str) -> bool:
     """Whether a name is that of a file still being written: .x, x.tmp, x~, tmp…"""
     lowered = name.lower()
     return lowered.startswith((".", "tmp")) or lowered.endswith(SCRATCH_SUFFIXES) or name == "lost+found"
 
 
-def newest_file(folder, limit=SCAN_ENTRIES):
+def newest_file(folder: str, limit: int = SCAN_ENTRIES) -> float | None:
     """Modification time (seconds since the epoch) of the newest finished file under a folder; None when none.
 
     Links are not followed. The most recently changed folders are read first, so that the newest file is found
     even where the tree has more than `limit` entries and the scan stops.
     """
-    newest = None
+    newest: float | None = None
     waiting = [(0.0, folder)]
     seen = 0
     while waiting and seen < limit:
@@ -70,22 +74,22 @@ def newest_file(folder, limit=SCAN_ENTRIES):
     return newest
 
 
-def rfc3339(seconds):
+def rfc3339(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 class Reporter:
     """Decides when to report, and does it through `post(body, timeout)`, which raises on any failure."""
 
-    def __init__(self, folder, post):
+    def __init__(self, folder: str, post: Callable[[dict[str, Any], float], None]) -> None:
         self.folder = folder
         self.post = post
-        self.told = None  # the newest file time the server knows
-        self.told_at = None  # monotonic time of the last good report
+        self.told: float | None = None  # the newest file time the server knows
+        self.told_at: float | None = None  # monotonic time of the last good report
         self.not_before = 0.0  # monotonic: no report before this
         self.pause = BACKOFF_SECONDS[0]
 
-    def step(self, monotonic, now, timeout=POST_SECONDS, last=False):
+    def step(self, monotonic: float, now: float, timeout: float = POST_SECONDS, last: bool = False) -> bool:
         """Look, and report when there is something to say; returns whether a report arrived."""
         newest = newest_file(self.folder)
         if newest is not None:
@@ -106,17 +110,17 @@ class Reporter:
         self.pause, self.not_before = BACKOFF_SECONDS[0], 0.0
         return True
 
-    def run(self, stopped):
+    def run(self, stopped: threading.Event) -> None:
         """Go on until `stopped` (an Event) is set."""
         while not stopped.wait(CHECK_SECONDS):
             self.step(time.monotonic(), time.time())
 
 
-def poster(url, token_file):
+def poster(url: str, token_file: str) -> Callable[[dict[str, Any], float], None]:
     """A function that posts a JSON body with the run's token."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is inside the cluster
 
-    def post(body, timeout):
+    def post(body: dict[str, Any], timeout: float) -> None:
         with open(token_file, encoding="ascii") as file:
             token = file.read().strip()
         request = urllib.request.Request(
@@ -131,11 +135,11 @@ def poster(url, token_file):
     return post
 
 
-def say(message):
+def say(message: str) -> None:
     print("moorage: " + message, file=sys.stderr, flush=True)
 
 
-def unpack(archive, folder):
+def unpack(archive: str, folder: str) -> None:
     """Unpack the shipped directory. It was packed by `moor run`: plain files, folders and links below it."""
     os.makedirs(folder, exist_ok=True)
     with tarfile.open(archive, "r:gz") as tar:
@@ -145,48 +149,49 @@ def unpack(archive, folder):
             tar.extractall(folder)
 
 
-def start(command, folder):
+def start(command: list[str], folder: str | None) -> subprocess.Popen[bytes]:
     """Start the command, or end as a shell would when it cannot be."""
     try:
         return subprocess.Popen(command, cwd=folder)
     except FileNotFoundError:
-        say("the command %r does not exist in this image" % command[0])
+        say(f"the command {command[0]!r} does not exist here")
         sys.exit(127)
     except OSError as error:
-        say("the command %r cannot be run: %s" % (command[0], error.strerror))
+        say(f"the command {command[0]!r} cannot be run: {error.strerror}")
         sys.exit(126)
 
 
 class Signals:
     """Catches signals from the first moment, and passes them to the child as soon as there is one."""
 
-    def __init__(self):
-        self.child = None
-        self.early = []
+    def __init__(self) -> None:
+        self.child: int | None = None
+        self.early: list[int] = []
         for name in FORWARDED:
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self.catch)
 
-    def catch(self, number, _frame):
+    def catch(self, number: int, _frame: object) -> None:
         if self.child is None:
             self.early.append(number)
         else:
-            self.send(number)
+            self.send(self.child, number)
 
-    def send(self, number):
+    @staticmethod
+    def send(pid: int, number: int) -> None:
         try:
-            os.kill(self.child, number)
+            os.kill(pid, number)
         except ProcessLookupError:
             pass
 
-    def pass_to(self, pid):
+    def pass_to(self, pid: int) -> None:
         self.child = pid
         early, self.early = self.early, []
         for number in early:
-            self.send(number)
+            self.send(pid, number)
 
 
-def wait_for(pid):
+def wait_for(pid: int) -> int:
     """The child's exit code; children that others left to us (we may be process 1) are buried on the way."""
     while True:
         try:
@@ -197,7 +202,7 @@ def wait_for(pid):
             return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="runner.py")
     parser.add_argument("--unpack")
     parser.add_argument("--into")
@@ -212,19 +217,19 @@ def main(argv):
         try:
             unpack(options.unpack, options.into)
         except (OSError, tarfile.TarError) as error:
-            say("the shipped directory cannot be unpacked into %s: %s" % (options.into, error))
+            say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
     child = start(command, options.into if options.unpack else None)
     signals.pass_to(child.pid)
     folder = os.environ.get(CHECKPOINT_ENV)
-    reporter = stopped = None
+    reporter: Reporter | None = None
+    stopped = threading.Event()
     if options.report and folder:
         reporter = Reporter(folder, poster(options.report, options.token_file))
-        stopped = threading.Event()
         threading.Thread(target=reporter.run, args=(stopped,), daemon=True).start()
     code = wait_for(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
-    if reporter is not None:
+    if reporter is not None and folder:
         stopped.set()
         final = Reporter(folder, reporter.post)  # its own: the thread may be in the middle of a report
         final.step(time.monotonic(), time.time(), LAST_POST_SECONDS, last=True)

@@ -1,0 +1,261 @@
+"""The runner inside the pod: a child treated as if nothing stood between it and the kubelet."""
+
+from __future__ import annotations
+
+import ast
+import http.server
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.worker import runner
+
+RUNNER = Path(runner.__file__)
+
+
+def run(
+    *args: str, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(RUNNER), *args],
+        capture_output=True,
+        text=True,
+        env=os.environ | (env or {}),
+        cwd=cwd,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        pytest.param(["sh", "-c", "exit 0"], 0, id="success"),
+        pytest.param(["sh", "-c", "exit 7"], 7, id="the child's own code"),
+        pytest.param(["sh", "-c", "kill -TERM $$"], 143, id="128 + SIGTERM"),
+        pytest.param(["sh", "-c", "kill -KILL $$"], 137, id="128 + SIGKILL"),
+        pytest.param(["no-such-program-here"], 127, id="no such command"),
+        pytest.param(["/etc/passwd"], 126, id="not executable"),
+    ],
+)
+def test_it_ends_with_the_code_a_shell_would_give(command, code):
+    assert run("--", *command).returncode == code
+
+
+def test_a_missing_command_is_said_in_one_line():
+    done = run("--", "no-such-program-here")
+    assert done.stderr == "moorage: the command 'no-such-program-here' does not exist here\n"
+
+
+def test_the_command_keeps_its_own_dashes_and_streams():
+    done = run(
+        "--", sys.executable, "-c", "import sys; print(sys.argv[1:]); print('e', file=sys.stderr)", "--", "-x"
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("['--', '-x']\n", "e\n", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
+    child = (
+        "import signal, sys\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(42))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(RUNNER), "--", sys.executable, "-c", child], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.wait(30) == 42
+    process.stdout.close()
+
+
+def test_the_shipped_directory_is_where_the_command_starts(tmp_path):
+    archive = tmp_path / "work.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        info = tarfile.TarInfo("pkg/data.txt")
+        info.size = 5
+        tar.addfile(info, io.BytesIO(b"hello"))
+    into = tmp_path / "into"
+    done = run("--unpack", str(archive), "--into", str(into), "--", "cat", "pkg/data.txt")
+    assert (done.returncode, done.stdout) == (0, "hello")
+
+
+def test_a_spoilt_archive_fails_before_the_command_starts(tmp_path):
+    archive = tmp_path / "work.tar.gz"
+    archive.write_bytes(b"nonsense")
+    done = run("--unpack", str(archive), "--into", str(tmp_path / "into"), "--", "echo", "started")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("moorage: the shipped directory cannot be unpacked into")
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    seen: list[tuple[str, str, Any]]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen.append((self.path, self.headers["Authorization"], body))  # type: ignore[attr-defined]
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[http.server.ThreadingHTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as found:
+        found.seen = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(tmp_path, server):
+    (tmp_path / "token").write_text("secret\n")
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    write = f"touch {folder}/a.pt; touch -d '2020-02-02 10:00:00 UTC' {folder}/a.pt; touch {folder}/b.tmp"
+    done = run(
+        "--report",
+        f"http://127.0.0.1:{server.server_address[1]}/report",
+        "--token-file",
+        str(tmp_path / "token"),
+        "--",
+        "sh",
+        "-c",
+        write,
+        env={runner.CHECKPOINT_ENV: str(folder), "http_proxy": "http://127.0.0.1:1"},
+    )
+    assert done.returncode == 0, done.stderr
+    [(path, token, body)] = server.seen
+    assert (path, token, body["newest"]) == ("/report", "Bearer secret", "2020-02-02T10:00:00Z")
+    assert body["checkedAt"] > body["newest"]
+
+
+def test_a_server_that_is_away_changes_nothing_for_the_command(tmp_path):
+    (tmp_path / "token").write_text("secret")
+    done = run(
+        "--report",
+        "http://127.0.0.1:1/report",
+        "--token-file",
+        str(tmp_path / "token"),
+        "--",
+        "sh",
+        "-c",
+        "echo done; exit 3",
+        env={runner.CHECKPOINT_ENV: str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
+
+
+class _Post:
+    """A server's answer to order; keeps what was said."""
+
+    def __init__(self) -> None:
+        self.works = True
+        self.tried = 0
+        self.bodies: list[dict[str, Any]] = []
+
+    def __call__(self, body: dict[str, Any], timeout: float) -> None:
+        self.tried += 1
+        if not self.works:
+            raise OSError("away")
+        self.bodies.append(body)
+
+
+def touch(path: Path, at: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    os.utime(path, (at, at))
+
+
+def test_a_report_goes_out_when_something_is_new_and_now_and_then(tmp_path):
+    post = _Post()
+    reporter = runner.Reporter(str(tmp_path), post)
+    assert reporter.step(0, 1000.0)  # at first, though there is nothing
+    assert not reporter.step(5, 1005.0)
+    touch(tmp_path / "a.pt", 1007)
+    assert reporter.step(10, 1010.0)
+    assert not reporter.step(15, 1015.0)
+    assert reporter.step(70, 1070.0)  # nothing new, but still looked at
+    assert [body["newest"] for body in post.bodies] == [None, "1970-01-01T00:16:47Z", "1970-01-01T00:16:47Z"]
+
+
+def test_failed_reports_are_tried_less_and_less_often_and_then_as_before(tmp_path):
+    post = _Post()
+    post.works = False
+    reporter = runner.Reporter(str(tmp_path), post)
+    for second in range(0, 3600, 5):
+        reporter.step(second, 1e9 + second)
+    assert post.tried == 17  # after 5, 10, 20 … s, then every 300 s
+    post.works = True
+    assert reporter.step(4000, 1e9 + 4000)
+    touch(tmp_path / "a.pt", 1e9)
+    assert reporter.step(4005, 1e9 + 4005)
+
+
+def test_a_file_from_the_future_counts_as_just_written(tmp_path):
+    touch(tmp_path / "a.pt", 5000)
+    post = _Post()
+    runner.Reporter(str(tmp_path), post).step(0, 1000.0)
+    assert post.bodies[0]["newest"] == runner.rfc3339(1000.0)
+
+
+def test_files_being_written_links_and_missing_folders_do_not_count(tmp_path):
+    touch(tmp_path / "step-1" / "model.pt", 100)
+    for name in (".model.pt.x", "model.pt.tmp", "model.pt~", "tmpabc", "model.part"):
+        touch(tmp_path / "step-1" / name, 900)
+    touch(tmp_path / ".git" / "index", 900)
+    (tmp_path / "latest").symlink_to("step-1/model.pt")
+    os.utime(tmp_path / "latest", (900, 900), follow_symlinks=False)
+    assert runner.newest_file(str(tmp_path)) == 100
+    assert runner.newest_file(str(tmp_path / "none")) is None
+
+
+def test_a_tree_too_large_to_scan_is_read_from_its_newest_folder_on(tmp_path):
+    for step in range(20):
+        folder = tmp_path / f"step-{step}"
+        for part in range(10):
+            touch(folder / f"{part}.pt", 1000 + step)
+        os.utime(folder, (1000 + step, 1000 + step))
+    assert runner.newest_file(str(tmp_path), limit=35) == 1019
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b/c", "b/d/e", ".x", "q.tmp"]), st.integers(1, 10**9))))
+def test_the_newest_finished_file_is_found_whatever_the_tree(tmp_path_factory, files):
+    root = tmp_path_factory.mktemp("tree")
+    want: dict[str, int] = {}
+    for name, at in files:
+        touch(root / name, at)
+        want[name] = at
+    finished = [at for name, at in want.items() if not name.startswith(".") and not name.endswith(".tmp")]
+    assert runner.newest_file(str(root)) == (max(finished) if finished else None)
+
+
+def test_the_source_is_one_that_python_3_8_reads_and_imports_only_the_standard_library():
+    tree = ast.parse(RUNNER.read_text(), feature_version=(3, 8))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+    }
+    assert imported <= sys.stdlib_module_names
