@@ -64,6 +64,22 @@ class Informer:
         for obj in list(self._objects.values()):
             handler(None, obj)
 
+    def add_index(self, name: str, compute: Index) -> None:
+        """Add an index, over what is known already too; one of that name is left as it is."""
+        if name in self._indexes:
+            return
+        self._indexes[name] = compute
+        table: dict[str, set[Key]] = {}
+        for key, obj in self._objects.items():
+            for value in compute(obj):
+                table.setdefault(value, set()).add(key)
+        self._index[name] = table
+
+    def clear(self) -> None:
+        """Forget every object, telling the handlers: the collection itself is gone."""
+        for key in list(self._objects):
+            self._put(key, None)
+
     def get(self, name: str, namespace: str = "") -> Obj | None:
         return self._objects.get(Key(namespace, name))
 

@@ -1,0 +1,129 @@
+"""What every workload controller does with the API: write, and remember what to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.meta import Key, controller_ref, is_deleting
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.clock import Clock
+from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.freshness import Freshness
+from moorage.localcluster.controllers.pods import suffix
+
+
+class Writer:
+    """Writes children of one kind for the keys of one controller.
+
+    Every write is remembered in `fresh`; `is_fresh(key)` is asked before the next decision.
+    """
+
+    def __init__(self, api: Api, events: EventRecorder, clock: Clock) -> None:
+        self.api = api
+        self.events = events
+        self.clock = clock
+        self.fresh: Freshness[Key] = Freshness()
+
+    async def create_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
+        """Create a child of `owner`. One that is there already under this name and is the owner's is the answer
+        to an earlier try; a stranger's name is avoided with another one. Reports both ways by an event."""
+        kind = child["kind"]
+        try:
+            made = await self._create(informer.resource, owner, child)
+        except NotFound:
+            return  # the namespace is gone
+        except ApiError as error:
+            if isinstance(error, Forbidden) and "being terminated" in error.message:
+                return  # nothing is made in a namespace that is going
+            self.events.event(owner, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            raise
+        if made is not None:
+            self.fresh.wrote(key, informer, made)
+            self.events.event(owner, "Normal", "SuccessfulCreate", f"Created {kind.lower()}: {child_name(made)}")
+
+    async def _create(self, resource: Resource, owner: Mapping[str, Any], child: Obj) -> Obj | None:
+        try:
+            return await self.api.create(resource, child)
+        except AlreadyExists:
+            meta = child["metadata"]
+            there = await self.api.get(resource, meta["name"], meta["namespace"])
+            ref = controller_ref(there)
+            if ref is not None and ref["uid"] == owner["metadata"]["uid"]:
+                return there
+            base, _, _ = meta["name"].rpartition("-")
+            other = f"{base}-{suffix(meta['name'], there['metadata']['uid'])}"
+            return await self.api.create(resource, {**child, "metadata": {**meta, "name": other}})
+
+    async def delete_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
+        """Delete exactly this child (by uid); one that is gone already is fine."""
+        meta = child["metadata"]
+        try:
+            await self.api.delete(informer.resource, meta["name"], meta["namespace"], uid=meta["uid"])
+        except (NotFound, Conflict):
+            self.fresh.deleted(key, informer, child)
+            return
+        except ApiError as error:
+            self.events.event(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
+            raise
+        self.fresh.deleted(key, informer, child)
+        kind = informer.resource.kind.lower()
+        self.events.event(owner, "Normal", "SuccessfulDelete", f"Deleted {kind}: {meta['name']}")
+
+    async def patch_child(self, key: Key, informer: Informer, child: Obj, patch: Any) -> bool:
+        """Merge-patch a child; False when it is gone or changed meanwhile."""
+        meta = child["metadata"]
+        try:
+            new = await self.api.patch(informer.resource, meta["name"], patch, meta.get("namespace"))
+        except (NotFound, Conflict):
+            return False
+        self.fresh.wrote(key, informer, new)
+        return True
+
+    async def write_status(self, key: Key, informer: Informer, obj: Obj, status: Obj) -> Obj:
+        """Replace the status of the object read; Conflict when it changed meanwhile."""
+        new = await self.api.update(informer.resource, {**obj, "status": status}, subresource="status")
+        self.fresh.wrote(key, informer, new)
+        return new
+
+    async def remove_finalizer(self, key: Key, informer: Informer, obj: Obj, finalizer: str) -> bool:
+        """Take one finalizer off, whatever else changed meanwhile; False when the object is gone."""
+        meta = obj["metadata"]
+        left = [one for one in meta.get("finalizers") or () if one != finalizer]
+        patch = {
+            "metadata": {
+                "uid": meta["uid"],
+                "resourceVersion": meta["resourceVersion"],
+                "finalizers": left or None,
+            }
+        }
+        try:
+            new = await self.api.patch(informer.resource, meta["name"], patch, meta.get("namespace"))
+        except NotFound:
+            return False
+        except Conflict:
+            return await self._remove_finalizer_again(key, informer, obj, finalizer)
+        if left or not is_deleting(new):
+            self.fresh.wrote(key, informer, new)
+        else:
+            self.fresh.outdated(key, informer, obj)  # it vanished with its last finalizer
+        return True
+
+    async def _remove_finalizer_again(self, key: Key, informer: Informer, obj: Obj, finalizer: str) -> bool:
+        meta = obj["metadata"]
+        try:
+            now = await self.api.get(informer.resource, meta["name"], meta.get("namespace"))
+        except NotFound:
+            return False
+        if now["metadata"]["uid"] != meta["uid"] or finalizer not in (now["metadata"].get("finalizers") or ()):
+            return False
+        if now["metadata"]["resourceVersion"] == meta["resourceVersion"]:
+            raise Conflict(f"{informer.resource} {meta['name']} keeps changing")
+        return await self.remove_finalizer(key, informer, now, finalizer)
+
+
+def child_name(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["name"])

@@ -1,0 +1,1 @@
+"""Deployments: rollouts from one ReplicaSet to the next."""

@@ -1,0 +1,1 @@
+"""What goes when something else went: owned objects, contents of namespaces, old events, left-over pods."""

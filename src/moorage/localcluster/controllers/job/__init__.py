@@ -1,0 +1,1 @@
+"""Jobs: batch/v1, as kube-controller-manager runs them."""

@@ -1,0 +1,143 @@
+"""Carries out what `plan` decides for each Job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import index_by_controller
+from moorage.apimachinery.meta import Key, controller_ref, key_of
+from moorage.apimachinery.resources import JOBS, PODS, Obj
+from moorage.clock import Clock
+from moorage.errors import Conflict, NotFound
+from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.job.plan import (
+    FINALIZER,
+    Action,
+    Backoff,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Observed,
+    ReleasePod,
+    Tell,
+    WriteStatus,
+    is_job_finished,
+    is_tracked,
+    plan,
+)
+from moorage.localcluster.controllers.loop import ControlLoop
+from moorage.localcluster.informers import InformerSet
+
+
+def index_by_job(pod: Obj) -> Iterable[str]:
+    """Pods by the namespace and name of the Job that controls them, whether or not it still exists."""
+    ref = controller_ref(pod)
+    if ref is None or ref.get("kind") != "Job":
+        return ()
+    return (f"{pod['metadata'].get('namespace')}/{ref['name']}",)
+
+
+class JobController:
+    """Keys are Jobs; a key without a Job is one whose pods may have to be released."""
+
+    def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
+        self._jobs = informers.of(JOBS)
+        self._pods = informers.of(PODS, controller=index_by_controller, job=index_by_job)
+        self._writer = Writer(api, events, clock)
+        self._api = api
+        self._events = events
+        self._clock = clock
+        self._backoffs: dict[str, Backoff] = {}  # by Job uid
+        self.loop: ControlLoop[Key] = ControlLoop("job", self.reconcile, workers=4)
+        self._jobs.on_change(self._job_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def _job_changed(self, before: Obj | None, after: Obj | None) -> None:
+        obj = after or before
+        if obj is not None:
+            self.loop.queue.add(key_of(obj))
+
+    def _pod_changed(self, before: Obj | None, after: Obj | None) -> None:
+        for pod in (before, after):
+            ref = controller_ref(pod) if pod is not None else None
+            if pod is not None and ref is not None and ref.get("kind") == "Job":
+                self.loop.queue.add(Key(pod["metadata"].get("namespace") or "", ref["name"]))
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one Job a step closer to its spec."""
+        if not self._writer.fresh.is_fresh(key):
+            return timedelta(seconds=1)  # the change waited for queues the key earlier
+        job = self._jobs.get(key.name, key.namespace)
+        uid = job["metadata"]["uid"] if job is not None else None
+        await self._release_orphans(key, uid)
+        if job is None or uid is None:
+            self._writer.fresh.forget(key)
+            return None
+        if is_job_finished(job):
+            self._backoffs.pop(uid, None)
+        decided = plan(
+            Observed(
+                job=job,
+                pods=self._pods.by_index("controller", uid),
+                now=self._clock.now(),
+                backoff=self._backoffs.get(uid),
+            )
+        )
+        for action in decided.actions:
+            job = await self._act(key, job, action)
+            if isinstance(action, WriteStatus):
+                self._backoffs[uid] = decided.backoff
+        if not is_job_finished(job):
+            self._backoffs[uid] = decided.backoff
+        return decided.look_again_in
+
+    async def _act(self, key: Key, job: Obj, action: Action) -> Obj:
+        """Take one step; returns the Job as it is now."""
+        match action:
+            case CreatePod(pod):
+                await self._writer.create_child(key, self._pods, job, pod)
+            case DeletePod(pod, uncount):
+                if uncount and is_tracked(pod):
+                    await self._writer.remove_finalizer(key, self._pods, pod, FINALIZER)
+                await self._writer.delete_child(key, self._pods, job, pod)
+            case WriteStatus(status):
+                return await self._writer.write_status(key, self._jobs, job, status)
+            case ReleasePod(pod):
+                await self._writer.remove_finalizer(key, self._pods, pod, FINALIZER)
+            case Tell(type, reason, message):
+                self._events.event(job, type, reason, message)
+            case DeleteJob():
+                meta = job["metadata"]
+                try:
+                    await self._api.delete(
+                        JOBS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Foreground"
+                    )
+                except (NotFound, Conflict):
+                    pass  # somebody was quicker, or the name is another Job's now
+                else:
+                    self._writer.fresh.deleted(key, self._jobs, job)
+            case _:
+                assert_never(action)
+        return job
+
+    async def _release_orphans(self, key: Key, uid: str | None) -> None:
+        """Pods whose Job is no more count for nobody: let them go."""
+        orphans = [
+            pod
+            for pod in self._pods.by_index("job", f"{key.namespace}/{key.name}")
+            if is_tracked(pod) and (controller_ref(pod) or {}).get("uid") != uid
+        ]
+        if not orphans:
+            return
+        try:
+            now = await self._api.get(JOBS, key.name, key.namespace)
+            uid = now["metadata"]["uid"]  # the cache may be behind
+        except NotFound:
+            uid = None
+        for pod in orphans:
+            if (controller_ref(pod) or {}).get("uid") != uid:
+                await self._writer.remove_finalizer(key, self._pods, pod, FINALIZER)

@@ -1,0 +1,1 @@
+"""Nodes: which are alive, which taints follow, which pods must leave."""
