@@ -1,0 +1,666 @@
+"""The loop: take the next pod, decide, write.
+
+Decisions are made one after another; binding goes on in the background while the pod already counts on its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.meta import Key, condition, key_of, labels_of
+from moorage.apimachinery.resources import (
+    NAMESPACES,
+    NODES,
+    PDBS,
+    PODS,
+    PVCS,
+    PVS,
+    STORAGECLASSES,
+    Obj,
+    Resource,
+)
+from moorage.clock import SYSTEM, Clock, rfc3339
+from moorage.errors import ApiError, Conflict, NotFound
+from moorage.localcluster.scheduler.extenders import Extender, ExtenderConfig, ExtenderError
+from moorage.localcluster.scheduler.filters import (
+    Facts,
+    Refusal,
+    blanket_message,
+    facts_of,
+    fit_message,
+    judge,
+)
+from moorage.localcluster.scheduler.preemption import (
+    NOT_HELPFUL,
+    Candidate,
+    choose,
+    find_candidates,
+    why_not_eligible,
+)
+from moorage.localcluster.scheduler.queue import Queued, SchedulingQueue
+from moorage.localcluster.scheduler.scores import pick, total_scores
+from moorage.localcluster.scheduler.snapshot import (
+    SELECTED_NODE,
+    Cache,
+    NodeState,
+    PodView,
+    Snapshot,
+    parse_budget,
+    parse_claim,
+    parse_pod_view,
+    parse_storage_class,
+    parse_volume,
+    placement_relevant,
+)
+
+log = logging.getLogger(__name__)
+
+DEFAULT_NAME = "default-scheduler"
+EVENT_SECONDS = 30.0  # an unchanged FailedScheduling is not told again sooner
+BIND_VOLUMES_SECONDS = 600.0  # kube-scheduler's bindTimeoutSeconds
+
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
+
+
+class Recorder(Protocol):
+    """Tells people what happened to an object; must not wait and must not raise."""
+
+    def event(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> None: ...
+
+
+class Informers(Protocol):
+    """Caches shared with other parts of the process."""
+
+    def of(self, resource: Resource) -> Informer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A node was found."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """No node was found. With a candidate, room is to be made on its node first."""
+
+    message: str
+    candidate: Candidate | None = None
+    keep_nomination: bool = False
+
+
+class Scheduler:
+    """Binds the pods whose `spec.schedulerName` is `name`. `run` works until cancelled.
+
+    `informers` may be shared with others who run them; without, the scheduler keeps its own. Ties between nodes
+    are broken by `random.Random(seed)`.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        extenders: Sequence[ExtenderConfig] = (),
+        clock: Clock = SYSTEM,
+        seed: int = 0,
+        name: str = DEFAULT_NAME,
+        informers: Informers | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._rng = random.Random(seed)
+        self._name = name
+        self._recorder = recorder
+        self._extenders = [Extender(config) for config in extenders]
+        self._ignored = frozenset(
+            resource.name
+            for config in extenders
+            for resource in config.managed_resources
+            if resource.ignored_by_scheduler
+        )
+        self._cache = Cache()
+        self._queue = SchedulingQueue()
+        self._wakeup = asyncio.Event()
+        self._claims_changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[Key, tuple[str, float]] = {}  # last FailedScheduling: its message, when
+        self._own: list[Informer] = []
+
+        def of(resource: Resource) -> Informer:
+            if informers is not None:
+                return informers.of(resource)
+            self._own.append(Informer(api, resource))
+            return self._own[-1]
+
+        self._informers = {
+            resource: of(resource) for resource in (NODES, PODS, PVCS, PVS, STORAGECLASSES, NAMESPACES, PDBS)
+        }
+        self._handlers: dict[Resource, Callable[[Obj | None, Obj | None], None]] = {
+            NODES: self._on_node,
+            PODS: self._on_pod,
+            PVCS: self._on_claim,
+            PVS: self._on_volume,
+            STORAGECLASSES: self._on_class,
+            NAMESPACES: self._on_namespace,
+            PDBS: self._on_budget,
+        }
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        for resource, informer in self._informers.items():
+            informer.on_change(_guarded(resource, self._handlers[resource]))
+        running = [asyncio.create_task(one.run(), name=f"scheduler {one.resource}") for one in self._own]
+        loop = asyncio.create_task(self._schedule_all(), name=f"scheduler {self._name}")
+        try:
+            await asyncio.gather(loop, *running)
+        finally:
+            for task in (loop, *running, *self._tasks):
+                task.cancel()
+            await asyncio.gather(loop, *running, *self._tasks, return_exceptions=True)
+            for extender in self._extenders:
+                await extender.close()
+
+    async def _schedule_all(self) -> None:
+        for informer in self._informers.values():
+            await informer.synced.wait()
+        while True:
+            item = self._queue.pop(self._clock.monotonic())
+            if item is None:
+                await self._rest()
+                continue
+            await self._schedule(item)
+            await asyncio.sleep(0)  # let informers, bindings and whoever shares the loop have their turn
+
+    async def _rest(self) -> None:
+        """Wait until the queue may have something."""
+        self._wakeup.clear()
+        due = self._queue.next_due()
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wakeup.wait())]
+        if due is not None:
+            waits.append(asyncio.ensure_future(self._clock.sleep(max(0.0, due - self._clock.monotonic()))))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _schedule(self, item: Queued) -> None:
+        """One try of one pod."""
+        pod = self._cache.pending.get(item.key)
+        if pod is None or self._cache.is_assumed(item.key):
+            self._queue.remove(item.key)
+            return
+        try:
+            outcome = await self._decide(pod)
+        except ExtenderError as error:
+            await self._failed(pod, item, error.message, reason="SchedulerError")
+            return
+        match outcome:
+            case Placed(node):
+                if self._cache.pending.get(item.key) is None:
+                    self._queue.remove(item.key)  # deleted while extenders were asked
+                    return
+                self._queue.remove(item.key)
+                self._cache.assume(pod, node)
+                self._told.pop(item.key, None)
+                self._spawn(self._bind(pod, node, item.attempts))
+            case Unplaced(message, candidate, keep):
+                nominated = None if keep else ""
+                if candidate is not None:
+                    nominated = candidate.node
+                    if not await self._preempt(pod, candidate):
+                        nominated = None
+                await self._failed(pod, item, message, reason="Unschedulable", nominated=nominated)
+
+    # deciding
+
+    async def _decide(self, pod: PodView) -> Placed | Unplaced:
+        snapshot = self._cache.snapshot(self._ignored)
+        if not snapshot.nodes:
+            return Unplaced("no nodes available to schedule pods")
+        facts = facts_of(pod, snapshot)
+        if facts.everywhere is not None:
+            everywhere = {name: (facts.everywhere,) for name in snapshot.nodes}
+            return await self._make_room(pod, snapshot, everywhere, facts.everywhere)
+        nominee = snapshot.nodes.get(self._cache.nomination(pod.key))
+        if nominee is not None:
+            found, _ = await self._feasible(pod, [nominee], snapshot, facts)
+            if found:
+                return Placed(nominee.name)
+        found, refusals = await self._feasible(pod, list(snapshot.nodes.values()), snapshot, facts)
+        if not found:
+            return await self._make_room(pod, snapshot, refusals)
+        if len(found) == 1:
+            return Placed(found[0].name)
+        totals = total_scores(pod, found, snapshot)
+        for points in await asyncio.gather(*(self._points(one, pod, found) for one in self._extenders)):
+            for name, score in points.items():
+                if name in totals:
+                    totals[name] += score
+        return Placed(pick(totals, self._rng))
+
+    async def _feasible(
+        self, pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot, facts: Facts
+    ) -> tuple[list[NodeState], dict[str, tuple[Refusal, ...]]]:
+        """The nodes that can take the pod, in our eyes and then in every extender's; and why the others cannot."""
+        refusals = {node.name: judge(pod, node, snapshot, facts) for node in nodes}
+        found = [node for node in nodes if not refusals[node.name]]
+        for extender in self._extenders:
+            if not found:
+                break
+            if not extender.config.filter_verb or not extender.is_interested(pod.obj):
+                continue
+            try:
+                found, failed, hopeless = await extender.filter(pod.obj, found)
+            except ExtenderError:
+                if extender.config.ignorable:
+                    continue
+                raise
+            for name, message in {**failed, **hopeless}.items():
+                refusals[name] = (Refusal(message, name not in hopeless),)
+        return found, {name: found for name, found in refusals.items() if found}
+
+    async def _points(self, extender: Extender, pod: PodView, nodes: Sequence[NodeState]) -> dict[str, int]:
+        if not extender.config.prioritize_verb or not extender.is_interested(pod.obj):
+            return {}
+        try:
+            return await extender.prioritize(pod.obj, nodes)
+        except ExtenderError:
+            return {}  # as in kube-scheduler, ignorable or not: the other scores decide
+
+    async def _make_room(
+        self,
+        pod: PodView,
+        snapshot: Snapshot,
+        refusals: Mapping[str, Sequence[Refusal]],
+        everywhere: Refusal | None = None,
+    ) -> Unplaced:
+        """Nothing fits: say why, and find whom to remove."""
+        total = len(snapshot.nodes)
+
+        def message(note: str) -> str:
+            if everywhere is not None:
+                return blanket_message(total, everywhere, f"preemption: {note}")
+            return fit_message(total, refusals.values(), f"preemption: {note}")
+
+        reason = why_not_eligible(pod, self._cache.nomination(pod.key), snapshot, refusals)
+        if reason is not None:
+            return Unplaced(message(reason), keep_nomination=True)
+        if everywhere is not None and not everywhere.resolvable:
+            return Unplaced(message(fit_message(total, [[NOT_HELPFUL]] * total)))
+        candidates, failed = find_candidates(pod, snapshot, refusals)
+        if not candidates:
+            return Unplaced(message(fit_message(total, failed.values())))
+        for extender in self._extenders:
+            if not extender.config.preempt_verb or not extender.is_interested(pod.obj):
+                continue
+            try:
+                candidates = await extender.preempt(pod.obj, candidates, snapshot)
+            except ExtenderError as error:
+                if extender.config.ignorable:
+                    continue
+                return Unplaced(message(error.message), keep_nomination=True)
+            if not candidates:
+                break
+        chosen = choose(candidates, self._rng)
+        if chosen is None:
+            return Unplaced(message("no candidate node for preemption"), keep_nomination=True)
+        plain = blanket_message(total, everywhere) if everywhere else fit_message(total, refusals.values())
+        return Unplaced(plain, candidate=chosen)
+
+    # writing
+
+    async def _preempt(self, pod: PodView, candidate: Candidate) -> bool:
+        """Remove the victims; whether all of them are on their way."""
+        self._cache.nominate(pod.key, candidate.node)
+        for victim in candidate.victims:
+            if victim.info.deleting:
+                continue
+            try:
+                await self._evict(pod, victim, candidate.node)
+            except ApiError as error:
+                log.warning(
+                    "cannot preempt a pod",
+                    extra={"pod": str(pod.key), "victim": str(victim.key), "error": error.message},
+                )
+                self._cache.nominate(pod.key, pod.info.nominated_node)
+                return False
+        for other in list(self._cache.pending.values()):
+            if (
+                other.key != pod.key
+                and other.info.priority < pod.info.priority
+                and self._cache.nomination(other.key) == candidate.node
+            ):
+                self._cache.nominate(other.key, "")
+                await self._patch_status(other, {"nominatedNodeName": None})
+                self._wake(lambda key, wanted=other.key: key == wanted)  # type: ignore[misc]
+        return True
+
+    async def _evict(self, pod: PodView, victim: PodView, node: str) -> None:
+        told = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        try:
+            await self._api.patch(
+                PODS,
+                victim.info.name,
+                {"metadata": {"uid": victim.info.uid}, "status": {"conditions": [told]}},
+                victim.info.namespace,
+                kind="strategic",
+                subresource="status",
+            )
+            await self._api.delete(PODS, victim.info.name, victim.info.namespace, uid=victim.info.uid)
+        except (NotFound, Conflict):
+            return  # gone already, or another pod of that name
+        self._cache.mark_preempted(victim.key)
+        self._event(victim.obj, "Normal", "Preempted", f"Preempted by pod {pod.info.uid} on node {node}")
+
+    async def _failed(
+        self, pod: PodView, item: Queued, message: str, *, reason: str, nominated: str | None = None
+    ) -> None:
+        """Write why the pod waits and put it back; `nominated` None leaves the nomination as it is."""
+        if nominated is not None:
+            self._cache.nominate(pod.key, nominated)
+        now = self._clock.monotonic()
+        known, when = self._told.get(pod.key, ("", 0.0))
+        if known != message or now - when >= EVENT_SECONDS:
+            self._told[pod.key] = (message, now)
+            self._event(pod.obj, "Warning", "FailedScheduling", message)
+        current = self._cache.pending.get(pod.key)
+        if current is not None:
+            changes = _scheduled_false(current, reason, message, rfc3339(self._clock.now()))
+            if nominated is not None and nominated != current.info.nominated_node:
+                changes["nominatedNodeName"] = nominated or None
+            await self._patch_status(current, changes)
+        self._queue.fail(item, self._clock.monotonic(), error=reason != "Unschedulable")
+
+    async def _patch_status(self, pod: PodView, changes: Obj) -> None:
+        """Best effort: what could not be written is written at the next try."""
+        if not changes:
+            return
+        try:
+            await self._api.patch(
+                PODS,
+                pod.info.name,
+                {"metadata": {"uid": pod.info.uid}, "status": changes},
+                pod.info.namespace,
+                kind="strategic",
+                subresource="status",
+            )
+        except (NotFound, Conflict):
+            pass  # gone, or another pod of that name
+        except ApiError as error:
+            log.warning("cannot write a pod's status", extra={"pod": str(pod.key), "error": error.message})
+
+    async def _bind(self, pod: PodView, node: str, attempts: int) -> None:
+        """Carry out a placement; on failure the pod is taken off the node again and retried."""
+        info = pod.info
+        try:
+            await self._bind_volumes(pod, node)
+            await self._bind_pod(pod, node)
+        except (ApiError, ExtenderError, TimeoutError, OSError) as error:
+            log.warning("cannot bind a pod", extra={"pod": str(pod.key), "node": node, "error": str(error)})
+            if not self._cache.forget(pod.key):
+                return  # it was seen bound, or gone, meanwhile
+            waiting = self._cache.pending.get(pod.key)
+            if waiting is not None and not waiting.info.deleting and not waiting.info.gates:
+                self._queue.add(pod.key, priority=info.priority, created=_created(info.created))
+                item = self._queue.take(pod.key, attempts)
+                message = f"binding rejected: {error}"
+                await self._failed(pod, item, message, reason="SchedulerError", nominated="")
+            self._wake()  # what it held on the node is free again
+            return
+        self._event(
+            pod.obj, "Normal", "Scheduled", f"Successfully assigned {info.namespace}/{info.name} to {node}"
+        )
+
+    async def _bind_pod(self, pod: PodView, node: str) -> None:
+        info = pod.info
+        for extender in self._extenders:
+            if not extender.config.bind_verb or not extender.is_interested(pod.obj):
+                continue
+            try:
+                await extender.bind(namespace=info.namespace, name=info.name, uid=info.uid, node=node)
+            except ExtenderError:
+                if extender.config.ignorable:
+                    continue
+                raise
+            return
+        await self._api.create_subresource(
+            PODS,
+            info.name,
+            "binding",
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": info.name, "namespace": info.namespace, "uid": info.uid},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            },
+            info.namespace,
+        )
+
+    async def _bind_volumes(self, pod: PodView, node: str) -> None:
+        """Have the claims that waited for this pod provisioned for its node, and wait for them.
+
+        Raises TimeoutError after ten minutes, and Conflict when a provisioner gives the node back.
+        """
+        waiting = [
+            key
+            for name in pod.claims
+            if (claim := self._cache.claims.get(key := Key(pod.info.namespace, name))) is not None
+            and not claim.bound
+        ]
+        for key in waiting:
+            await self._api.patch(
+                PVCS,
+                key.name,
+                {"metadata": {"annotations": {SELECTED_NODE: node}}},
+                key.namespace,
+            )
+        deadline = self._clock.monotonic() + BIND_VOLUMES_SECONDS
+        seen: set[Key] = set()  # claims whose annotation came back to us
+        while True:
+            self._claims_changed.clear()
+            unbound = [key for key in waiting if key in self._cache.claims and not self._cache.claims[key].bound]
+            for key in unbound:
+                chosen = self._cache.claims[key].selected_node
+                if chosen == node:
+                    seen.add(key)
+                elif key in seen:
+                    raise Conflict(f"the volume of claim {key} cannot be made for node {node}")
+            if not unbound:
+                return
+            await self._within(deadline, self._claims_changed.wait())
+
+    async def _within(self, deadline: float, waited: Coroutine[Any, Any, object]) -> None:
+        """Wait, by the clock, until `deadline`; raises TimeoutError."""
+        one = asyncio.ensure_future(waited)
+        end = asyncio.ensure_future(self._clock.sleep(max(0.0, deadline - self._clock.monotonic())))
+        try:
+            await asyncio.wait({one, end}, return_when=asyncio.FIRST_COMPLETED)
+            if not one.done():
+                raise TimeoutError("its volumes were not bound in time")
+        finally:
+            for task in (one, end):
+                task.cancel()
+            await asyncio.gather(one, end, return_exceptions=True)
+
+    def _event(self, obj: Obj, kind: str, reason: str, message: str) -> None:
+        if self._recorder is not None:
+            self._recorder.event({"apiVersion": "v1", "kind": "Pod", **obj}, kind, reason, message)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task of the scheduler failed", exc_info=error)
+
+    def _wake(self, which: Callable[[Key], bool] | None = None) -> None:
+        self._queue.wake(self._clock.monotonic(), which)
+        self._wakeup.set()
+
+    # hearing of changes
+
+    def _on_node(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.remove_node(before["metadata"]["name"])
+        elif self._cache.put_node(after):
+            self._wake()
+
+    def _on_pod(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._gone(key_of(before))
+            return
+        key = key_of(after)
+        pod = parse_pod_view(after)
+        if before is not None and before["metadata"].get("uid") != after["metadata"].get("uid"):
+            self._gone(key)  # deleted and made again between two looks
+            before = None
+        if pod.info.finished:
+            self._gone(key)
+        elif pod.info.node:
+            self._bound(before, pod)
+        elif pod.info.scheduler == self._name:
+            self._waiting(before, pod)
+
+    def _gone(self, key: Key) -> None:
+        self._queue.remove(key)
+        self._told.pop(key, None)
+        if self._cache.remove_pod(key):
+            self._wake()
+
+    def _bound(self, before: Obj | None, pod: PodView) -> None:
+        known = self._cache.holds(pod.key)
+        self._queue.remove(pod.key)
+        self._told.pop(pod.key, None)
+        self._cache.put_bound(pod)
+        fresh = before is None or not (before.get("spec") or {}).get("nodeName")
+        if fresh or (before is not None and labels_of(before) != labels_of(pod.obj)):
+            self._wake(lambda key: key in self._cache.pending and self._cache.pending[key].cares_for_others)
+        elif known is not None and known.info.requests != pod.info.requests:
+            self._wake()  # resized in place
+
+    def _waiting(self, before: Obj | None, pod: PodView) -> None:
+        had = ((before or {}).get("status") or {}).get("nominatedNodeName") or ""
+        self._cache.put_pending(pod, nominated_before=had)
+        if pod.info.deleting or pod.info.gates:
+            self._queue.remove(pod.key)
+            if pod.info.gates and not pod.info.deleting:
+                changes = _scheduled_false(pod, "SchedulingGated", GATED_MESSAGE, rfc3339(self._clock.now()))
+                if changes:
+                    self._spawn(self._patch_status(pod, changes))
+            if self._cache.nomination(pod.key):
+                self._cache.nominate(pod.key, "")
+                self._wake()
+            return
+        if self._cache.is_assumed(pod.key):
+            return  # its binding is under way
+        if before is None or placement_relevant(before, pod.obj):
+            self._queue.add(pod.key, priority=pod.info.priority, created=_created(pod.info.created))
+            self._wakeup.set()
+
+    def _on_claim(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.claims.pop(key_of(before), None)
+        else:
+            self._cache.claims[key_of(after)] = parse_claim(after)
+        self._claims_changed.set()
+        self._wake(self._has_claims)
+
+    def _on_volume(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.volumes.pop(before["metadata"]["name"], None)
+        else:
+            self._cache.volumes[after["metadata"]["name"]] = parse_volume(after)
+        self._wake(self._has_claims)
+
+    def _on_class(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.classes.pop(before["metadata"]["name"], None)
+        else:
+            self._cache.classes[after["metadata"]["name"]] = parse_storage_class(after)
+        self._wake(self._has_claims)
+
+    def _on_namespace(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.namespaces.pop(before["metadata"]["name"], None)
+        else:
+            self._cache.namespaces[after["metadata"]["name"]] = dict(labels_of(after))
+
+    def _on_budget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            if before is not None:
+                self._cache.budgets.pop(key_of(before), None)
+        else:
+            self._cache.budgets[key_of(after)] = parse_budget(after)
+
+    def _has_claims(self, key: Key) -> bool:
+        pod = self._cache.pending.get(key)
+        return pod is not None and bool(pod.claims)
+
+
+def _guarded(
+    resource: Resource, handler: Callable[[Obj | None, Obj | None], None]
+) -> Callable[[Obj | None, Obj | None], None]:
+    """An object that cannot be read must not end the informer: it is passed over and named."""
+
+    def guarded(before: Obj | None, after: Obj | None) -> None:
+        try:
+            handler(before, after)
+        except (ValueError, KeyError, TypeError) as error:
+            obj: Obj = after or before or {}
+            name = str(key_of(obj)) if "metadata" in obj else ""
+            log.warning(
+                "an object cannot be read by the scheduler",
+                extra={"resource": str(resource), "object": name, "error": repr(error)},
+            )
+
+    return guarded
+
+
+def _scheduled_false(pod: PodView, reason: str, message: str, now: str) -> Obj:
+    """The change that makes the pod say why it is not scheduled; empty when it says so already."""
+    known = condition(pod.obj, "PodScheduled") or {}
+    if known.get("status") == "False" and known.get("reason") == reason and known.get("message") == message:
+        return {}
+    since = known.get("lastTransitionTime") if known.get("status") == "False" else None
+    return {
+        "conditions": [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "lastTransitionTime": since or now,
+                "reason": reason,
+                "message": message,
+            }
+        ]
+    }
+
+
+def _created(moment: datetime | None) -> float:
+    return moment.timestamp() if moment is not None else 0.0
