@@ -46,6 +46,10 @@ class Open:
 
     interval: Interval
 
+    @property
+    def pod_uid(self) -> str:
+        return self.interval.pod_uid
+
 
 @dataclass(frozen=True, slots=True)
 class Close:

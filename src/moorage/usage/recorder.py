@@ -1,0 +1,159 @@
+"""Keeps the history of GPU use current: pods as they are in, intervals out.
+
+`plan` compares what is stored with what is there; `Recorder` carries its steps out, on every change of a pod and
+at every heartbeat. Nothing is remembered that the store does not hold, so a recorder killed between any two
+steps and started again does what is left, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.meta import Key, key_of, labels_of
+from moorage.apimachinery.resources import Obj
+from moorage.clock import SYSTEM, Clock
+from moorage.decide.gpus import gpu_type
+from moorage.decide.usage import Interval, Step, end_of_deleted, next_step, stepped, use_of
+from moorage.errors import StorageError
+from moorage.usage.store import UsageStore
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """All that one pass decides on."""
+
+    known: Mapping[str, Interval]  # stored intervals: the open ones, and those of the pods below
+    pods: Iterable[Obj]
+    deleted: Mapping[str, tuple[Obj, datetime]] = field(default_factory=dict)  # uid → as last seen, and when
+    gpu_types: Mapping[str, str]  # node → GPU type
+    now: datetime
+
+
+def plan(seen: Seen) -> tuple[Step, ...]:
+    """The steps from what is stored to what is. Planning again on what was reached gives none."""
+    steps: list[Step] = []
+    known = dict(seen.known)
+
+    def add(step: Step | None) -> None:
+        if step is not None:
+            steps.append(step)
+            stored = known.get(step.pod_uid)
+            known.update(stepped({step.pod_uid: stored} if stored else {}, step))
+
+    present = set()
+    for pod in seen.pods:
+        uid = pod["metadata"].get("uid") or ""
+        present.add(uid)
+        add(next_step(known.get(uid), use_of(pod, seen.gpu_types, now=seen.now)))
+    for uid, (last, at) in seen.deleted.items():
+        if uid in present:
+            continue
+        if uid not in known:
+            add(next_step(None, use_of(last, seen.gpu_types, now=at)))
+        if uid in known:
+            add(end_of_deleted(known[uid], last, now=at))
+    for uid, interval in list(known.items()):
+        if uid not in present and uid not in seen.deleted:
+            add(end_of_deleted(interval, None, now=seen.now))
+    return tuple(steps)
+
+
+class Recorder:
+    """Feeds a store from two informers, which somebody else runs."""
+
+    def __init__(self, store: UsageStore, *, pods: Informer, nodes: Informer, clock: Clock = SYSTEM) -> None:
+        self._store = store
+        self._pods = pods
+        self._nodes = nodes
+        self._clock = clock
+        self._dirty: set[Key] = set()
+        self._deleted: dict[str, tuple[Obj, datetime]] = {}
+        self._changed = asyncio.Event()
+        self._next_beat = 0.0
+        pods.on_change(self._hear)
+
+    async def run(self) -> None:
+        """Record for ever. When the store fails, all is looked at again at the next change or heartbeat."""
+        await wait_synced(self._pods, self._nodes)
+        everything, failing = True, False
+        while True:
+            try:
+                await self.record(everything=everything)
+                failing = False
+            except StorageError as error:
+                if not failing:
+                    log.error("use of GPUs is not recorded", extra={"error": str(error)})
+                failing = True
+            everything = not await self._change_before_heartbeat() or failing
+
+    async def record(self, *, everything: bool = True) -> None:
+        """One pass over the pods that changed, or over all: read the store, decide, write.
+
+        Raises StorageError, having written nothing.
+        """
+        self._changed.clear()
+        dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
+        self._dirty = set()
+        if everything:
+            self._next_beat = self._clock.monotonic() + HEARTBEAT_SECONDS
+            pods = self._pods.all()
+        else:
+            pods = [pod for key in dirty if (pod := self._pods.get(key.name, key.namespace)) is not None]
+        kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
+        await asyncio.to_thread(self._record, pods, deleted, kinds, now, everything=everything)
+        for uid, seen in deleted.items():
+            if self._deleted.get(uid) is seen:
+                del self._deleted[uid]
+
+    def _record(
+        self,
+        pods: list[Obj],
+        deleted: dict[str, tuple[Obj, datetime]],
+        kinds: dict[str, str],
+        now: datetime,
+        *,
+        everything: bool,
+    ) -> None:
+        uids = [pod["metadata"].get("uid") or "" for pod in pods]
+        known = {one.pod_uid: one for one in self._store.known([*uids, *deleted])}
+        if everything:
+            known |= {one.pod_uid: one for one in self._store.open_intervals()}
+        steps = plan(Seen(known=known, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
+        seen = [uid for uid in uids if uid in known and known[uid].ended_at is None] if everything else []
+        if steps or seen:
+            self._store.apply(steps, seen=seen, now=now)
+
+    def _hear(self, before: Obj | None, after: Obj | None) -> None:
+        if before is not None and (after is None or _uid(after) != _uid(before)):
+            self._deleted[_uid(before)] = (before, self._clock.now())
+        if after is not None:
+            self._dirty.add(key_of(after))
+        self._changed.set()
+
+    async def _change_before_heartbeat(self) -> bool:
+        """Wait for whichever comes first; True when it was a change. The heartbeat is counted from the last pass
+        over everything, so a cluster that never rests gets it too."""
+        left = self._next_beat - self._clock.monotonic()
+        if left <= 0:
+            return False
+        tick = asyncio.ensure_future(self._clock.sleep(left))
+        change = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({tick, change}, return_when=asyncio.FIRST_COMPLETED)
+            return not tick.done()
+        finally:
+            tick.cancel()
+            change.cancel()
+
+
+def _uid(obj: Obj) -> str:
+    return str(obj["metadata"].get("uid") or "")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from moorage.decide.usage import Close, Interval, Open, Reopen
+from moorage.errors import StorageError, StorageFull
+from moorage.usage.store import UsageStore, migrate, migrations, statements
+
+TEN = datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def an_interval(uid="u1", *, start=TEN, end=None, seen=TEN, **more):
+    fields = {
+        "namespace": "lab",
+        "pod": "train-x",
+        "run": "train",
+        "attempt": 1,
+        "owner": "ada",
+        "node": "n1",
+        "gpu_type": "a100",
+        "gpus": 2,
+        "cpu_milli": 1500,
+        "memory_bytes": 2**40,
+    }
+    return Interval(pod_uid=uid, started_at=start, ended_at=end, last_seen_at=seen, **(fields | more))
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = UsageStore(tmp_path / "usage.db")
+    yield found
+    found.close()
+
+
+def test_an_interval_is_read_back_as_it_was_written(store):
+    rows = [an_interval("u1"), an_interval("u2", end=TEN + HOUR, owner="Zoë O'Neil; DROP TABLE")]
+    store.apply([Open(one) for one in rows])
+    assert store.known(["u2", "u1", "none"]) == rows
+    assert store.open_intervals() == rows[:1]
+
+
+def test_a_step_done_twice_changes_nothing(store):
+    store.apply([Open(an_interval())])
+    store.apply([Open(an_interval(gpus=9))])
+    store.apply([Close("u1", TEN + HOUR)])
+    store.apply([Close("u1", TEN + 2 * HOUR)])
+    assert store.known(["u1"]) == [an_interval(end=TEN + HOUR, seen=TEN + HOUR)]
+    store.apply([Reopen("u1"), Reopen("u1")])
+    assert [one.ended_at for one in store.known(["u1"])] == [None]
+
+
+def test_an_interval_never_ends_before_it_began(store):
+    store.apply([Open(an_interval()), Close("u1", TEN - HOUR)])
+    assert store.known(["u1"])[0].ended_at == TEN
+
+
+def test_being_seen_moves_forward_only_and_only_while_open(store):
+    store.apply([Open(an_interval("u1")), Open(an_interval("u2", end=TEN))])
+    store.apply([], seen=["u1", "u2", "none"], now=TEN + HOUR)
+    store.apply([], seen=["u1", "u2"], now=TEN - HOUR)
+    assert [one.last_seen_at for one in store.known(["u1", "u2"])] == [TEN + HOUR, TEN]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "within"),
+    [
+        (0, 1, False),
+        (0, None, True),
+        (0, 3, True),
+        (2, 3, True),
+        (3, 5, True),
+        (4, 5, False),
+        (4, None, False),
+        (1, 2, False),
+        (1, 9, True),
+    ],
+)
+def test_a_window_has_what_overlaps_it(store, start, end, within):
+    one = an_interval(start=TEN + start * HOUR, end=None if end is None else TEN + end * HOUR)
+    store.apply([Open(one)])
+    assert store.overlapping(TEN + 2 * HOUR, TEN + 4 * HOUR) == ([one] if within else [])
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(store):
+    bad = an_interval("u2", gpus=-1)
+    with pytest.raises(StorageError, match="could not write"):
+        store.apply([Open(an_interval("u1")), Open(bad)])
+    assert store.open_intervals() == []
+    store.apply([Open(an_interval("u1"))])
+    assert len(store.open_intervals()) == 1
+
+
+def test_many_uids_can_be_asked_for_at_once(store):
+    store.apply([Open(an_interval(f"u{at}")) for at in range(1200)])
+    assert len(store.known([f"u{at}" for at in range(1300)])) == 1200
+
+
+def test_threads_may_share_a_store(store):
+    def work(at):
+        store.apply([Open(an_interval(f"u{at}"))])
+        store.open_intervals()
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.open_intervals()) == 16
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "usage.db"
+    path.write_text("my diary, of no concern to anybody else" * 20)
+    with pytest.raises(StorageError, match="not a database"):
+        UsageStore(path)
+    assert path.read_text().startswith("my diary")
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(StorageError, match=r"could not open .*none/usage\.db"):
+        UsageStore(tmp_path / "none" / "usage.db")
+
+
+def test_a_newer_file_is_refused_with_what_to_do(tmp_path):
+    UsageStore(tmp_path / "usage.db").close()
+    db = sqlite3.connect(tmp_path / "usage.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StorageError, match="schema version 99; this Moorage knows versions up to") as caught:
+        UsageStore(tmp_path / "usage.db")
+    assert caught.value.hint == "use the Moorage that wrote it, or a newer one"
+
+
+def test_a_full_disk_is_told_as_such(tmp_path):
+    store = UsageStore(tmp_path / "usage.db")
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StorageFull, match="the disk is full"):
+        store.apply([Open(an_interval(f"u{at}", node="n" * 1000)) for at in range(100)])
+    assert store.open_intervals() == []
+    store.close()
+
+
+def test_migrations_run_once_each_in_order_and_a_broken_one_leaves_the_last_good_version():
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    steps = {1: "CREATE TABLE a (x); CREATE TABLE b (x);", 2: "ALTER TABLE a ADD y;"}
+    migrate(db, {1: steps[1]}, name="x")
+    migrate(db, steps, name="x")
+    migrate(db, steps, name="x")
+    assert db.execute("PRAGMA user_version").fetchone()[0] == 2
+    with pytest.raises(sqlite3.Error):
+        migrate(db, steps | {3: "CREATE TABLE c (x);\nSELECT nonsense FROM nowhere;\n"}, name="x")
+    assert db.execute("PRAGMA user_version").fetchone()[0] == 2
+    assert [row[0] for row in db.execute("SELECT name FROM sqlite_master ORDER BY name")] == ["a", "b"]
+    db.close()
+
+
+def test_migrations_are_numbered_without_a_gap():
+    assert sorted(migrations()) == list(range(1, len(migrations()) + 1))
+
+
+def test_a_semicolon_inside_a_trigger_ends_no_statement():
+    script = (
+        "CREATE TABLE a (x);\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  DELETE FROM a;\n  SELECT ';';\nEND;\n"
+    )
+    assert [one.split()[1] for one in statements(script)] == ["TABLE", "TRIGGER"]
+
+
+def test_what_was_written_survives_a_kill(tmp_path):
+    code = f"""
+import os, signal
+from datetime import UTC, datetime
+from moorage.decide.usage import Interval, Open
+from moorage.usage.store import UsageStore
+store = UsageStore({str(tmp_path / "usage.db")!r})
+when = datetime(2026, 1, 5, tzinfo=UTC)
+for at in range(5):
+    store.apply([Open(Interval(pod_uid=f"u{{at}}", namespace="n", pod="p", run="", attempt=1, owner="a", node="n",
+        gpu_type="t", gpus=1, cpu_milli=1, memory_bytes=1, started_at=when, ended_at=None, last_seen_at=when))])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, check=False)
+    assert done.returncode == -9
+    store = UsageStore(tmp_path / "usage.db")
+    assert [one.pod_uid for one in store.open_intervals()] == [f"u{at}" for at in range(5)]
+    store.close()
