@@ -12,13 +12,14 @@ help: ## Show this list
 
 .venv/.ready: pyproject.toml uv.lock
 	@command -v $(UV) >/dev/null 2>&1 || (python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION))
-	@$(UV) sync --frozen --quiet
+	@$(UV) sync --frozen --quiet --compile-bytecode
 	@touch $@
 
 setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
+	@$(PY) -m compileall -q src
 
 demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three trainings, one drained half-way
-	@$(PY) -m moorage.cli.main demo --data $(DEMO_DATA)
+	@$(PY) examples/digits/demo.py --data $(DEMO_DATA)
 
 test: setup lint types ## Lint, types and the whole test suite
 	@$(PY) -m pytest -n 2 --dist loadgroup
@@ -27,8 +28,8 @@ test-all: test ## Everything, the benchmarks too
 	@$(PY) benchmarks/cold_start.py
 
 lint: setup ## Style, formatting and the import rules
-	@.venv/bin/ruff check src tests benchmarks
-	@.venv/bin/ruff format --check src tests benchmarks
+	@.venv/bin/ruff check src tests benchmarks examples
+	@.venv/bin/ruff format --check src tests benchmarks examples
 	@.venv/bin/lint-imports --no-cache >/dev/null || .venv/bin/lint-imports --no-cache
 
 types: setup ## mypy --strict on src

@@ -95,7 +95,7 @@ class DataFolder:
             for part in ("log", "run", "pki", "nodes", "volumes"):
                 (self.path / part).mkdir(exist_ok=True, mode=0o700)
             if not (self.path / "VERSION").exists():
-                self._write("VERSION", f"{LAYOUT}\n")
+                self.write("VERSION", f"{LAYOUT}\n")
         except OSError as error:
             raise DataFolderError(
                 f"cannot write to {self.path}: {error.strerror or error}",
@@ -153,7 +153,7 @@ class DataFolder:
             ) from error
 
     def save_config(self, config: Config) -> None:
-        self._write(
+        self.write(
             "config.json",
             json.dumps(
                 {
@@ -189,14 +189,14 @@ class DataFolder:
                 table[token] = new
                 changed = True
         if changed:
-            self._write("tokens.json", json.dumps(table, indent=2) + "\n")
+            self.write("tokens.json", json.dumps(table, indent=2) + "\n")
         return by_role
 
     def write_kubeconfig(self, *, port: int, user: str, token: str, ca_pem: bytes) -> None:
         import base64
 
         ca = base64.b64encode(ca_pem).decode()
-        self._write(
+        self.write(
             "kubeconfig",
             json.dumps(
                 {
@@ -229,7 +229,8 @@ class DataFolder:
             + "\n",
         )
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
+        """Replace one of the folder's small files, readable by its owner alone; whole or not at all."""
         scratch = self.path / f".{name}.{os.getpid()}"
         fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w") as file:

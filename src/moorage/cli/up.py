@@ -93,6 +93,7 @@ def up(
         config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
         folder.save_config(config)
         tokens = folder.tokens(config.user)
+        _write_access(folder, config, tokens["admin"])
         (folder.run / "stop-pods").unlink(missing_ok=True)
         fds = {name: one.fileno() for name, one in sockets.items()}
         for fd in [*fds.values(), lock]:
@@ -108,6 +109,20 @@ def up(
         started = time.monotonic()
         _start_and_wait(folder, fds, lock)
     _report(folder, config, page, time.monotonic() - started)
+
+
+def _write_access(folder: DataFolder, config: Config, admin_token: str) -> None:
+    """Certificates, kubeconfig and scheduler configuration: all that both children read when they start."""
+    from moorage.extender.config import kube_scheduler_configuration
+    from moorage.localcluster.apiserver.pki import ensure_pki
+
+    pki = ensure_pki(folder.path / "pki")
+    folder.write_kubeconfig(port=config.ports["api"], user=config.user, token=admin_token, ca_pem=pki.ca_pem)
+    if config.extender:
+        address = f"http://127.0.0.1:{config.ports['extender']}"
+        folder.write("scheduler.json", json.dumps(kube_scheduler_configuration(address), indent=2) + "\n")
+    else:
+        (folder.path / "scheduler.json").unlink(missing_ok=True)
 
 
 def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:

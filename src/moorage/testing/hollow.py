@@ -177,7 +177,7 @@ class HollowNodes:
         await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
 
 
-def _container(pod: Obj, name: str, image: str, ready: bool, state: dict[str, Any]) -> Obj:
+def _container(name: str, image: str, ready: bool, state: dict[str, Any]) -> Obj:
     return {
         "name": name,
         "image": image,
@@ -204,7 +204,7 @@ def _running(pod: Obj) -> dict[str, Any]:
         "startTime": now,
         "conditions": _conditions(True),
         "containerStatuses": [
-            _container(pod, one["name"], one["image"], True, {"running": {"startedAt": now}})
+            _container(one["name"], one["image"], True, {"running": {"startedAt": now}})
             for one in pod["spec"]["containers"]
         ],
     }
@@ -225,7 +225,7 @@ def _ended(pod: Obj, exit_code: int, reason: str | None) -> dict[str, Any]:
         "phase": "Succeeded" if exit_code == 0 else "Failed",
         "conditions": _conditions(False),
         "containerStatuses": [
-            _container(pod, one["name"], one["image"], False, state) for one in pod["spec"]["containers"]
+            _container(one["name"], one["image"], False, state) for one in pod["spec"]["containers"]
         ],
     }
 

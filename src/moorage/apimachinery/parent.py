@@ -1,0 +1,21 @@
+"""A process that must not outlive the one that started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent dies; Linux only, elsewhere nothing happens."""
+    parent = os.getppid()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+    if os.getppid() != parent:  # it died before the request
+        os.kill(os.getpid(), signal.SIGTERM)

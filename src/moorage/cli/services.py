@@ -1,0 +1,277 @@
+"""Our services as processes: all four in one beside the local cluster, one each on a real cluster.
+
+`python -m moorage.cli.services --data FOLDER …` is started by the supervisor of `moor up` (and by test
+clusters); `moor operator`, `moor webhook`, `moor extender` and `moor server` are the same code, one part each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from moorage import __version__
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.logs import set_up_logging
+from moorage.apimachinery.parent import end_with_parent
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    CRDS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    VALIDATING_WEBHOOKS,
+    Obj,
+    Resource,
+)
+from moorage.apimachinery.serving import serve
+from moorage.cli.datafolder import DataFolder, listening
+from moorage.clock import SYSTEM
+from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
+from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from moorage.kube.client import KubeClient
+
+log = logging.getLogger("moorage.services")
+
+PARTS = ("operator", "webhook", "extender", "server")
+API_WAIT_SECONDS = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """What a process of services needs to know."""
+
+    parts: tuple[str, ...] = PARTS
+    data: Path | None = None  # folder for usage.db and, beside a local cluster, its tokens and certificates
+    kubeconfig: Path | None = None  # None: the pod's own service account, or the user's kubeconfig
+    sockets: dict[str, socket.socket] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
+    page_token: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+    ca_pem: bytes = b""
+    install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
+    ready_fd: int | None = None
+
+
+async def run_services(settings: Settings) -> None:
+    """Run the chosen parts until SIGTERM or SIGINT. Raises MoorageError when they cannot start."""
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import load_connection
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    connection = load_connection(settings.kubeconfig)
+    async with contextlib.AsyncExitStack() as stack:
+        apis: dict[str, KubeClient] = {}
+        for part in settings.parts:
+            token = settings.tokens.get(part)
+            mine = dataclasses.replace(connection, token=token, token_file=None) if token else connection
+            apis[part] = await stack.enter_async_context(KubeClient(mine))
+        admin = await stack.enter_async_context(KubeClient(connection))
+        await _wait_for_api(admin, stop)
+        if stop.is_set():
+            return
+        if settings.install:
+            await _install(admin, settings)
+        async with asyncio.TaskGroup() as tasks:
+            ready: list[Coroutine[Any, Any, None]] = []
+            background = [tasks.create_task(work, name=name) for name, work in _works(settings, apis, stop, ready)]
+            await asyncio.gather(*ready)
+            if settings.install and "webhook" in settings.parts:
+                await _install_webhook(admin, settings)
+            gc.collect()
+            gc.freeze()
+            if settings.ready_fd is not None:
+                _say(settings.ready_fd, "services ready")
+            log.info("ready", extra={"parts": settings.parts})
+            await stop.wait()
+            for task in background:
+                task.cancel()
+    log.info("stopped")
+
+
+def _works(
+    settings: Settings,
+    apis: dict[str, KubeClient],
+    stop: asyncio.Event,
+    ready: list[Coroutine[Any, Any, None]],
+) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+    """The endless coroutines of each part; `ready` receives what to wait for before they are of use."""
+    works: list[tuple[str, Coroutine[Any, Any, None]]] = []
+    sockets = settings.sockets
+    for part, api in apis.items():
+        if part == "operator":
+            from moorage.controllers.manager import run_operator
+
+            identity = f"{socket.gethostname()}-{os.getpid()}"
+            works.append(("operator", run_operator(api, identity=identity, leader_elect=not settings.install)))
+        elif part == "extender":
+            from moorage.extender.app import create_app
+            from moorage.extender.cache import ExtenderCache
+
+            cache = ExtenderCache(api)
+            works.append(("extender cache", cache.run()))
+            works.append(("extender", serve(create_app(cache), sockets["extender"], stop=stop)))
+            ready.append(cache.wait_synced())
+        elif part == "webhook":
+            from moorage.webhooks.app import Webhook
+
+            webhook = Webhook(api)
+            works.append(("webhook cache", webhook.run()))
+            works.append(
+                (
+                    "webhook",
+                    serve(
+                        webhook.app,
+                        sockets["webhook"],
+                        certificate=settings.certificate,
+                        key=settings.key,
+                        stop=stop,
+                    ),
+                )
+            )
+            ready.append(webhook.wait_synced())
+        elif part == "server":
+            from moorage.server.service import ServerService
+
+            if settings.data is None:
+                raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
+            service = ServerService(api, usage_db=settings.data / "usage.db", page_token=settings.page_token)
+            works.append(("server caches", service.run()))
+            works.append(("server", serve(service.app, sockets["server"], stop=stop)))
+            ready.append(service.wait_synced())
+    return works
+
+
+async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:
+    """Return when the API answers; it may still be starting beside us."""
+    deadline = SYSTEM.monotonic() + API_WAIT_SECONDS
+    while not stop.is_set():
+        try:
+            await api.raw("GET", "/readyz")
+            return
+        except ApiError as error:
+            if SYSTEM.monotonic() > deadline:
+                raise NotReady(f"the Kubernetes API did not answer: {error.message}") from error
+        await SYSTEM.sleep(0.05)
+
+
+async def _install(api: Api, settings: Settings) -> None:
+    """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
+    from moorage.model.crds import all_crds
+
+    namespace: Obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
+    await _ensure(api, NAMESPACES, namespace)
+    await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
+    address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
+    info: Obj = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE},
+        "data": {"serverUrl": address, "version": __version__},
+    }
+    await _ensure(api, CONFIGMAPS, info)
+    guarded = {"metadata": {"labels": {GUARD_LABEL: "enabled"}}}
+    await api.patch(NAMESPACES, "default", guarded)
+
+
+async def _install_webhook(api: Api, settings: Settings) -> None:
+    from moorage.webhooks.config import webhook_configurations
+
+    port = settings.sockets["webhook"].getsockname()[1]
+    for config in webhook_configurations(url=f"https://127.0.0.1:{port}", ca_pem=settings.ca_pem):
+        mutating = config["kind"] == "MutatingWebhookConfiguration"
+        await _ensure(api, MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS, config)
+
+
+async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
+    """Create the object, or bring the one that is there to what it should be."""
+    try:
+        await api.create(resource, obj)
+    except AlreadyExists:
+        meta = obj["metadata"]
+        await api.patch(resource, meta["name"], obj, meta.get("namespace"))
+
+
+def _say(fd: int, line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(fd, f"{line}\n".encode())
+        os.close(fd)
+
+
+def start(settings: Settings) -> None:
+    """Run the parts of this process; exit code 1 with one logged error when they cannot go on."""
+    set_up_logging()
+    gc.set_threshold(100_000, 50, 100)  # three quarters of a large decode is otherwise spent in the collector
+    try:
+        asyncio.run(run_services(settings))
+    except* MoorageError as group:
+        first = group.exceptions[0]
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        message = first.message if isinstance(first, MoorageError) else str(first)
+        log.error("stopped by an error", extra={"error": message})
+        if settings.ready_fd is not None:
+            _say(settings.ready_fd, f"services {message}")
+        sys.exit(1)
+
+
+def main() -> None:
+    """All four parts beside a cluster that is ours alone: the local one, or one made for tests."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--fds", type=json.loads, default={})
+    parser.add_argument("--ports", type=json.loads, default={})
+    parser.add_argument("--kubeconfig", type=Path)
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args()
+    end_with_parent()
+    folder = DataFolder(options.data)
+    if "api" in options.fds:
+        os.close(options.fds.pop("api"))
+    sockets = {name: socket.socket(fileno=fd) for name, fd in options.fds.items()}
+    with contextlib.ExitStack() as stack:
+        if not sockets:
+            ports = {name: options.ports.get(name, 0) for name in ("extender", "webhook", "server")}
+            sockets = stack.enter_context(listening(ports))
+        for one in sockets.values():
+            one.setblocking(False)
+        from moorage.localcluster.apiserver.pki import ensure_pki
+
+        pki = ensure_pki(folder.path / "pki")
+        local = options.kubeconfig is None
+        tokens = folder.tokens(config.user if (config := folder.load_config()) else "")
+        start(
+            Settings(
+                data=folder.path,
+                kubeconfig=options.kubeconfig or folder.kubeconfig,
+                sockets=sockets,
+                tokens=tokens if local else {},
+                page_token=tokens["page"],
+                certificate=pki.certificate,
+                key=pki.key,
+                ca_pem=pki.ca_pem,
+                install=True,
+                ready_fd=options.ready_fd,
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""`python -m moorage.localcluster --data FOLDER …`: the whole control plane in one process.
+
+Started by the supervisor of `moor up`, with the API's listening socket as an inherited descriptor.
+SIGTERM stops it; running pods are left alone (and adopted at the next start) unless the file
+`run/stop-pods` stands in the data folder, then they are asked to stop as at a node's shutdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from moorage.apimachinery.logs import set_up_logging
+from moorage.apimachinery.parent import end_with_parent
+from moorage.apimachinery.resources import NODES, STORAGECLASSES
+from moorage.apimachinery.serving import serve
+from moorage.errors import AlreadyExists, MoorageError, NotFound
+
+log = logging.getLogger("moorage.localcluster")
+
+STORAGE_CLASS: dict[str, Any] = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {
+        "name": "local",
+        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+    },
+    "provisioner": "localcluster.moorage.dev/folder",
+    "reclaimPolicy": "Delete",
+    "volumeBindingMode": "Immediate",
+    "allowVolumeExpansion": True,
+}
+
+
+async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
+    """Run until SIGTERM or SIGINT."""
+    from moorage.localcluster.apiserver.pki import ensure_pki
+    from moorage.localcluster.apiserver.server import ApiServer
+    from moorage.localcluster.controllers.events import EventRecorder
+    from moorage.localcluster.controllers.manager import ControllerManager
+    from moorage.localcluster.informers import InformerSet
+    from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
+    from moorage.localcluster.scheduler.extenders import parse_extenders
+    from moorage.localcluster.scheduler.scheduler import Scheduler
+    from moorage.localcluster.storage.sqlite import SqliteStorage
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    config = json.loads((data / "config.json").read_text())
+    pki = ensure_pki(data / "pki")
+    server = ApiServer(
+        SqliteStorage(data / "cluster.db"),
+        tokens=_tokens(data),
+        signing_key=pki.signing_key,
+    )
+    await server.start()
+    port = sock.getsockname()[1]
+    address = f"https://127.0.0.1:{port}"
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(serve(server.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
+            manager_api = server.client("system:kube-controller-manager")
+            await _create(manager_api, STORAGE_CLASS)
+            agents = []
+            specs = [_spec(NodeSpec, node) for node in config["nodes"]]
+            await _remove_other_nodes(manager_api, {spec.name for spec in specs})
+            for spec in specs:
+                api = server.client(f"system:node:{spec.name}")
+                agents.append(
+                    NodeAgent(
+                        api,
+                        spec,
+                        data / "nodes" / spec.name,
+                        recorder=EventRecorder(api, "kubelet"),
+                        server_url=address,
+                    )
+                )
+            by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}
+
+            def log_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
+                node = pod["spec"].get("nodeName") or ""
+                if node not in by_name:
+                    raise NotFound(f"pod {pod['metadata']['name']} is not on a node of this machine")
+                return by_name[node].logs(pod, *args, **options)
+
+            server.log_source = log_source
+            controllers = ControllerManager(
+                manager_api,
+                volumes_folder=data / "volumes",
+                ca_pem=pki.ca_pem,
+                informers=InformerSet(manager_api),
+            )
+            scheduler_api = server.client("system:kube-scheduler")
+            scheduler_file = data / "scheduler.json"
+            extenders = parse_extenders(json.loads(scheduler_file.read_text())) if scheduler_file.exists() else ()
+            scheduler = Scheduler(
+                scheduler_api,
+                extenders=extenders,
+                recorder=EventRecorder(scheduler_api, "default-scheduler"),
+            )
+            parts = [controllers.run(), scheduler.run(), *(agent.run() for agent in agents)]
+            running = [tasks.create_task(part) for part in parts]
+            for agent in agents:
+                await agent.ready.wait()
+            gc.collect()
+            gc.freeze()
+            if ready_fd is not None:
+                _say(ready_fd, "localcluster ready")
+            log.info("ready", extra={"address": address, "nodes": len(agents)})
+            await stop.wait()
+            if (data / "run" / "stop-pods").exists():
+                await asyncio.gather(*(agent.shutdown(stop_pods=True) for agent in agents))
+            for task in running:
+                task.cancel()
+    finally:
+        await server.stop()
+    log.info("stopped")
+
+
+def _tokens(data: Path) -> dict[str, dict[str, Any]]:
+    table = json.loads((data / "tokens.json").read_text())
+    return {token: entry for token, entry in table.items() if entry["user"]}
+
+
+def _spec(kind: Any, node: dict[str, Any]) -> Any:
+    if node.get("real"):
+        from moorage.localcluster.nodeagent.gpus import this_machine
+
+        return this_machine()
+    known = {one.name for one in fields(kind)}
+    return kind(**{name: value for name, value in node.items() if name in known})
+
+
+async def _create(api: Any, obj: dict[str, Any]) -> None:
+    with contextlib.suppress(AlreadyExists):
+        await api.create(STORAGECLASSES, obj)
+
+
+async def _remove_other_nodes(api: Any, names: set[str]) -> None:
+    """Nodes of an earlier `moor up` with other options are gone: their pods are lost and started elsewhere."""
+    for node in (await api.list(NODES)).items:
+        if node["metadata"]["name"] not in names:
+            with contextlib.suppress(NotFound):
+                await api.delete(NODES, node["metadata"]["name"])
+
+
+def _say(fd: int, line: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(fd, f"{line}\n".encode())
+        os.close(fd)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--fds", type=json.loads, required=True)
+    parser.add_argument("--ready-fd", type=int)
+    options = parser.parse_args()
+    end_with_parent()
+    set_up_logging()
+    gc.set_threshold(100_000, 50, 100)  # three quarters of a large decode is otherwise spent in the collector
+    for name, fd in options.fds.items():
+        if name != "api":
+            os.close(fd)
+    sock = socket.socket(fileno=options.fds["api"])
+    sock.setblocking(False)
+    try:
+        asyncio.run(run(options.data, sock, options.ready_fd))
+    except MoorageError as error:
+        log.error("stopped by an error", extra={"error": error.message, "hint": error.hint})
+        if options.ready_fd is not None:
+            _say(options.ready_fd, f"localcluster {error.message}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Wait for a state, with a deadline; never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 90.0  # generous: shared machines are slow at times; nothing is asserted about it
+POLL_SECONDS = 0.05
+
+
+def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PATIENCE_SECONDS) -> T:
+    """Call `probe` until it returns something true, and return that.
+
+    Raises AssertionError naming `what` and the last value when patience (seconds) runs out.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {found!r}")
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,64 @@
+"""Fixtures for every suite."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.testing.cluster import Cluster, local_cluster, start_cluster
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path: Unix sockets allow 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="moor-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def _session_cluster() -> Iterator[Cluster]:
+    with short_folder() as folder, start_cluster(folder / "home") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster that the environment chose; the test is skipped, with the reason, when it lacks a need.
+
+    Needs are declared by `@pytest.mark.cluster("scheduler", "kubelet", …)`.
+    """
+    found: Cluster = request.getfixturevalue("_session_cluster")
+    marker = request.node.get_closest_marker("cluster")
+    reason = found.lacks(set(marker.args) if marker else {"api"})
+    if reason:
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A local cluster for one test alone, which may kill it. `@pytest.mark.parametrize` with
+    `indirect=["own_cluster"]` gives other options for `moor up`."""
+    options = getattr(request, "param", ())
+    with short_folder() as folder, local_cluster(folder / "home", *options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def unique() -> str:
+    """A short name that no other test uses."""
+    return "t" + uuid.uuid4().hex[:8]

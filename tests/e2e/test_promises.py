@@ -1,0 +1,176 @@
+"""DESIGN §5, on one machine: nothing is lost and nothing runs twice, whoever is killed, whenever."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import wait_until
+
+STEPS = 60
+JOB = textwrap.dedent(
+    """
+    import hashlib, os, pathlib, sys
+    folder = pathlib.Path(os.environ["MOORAGE_CHECKPOINT_DIR"])
+    steps = folder / "steps"
+    done = len(steps.read_text().split()) if steps.exists() else 0
+    with open(folder / "starts", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    print("starting after step", done, flush=True)
+    for step in range(done, int(sys.argv[1])):
+        digest = b""
+        for _ in range(60_000):  # real work, a few hundredths of a second
+            digest = hashlib.sha256(digest).digest()
+        with open(steps, "a") as file:
+            file.write(f"{step}\\n")
+            file.flush()
+            os.fsync(file.fileno())
+    sys.exit(int(sys.argv[2]))
+    """
+)
+
+
+def submit(cluster: Cluster, tmp_path: Path, name: str, *, exit_code: int = 0, steps: int = STEPS) -> Path:
+    """Submit the counting job; return its checkpoint folder once it has begun."""
+    script = tmp_path / "count.py"
+    script.write_text(JOB)
+    cluster.moor(
+        "run", "--name", name, "--gpus", "1", "--cpu", "1", "--memory", "256Mi", "--checkpoint", f"{name}-ckpt",
+        "--", "python", str(script), str(steps), str(exit_code), cwd=tmp_path,
+    )  # fmt: skip
+    return wait_until("the job's first step", lambda: find_checkpoint(cluster, done=1))
+
+
+def find_checkpoint(cluster: Cluster, done: int) -> Path | None:
+    for found in (cluster.home / "volumes").rglob("steps"):
+        if len(found.read_text().split()) >= done:
+            return found.parent
+    return None
+
+
+def show(cluster: Cluster, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.moor("show", name, "-o", "json").stdout)
+    return found
+
+
+def kill_control_plane(cluster: Cluster) -> None:
+    """kill -9 of every process but the pods'."""
+    pids = json.loads(cluster.moor("status", "-o", "json").stdout)["processes"]
+    for name in ("supervisor", "localcluster", "services"):
+        kill(pids[name])
+    wait_until("the control plane to be gone", lambda: not any(alive(pid) for pid in pids.values()))
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def pod_processes(cluster: Cluster) -> list[int]:
+    """Shims and everything that runs below the data folder's pods."""
+    mark = str(cluster.home / "nodes").encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if mark in words or (str(cluster.home).encode() in words and b"count.py" in words):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.xdist_group("promises")
+def test_a_killed_control_plane_adopts_the_running_job_which_finishes(own_cluster, tmp_path):
+    folder = submit(own_cluster, tmp_path, "adopted")
+    before = own_cluster.moor("jobs", "-o", "name").stdout
+    kill_control_plane(own_cluster)
+    own_cluster.restart()
+    assert own_cluster.moor("jobs", "-o", "name").stdout == before
+    wait_until("success", lambda: show(own_cluster, "adopted")["state"] == "Succeeded")
+    assert (folder / "steps").read_text().split() == [str(step) for step in range(STEPS)]
+    assert len((folder / "starts").read_text().split()) == 1, "the job was started a second time"
+    assert show(own_cluster, "adopted")["restarts"] == 0
+
+
+@pytest.mark.xdist_group("promises")
+def test_an_exit_code_is_not_missed_while_nobody_watches(own_cluster, tmp_path):
+    folder = submit(own_cluster, tmp_path, "missed", exit_code=7, steps=25)
+    pid = int((folder / "starts").read_text().split()[0])
+    kill_control_plane(own_cluster)
+    wait_until("the job to end", lambda: not alive(pid))
+    own_cluster.restart()
+    wait_until("failure", lambda: show(own_cluster, "missed")["state"] == "Failed")
+    found = show(own_cluster, "missed")
+    assert (found["exitCode"], found["restarts"]) == (7, 0)
+
+
+@pytest.mark.xdist_group("promises")
+def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluster, tmp_path):
+    folder = submit(own_cluster, tmp_path, "resumed")
+    at = random.randrange(2, STEPS // 2)
+    wait_until(f"step {at}", lambda: find_checkpoint(own_cluster, done=at))
+    pids = pod_processes(own_cluster)
+    kill_control_plane(own_cluster)
+    for pid in pids:
+        kill(pid)
+    wait_until("the pods to be gone", lambda: not any(alive(pid) for pid in pids))
+    own_cluster.restart()
+    wait_until("success", lambda: show(own_cluster, "resumed")["state"] == "Succeeded")
+    steps = [int(step) for step in (folder / "steps").read_text().split()]
+    assert sorted(set(steps)) == list(range(STEPS))
+    assert len(steps) <= STEPS + 1, f"more than the step after the last checkpoint was repeated: {steps}"
+    assert len((folder / "starts").read_text().split()) == 2
+    assert show(own_cluster, "resumed")["restarts"] == 1
+
+
+@pytest.mark.xdist_group("promises")
+def test_kills_at_random_moments_lose_no_job(own_cluster, tmp_path):
+    """Jobs are submitted while the control plane is killed again and again; each runs once, to its own end."""
+    script = tmp_path / "once.py"
+    starts = tmp_path / "starts"
+    starts.mkdir()
+    script.write_text(
+        "import pathlib, sys, uuid\n"
+        f"pathlib.Path({str(starts)!r}, f'{{sys.argv[1]}}-{{uuid.uuid4().hex}}').touch()\n"
+        "sys.exit(int(sys.argv[1]) % 2)\n"
+    )
+    rng = random.Random(os.environ.get("MOORAGE_SEED") or 20261121)
+    submitted = 0
+    for _round in range(3):
+        for _ in range(4):
+            own_cluster.moor(
+                "run", "--name", f"once-{submitted}", "--cpu", "100m", "--memory", "64Mi",
+                "--", "python", str(script), str(submitted), cwd=tmp_path,
+            )  # fmt: skip
+            submitted += 1
+        reached = rng.randrange(0, 4)
+        wait_until(f"{reached} more starts", lambda n=submitted - 4 + reached: len(list(starts.iterdir())) >= n)
+        kill_control_plane(own_cluster)
+        own_cluster.restart()
+    for number in range(submitted):
+        wanted = "Failed" if number % 2 else "Succeeded"
+        wait_until(
+            f"once-{number}", lambda n=number: show(own_cluster, f"once-{n}")["state"] in {"Failed", "Succeeded"}
+        )
+        assert show(own_cluster, f"once-{number}")["state"] == wanted
+    counts = {number: len(list(starts.glob(f"{number}-*"))) for number in range(submitted)}
+    assert counts == dict.fromkeys(range(submitted), 1)
