@@ -1,7 +1,7 @@
 """Which node a pod should go to so that GPUs stay together: points from 0 to 10 per node.
 
 One policy so far, `pack`: fill nodes that are in use before opening an empty one, so that a large request still
-finds a whole node. Whether a node *can* take the pod is not judged here; the scheduler asks only about nodes that can.
+finds a whole node. Whether a node *can* take the pod is not judged here: the scheduler asks only about those.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The extender's HTTP service, called by kube-scheduler.
 
-    POST /scheduler/filter       every node passes: the scheduler's own filters know more than our cache, and sooner
+    POST /scheduler/filter       every node passes: the scheduler's own filters know more than our cache
     POST /scheduler/prioritize   points 0-10 per node, by `decide.packing`
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before

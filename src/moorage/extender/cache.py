@@ -3,13 +3,13 @@
 Counters are moved by each change, so an answer looks only at the nodes it is asked about.
 
 What counts as used: pods bound to the node and not finished, and pods with the node as `status.nominatedNodeName`,
-for which the scheduler is making room there. What the extender itself scored highest does *not* count: the scheduler
-decides, with other scores, other extenders and a random choice between equals, and does not tell.
+for which the scheduler is making room there. What the extender itself scored highest does *not* count: the
+scheduler decides, with other scores, other extenders and a random choice between equals, and does not tell.
 
 Instead the extender waits. kube-scheduler works on one pod at a time, so when it asks about the next pod, the one
 before is already placed and its binding is on its way to our cache. `settled` waits for such pods, each at most
-`settle_seconds` after it was asked about. Without it two pods made at once would both be scored on an empty cluster
-and be spread over it.
+`settle_seconds` after it was asked about. Without it two pods made at once would both be scored on an empty
+cluster and be spread over it.
 """
 
 from __future__ import annotations

@@ -155,20 +155,20 @@ class Extender:
         if error := _field(answer, "Error"):
             raise self._failed(str(error))
         names = _field(answer, "NodeNames")
+        listed = _field(_field(answer, "Nodes") or {}, "Items") or ()
         if self.config.node_cache_capable and names is not None:
             unknown = [name for name in names if name not in by_name]
             if unknown:
                 raise self._failed(f"it named the node {unknown[0]!r}, which it was not asked about")
             kept = [by_name[name] for name in names]
         else:
-            listed = _field(_field(answer, "Nodes") or {}, "Items") or ()
             kept = [by_name[name] for one in listed if (name := one["metadata"]["name"]) in by_name]
+        failed = dict(_field(answer, "FailedNodes") or {})
+        hopeless = dict(_field(answer, "FailedAndUnresolvableNodes") or {})
+        if nodes and not kept and not failed and not hopeless and names is None and not listed:
+            raise self._failed("its answer to filter speaks of no node")
         self._answered()
-        return (
-            kept,
-            dict(_field(answer, "FailedNodes") or {}),
-            dict(_field(answer, "FailedAndUnresolvableNodes") or {}),
-        )
+        return kept, failed, hopeless
 
     async def prioritize(self, pod: Obj, nodes: Sequence[NodeState]) -> dict[str, int]:
         """Points by node, weighed and scaled to be added to our own scores."""
