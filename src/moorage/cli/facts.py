@@ -1,0 +1,124 @@
+"""Read of the cluster, and of this machine, what a run's plan depends on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeVar
+
+from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, Obj, Resource
+from moorage.apimachinery.scheduling import parse_node, parse_pod
+from moorage.cli.session import Session, server_url
+from moorage.decide.runs import Caller, ClusterFacts, Defaults, RunRequest
+from moorage.errors import Forbidden, NotFound
+from moorage.model.names import GROUP, PROCESS_RUNTIME, RUN_LABEL, VERSION
+
+TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The facts, and the objects they were read from, for the explanation of a dry run."""
+
+    facts: ClusterFacts
+    nodes: list[Obj]
+    pods: list[Obj]
+    claims: list[Obj]
+
+
+async def read_cluster(session: Session, request: RunRequest) -> Seen:
+    """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
+    api, namespace = session.api, request.namespace
+    nodes, pods, jobs, claims, classes, tenants, url = await asyncio.gather(
+        _or_none(api.list(NODES)),
+        _or_none(api.list(PODS)),
+        api.list(JOBS, namespace),
+        _or_none(api.list(PVCS, namespace)),
+        _or_none(api.list(PRIORITYCLASSES)) if request.priority_class else _none(),
+        _or_none(api.list(TENANTS)),
+        server_url(api),
+    )
+    node_objs = nodes.items if nodes is not None else []
+    pod_objs = pods.items if pods is not None else []
+    claim_objs = claims.items if claims is not None else []
+    facts = ClusterFacts(
+        nodes=None if nodes is None else tuple(parse_node(obj) for obj in node_objs),
+        pods=tuple(parse_pod(obj) for obj in pod_objs),
+        process_runtime=any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
+        defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
+        claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
+        taken=frozenset(
+            name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
+        ),
+        priority_classes=None if classes is None else frozenset(obj["metadata"]["name"] for obj in classes.items),
+        server_url=url,
+    )
+    return Seen(facts=facts, nodes=node_objs, pods=pod_objs, claims=claim_objs)
+
+
+def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
+    """What the tenant whose namespace this is fills in; the built-in values where no tenant says otherwise."""
+    for tenant in sorted(tenants, key=lambda obj: str(obj["metadata"]["name"])):
+        spec = tenant.get("spec") or {}
+        if namespace not in (spec.get("namespaces") or ()):
+            continue
+        given = spec.get("defaults") or {}
+        builtin = Defaults()
+        return Defaults(
+            cpu=str(given.get("cpu") or builtin.cpu),
+            memory=str(given.get("memory") or builtin.memory),
+            image=given.get("image") or None,
+            origin=f"the default of tenant {tenant['metadata']['name']}"
+            if given.get("memory")
+            else builtin.origin,
+        )
+    return Defaults()
+
+
+def read_caller(command: tuple[str, ...], user: str) -> Caller:
+    """This machine's side of the request. Nothing is packed yet."""
+    path = os.environ.get("PATH")
+    return Caller(
+        user=user,
+        cwd=os.getcwd(),
+        environment=dict(os.environ),
+        program=shutil.which(command[0], path=path) if command and command[0] else None,
+        python=shutil.which("python3", path=path) or sys.executable,
+        salt=secrets.token_hex(8),
+        token=secrets.token_urlsafe(32),
+        runner=(Path(str(files("moorage"))) / "worker" / "runner.py").read_text(encoding="utf-8"),
+    )
+
+
+async def _or_none(read: Awaitable[T]) -> T | None:
+    """What was read, or None when the user may not, or when the cluster has no such kind."""
+    try:
+        return await read
+    except (Forbidden, NotFound):
+        return None
+
+
+async def _none() -> None:
+    return None
+
+
+def _runtime(node: Obj) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("containerRuntimeVersion") or "")
+
+
+def _size(claim: Obj) -> str:
+    """The size a claim has, else the one it asks for."""
+    has = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+    asks = (((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage")
+    return str(has or asks or "")

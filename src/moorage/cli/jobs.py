@@ -1,0 +1,368 @@
+"""`moor jobs`, `moor show`, `moor cancel`: runs as they stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from moorage.apimachinery.meta import is_condition_true
+from moorage.apimachinery.moments import format_duration, rfc3339
+from moorage.apimachinery.quantity import format_bytes
+from moorage.apimachinery.resources import EVENTS, JOBS, Obj
+from moorage.cli import console
+from moorage.cli.runs_of import jobs_of, read_run, read_runs
+from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.decide.runs import say_seconds
+from moorage.decide.runstate import CANCELLED, PodView, RunView, State, attempt_of, checkpoint_warning
+from moorage.errors import ApiError, NotFound
+from moorage.model.names import ENDED_ANNOTATION, label_value
+
+EVENTS_SHOWN = 8
+COLOURS = {
+    State.RUNNING: "green",
+    State.WAITING: "yellow",
+    State.RESTARTING: "yellow",
+    State.FAILED: "red",
+    State.OOM_KILLED: "red",
+}
+HEADERS = ("NAME", "OWNER", "STATE", "GPUS", "TYPE", "NODE", "AGE", "TIME-LEFT", "RESTARTS", "CHECKPOINT")
+
+
+@click.command()
+@click.option("-A", "--all-namespaces", is_flag=True, help="The runs of every namespace.")
+@click.option("--mine", is_flag=True, help="Only your own.")
+@click.option("--owner", default=None, help="Only this user's.")
+@click.option("--active", is_flag=True, help="Only those that have not ended.")
+@console.output_option
+@target_options
+def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, active: bool, output: str) -> int:
+    """List the runs of a namespace, newest first."""
+
+    async def work(session: Session) -> int:
+        runs = await read_runs(session, all_namespaces=all_namespaces)
+        whose = await session.user() if mine else owner
+        if whose is not None:
+            runs = tuple(run for run in runs if run.owner in (whose, label_value(whose)))
+        if active:
+            runs = tuple(run for run in runs if not run.state.ended)
+        now = session.clock.now()
+        where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
+        console.print_listing(
+            output,
+            headers=(("NAMESPACE", *HEADERS) if all_namespaces else HEADERS),
+            rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now) for run in runs],
+            items=[run_json(run) for run in runs],
+            names=[run.name for run in runs],
+            nothing=f"no runs {where}; start one: moor run -- python train.py",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+@click.command()
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@target_options
+def show(target: Target, name: str, output: str) -> int:
+    """Show a run: its attempts, how each ended, memory, checkpoint, events."""
+
+    async def work(session: Session) -> int:
+        run = await read_run(session, name)
+        if output != "text":
+            console.print_document(run_json(run), output)
+            return 0
+        events = await _events_of(session, run)
+        click.echo(show_text(run, events, session.clock.now()))
+        return 0
+
+    return in_session(target, work)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--delete", is_flag=True, help="Also remove the runs, their pods and logs; the names are free again."
+)
+@target_options
+def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
+    """Stop runs: their pods get their grace period, and no attempt follows. Checkpoints are kept."""
+
+    async def work(session: Session) -> int:
+        done = await asyncio.gather(
+            *(_cancel(session, name, delete=delete) for name in dict.fromkeys(names)), return_exceptions=True
+        )
+        problems: list[tuple[str, str | None]] = []
+        for one in done:
+            if isinstance(one, ApiError):
+                problems.append((one.message, one.hint))
+            elif isinstance(one, BaseException):
+                raise one
+            else:
+                click.echo(one)
+        if problems:
+            error = Problems(problems)
+            error.exit_code = 1  # type: ignore[misc]
+            raise error
+        return 0
+
+    return in_session(target, work)
+
+
+async def _cancel(session: Session, name: str, *, delete: bool) -> str:
+    """Stop one run, and say what was done. Intent first: from the mark on, nobody starts another attempt."""
+    found = sorted(await jobs_of(session, name), key=attempt_of)
+    first, namespace = found[0], session.namespace
+    live = [job for job in found if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
+    last = found[-1]
+    settled = is_condition_true(last, "Complete") or bool(
+        (first["metadata"].get("annotations") or {}).get(ENDED_ANNOTATION)
+    )
+    if not settled or live:
+        mark = {"metadata": {"annotations": {ENDED_ANNOTATION: f"{CANCELLED} by {await session.user()}"}}}
+        await session.api.patch(JOBS, first["metadata"]["name"], mark, namespace)
+    if delete:
+        for job in reversed(found):
+            try:
+                await session.api.delete(
+                    JOBS,
+                    job["metadata"]["name"],
+                    namespace,
+                    uid=job["metadata"].get("uid"),
+                    propagation="Background",
+                )
+            except NotFound:
+                continue  # it went with the first attempt
+        return f"{name} deleted"
+    for job in live:
+        await session.api.patch(JOBS, job["metadata"]["name"], {"spec": {"suspend": True}}, namespace)
+    if not live and settled:
+        return f"{name} had ended already"
+    return f"{name} cancelled"
+
+
+def run_json(run: RunView) -> dict[str, Any]:
+    """A run for programs. Times are RFC 3339 or null, spans are seconds."""
+
+    def when(moment: datetime | None) -> str | None:
+        return rfc3339(moment) if moment else None
+
+    return {
+        "name": run.name,
+        "namespace": run.namespace,
+        "owner": run.owner,
+        "state": str(run.state),
+        "reason": run.reason,
+        "exitCode": run.exit_code,
+        "gpus": run.gpus,
+        "gpuType": run.gpu_type,
+        "node": run.node,
+        "created": when(run.created),
+        "started": when(run.started),
+        "ended": when(run.ended),
+        "timeLeftSeconds": None if run.time_left is None else int(run.time_left.total_seconds()),
+        "restarts": run.restarts,
+        "restartLimit": run.restart_limit,
+        "command": run.command,
+        "requests": dict(run.requests),
+        "checkpoint": {
+            "volume": run.checkpoint,
+            "newest": when(run.checkpoint_at),
+            "checked": when(run.checkpoint_checked_at),
+        }
+        if run.checkpoint
+        else None,
+        "attempts": [
+            {
+                "number": attempt.number,
+                "job": attempt.job,
+                "state": attempt.state,
+                "reason": attempt.reason,
+                "message": attempt.message,
+                "pods": [
+                    {
+                        "name": pod.name,
+                        "phase": pod.phase,
+                        "node": pod.node,
+                        "started": when(pod.started),
+                        "ended": when(pod.ended),
+                        "exitCode": pod.exit_code,
+                        "reason": pod.reason,
+                        "message": pod.message,
+                        "memoryLimitBytes": pod.memory_limit_bytes,
+                        "peakMemoryBytes": pod.peak_memory_bytes,
+                    }
+                    for pod in attempt.pods
+                ],
+            }
+            for attempt in run.attempts
+        ],
+    }
+
+
+def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
+    """All there is to know of a run, for people."""
+    state = str(run.state) + (f": {run.reason}" if run.reason and run.reason != str(run.state) else "")
+    fields = [
+        ("run", f"{run.namespace}/{run.name}"),
+        ("state", state),
+        ("owner", run.owner),
+        ("command", run.command),
+        ("asks", _asks(run)),
+        ("node", run.node),
+        ("created", f"{format_duration(now - run.created)} ago" if run.created else ""),
+        ("time", _time_text(run, now)),
+        ("restarts", f"{run.restarts} of at most {run.restart_limit}"),
+        ("checkpoint", _checkpoint_text(run, now)),
+    ]
+    width = max(len(name) for name, _ in fields)
+    lines = [f"{name:<{width}}  {text}" for name, text in fields if text]
+    if warning := checkpoint_warning(run, now):
+        lines += ["", f"warning: {warning}"]
+    lines += ["", "Attempts"]
+    rows = []
+    for attempt in run.attempts:
+        if not attempt.pods:
+            rows.append([str(attempt.number), "(its pod is gone)", "", attempt.state, attempt.reason, "", ""])
+        for pod in attempt.pods:
+            rows.append(
+                [
+                    str(attempt.number),
+                    pod.name,
+                    pod.node,
+                    "Stopping" if pod.deleting and pod.phase == "Running" else pod.phase,
+                    _how_it_ended(pod),
+                    _ran(pod, now),
+                    _memory(pod),
+                ]
+            )
+    headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
+    lines += [f"  {line}" for line in console.table(headers, rows).splitlines()]
+    lines += _messages(run)
+    if events:
+        lines += ["", "Events", *(f"  {event}" for event in events)]
+    if run.state is State.WAITING:
+        lines += ["", f"moor explain {run.name} says why it waits"]
+    return "\n".join(lines)
+
+
+async def _events_of(session: Session, run: RunView) -> list[str]:
+    """The newest events of the run's Jobs and pods, oldest first; none where they may not be read."""
+    names = {attempt.job for attempt in run.attempts} | {pod.name for pod in run.pods}
+    try:
+        listed = await session.api.list(EVENTS, session.namespace)
+    except ApiError:
+        return []
+    found = [obj for obj in listed.items if (obj.get("involvedObject") or {}).get("name") in names]
+    found.sort(key=_event_time)
+    now = session.clock.now()
+    return [_event_text(obj, now) for obj in found[-EVENTS_SHOWN:]]
+
+
+def _event_time(event: Obj) -> str:
+    series = event.get("series") or {}
+    return str(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp")
+        or ""
+    )
+
+
+def _event_text(event: Obj, now: datetime) -> str:
+    from moorage.apimachinery.moments import parse_rfc3339
+
+    about = event.get("involvedObject") or {}
+    stamp = _event_time(event)
+    age = format_duration(now - parse_rfc3339(stamp)) if stamp else "?"
+    times = f" (x{event['count']})" if int(event.get("count") or 1) > 1 else ""
+    what = f"{str(about.get('kind') or '').lower()}/{about.get('name')}"
+    return f"{age:>6}  {event.get('reason') or '':<20} {what}: {event.get('message') or ''}{times}"
+
+
+def _row(run: RunView, now: datetime) -> list[str]:
+    left = ""
+    if run.time_left is not None and not run.state.ended:
+        left = format_duration(run.time_left)
+    checkpoint = ""
+    if run.checkpoint:
+        checkpoint = f"{format_duration(now - run.checkpoint_at)} ago" if run.checkpoint_at else "none yet"
+    return [
+        run.name,
+        run.owner,
+        str(run.state),
+        str(run.gpus),
+        run.gpu_type,
+        run.node,
+        format_duration(now - run.created) if run.created else "",
+        left,
+        str(run.restarts),
+        checkpoint,
+    ]
+
+
+def _asks(run: RunView) -> str:
+    parts = [f"{value} {name}" for name, value in run.requests.items() if "/" not in name]
+    if run.gpus:
+        parts.insert(
+            0, f"{run.gpus} GPU{'s' if run.gpus > 1 else ''}" + (f" {run.gpu_type}" if run.gpu_type else "")
+        )
+    if "memory" not in run.requests:
+        parts.append("no memory limit")
+    return ", ".join(parts)
+
+
+def _time_text(run: RunView, now: datetime) -> str:
+    if run.time_left is None or run.state.ended:
+        return ""
+    ends = rfc3339(now + run.time_left)
+    return f"{say_seconds(max(0, int(run.time_left.total_seconds())))} left, until {ends}"
+
+
+def _checkpoint_text(run: RunView, now: datetime) -> str:
+    if not run.checkpoint:
+        return "none kept; a restart begins from the start (--checkpoint NAME keeps one)"
+    if run.checkpoint_at is None:
+        return f"volume {run.checkpoint}; none written yet"
+    return f"volume {run.checkpoint}; newest {format_duration(now - run.checkpoint_at)} old"
+
+
+def _how_it_ended(pod: PodView) -> str:
+    code = f"exit code {pod.exit_code}" if pod.exit_code is not None else ""
+    if pod.reason == "Error":
+        return code
+    return f"{pod.reason} ({code})" if pod.reason and code else pod.reason or code
+
+
+def _ran(pod: PodView, now: datetime) -> str:
+    if pod.started is None:
+        return ""
+    if pod.ended is None and pod.phase != "Running":
+        return ""
+    return format_duration((pod.ended or now) - pod.started)
+
+
+def _memory(pod: PodView) -> str:
+    limit = f"limit {format_bytes(pod.memory_limit_bytes)}" if pod.memory_limit_bytes else "no limit"
+    return f"peak {format_bytes(pod.peak_memory_bytes)}, {limit}" if pod.peak_memory_bytes else limit
+
+
+def _messages(run: RunView) -> list[str]:
+    """What the newest attempt's pod and Job have to say, once."""
+    last = run.attempts[-1]
+    said = [pod.message for pod in last.pods[-1:] if pod.message]
+    if last.message and last.state == "Failed":
+        said.append(last.message)
+    lines = [f"  {message}" for message in dict.fromkeys(said)]
+    killed = next((pod for pod in reversed(run.pods) if pod.reason == "OOMKilled"), None)
+    if killed is not None and run.state is State.OOM_KILLED:
+        limit = f" of {format_bytes(killed.memory_limit_bytes)}" if killed.memory_limit_bytes else ""
+        peak = f"; it had reached {format_bytes(killed.peak_memory_bytes)}" if killed.peak_memory_bytes else ""
+        lines.append(f"  killed for its memory: it grew beyond the limit{limit}{peak}")
+        lines.append("  hint: run it again with a higher --memory")
+    return ["", *lines] if lines else []

@@ -1,0 +1,173 @@
+"""`moor run`: a command becomes a guarded Job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from moorage.apimachinery.resources import JOBS
+from moorage.cli import console
+from moorage.cli.facts import Seen, read_caller, read_cluster
+from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.decide.runs import RunPlan, RunRequest, plan_run, ships_directory
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: moor run --gpus 1 --memory 8Gi --time 2h -- python train.py",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@click.option("--name", default=None, help="Name of the run (default: made from the command).")
+@click.option("--gpus", type=int, default=0, help="Number of GPUs.")
+@click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1).")
+@click.option(
+    "--memory",
+    default=None,
+    help="Memory limit, such as 8Gi (default: the tenant's, or 2Gi); `none`: no limit, and never started again.",
+)
+@click.option("--time", "time_limit", default=None, help="Longest running time: 2h, 90m, 1d12h.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
+@click.option(
+    "--checkpoint",
+    default=None,
+    metavar="NAME[:SIZE]",
+    help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, made when absent (10Gi); restarts find it again.",
+)
+@click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
+@click.option("--image", default=None, help="Container image.")
+@click.option(
+    "--host-env", is_flag=True, help="On a local cluster: run an image's command in this machine's environment."
+)
+@click.option(
+    "--grace", type=int, default=None, help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint)."
+)
+@click.option("--priority-class", default=None, help="PriorityClass of the pods.")
+@click.option("--retries", type=int, default=0, help="Try again after a failure, but not after a kill for memory.")
+@click.option(
+    "--restart-limit", type=int, default=None, help="Restarts after preemption, drain or node loss (default 20)."
+)
+@click.option("--follow", is_flag=True, help="Print the logs, and end with the job's exit code. Ctrl-C detaches.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest and where it would land; create nothing.")
+@target_options
+def run(
+    target: Target,
+    command: tuple[str, ...],
+    name: str | None,
+    gpus: int,
+    gpu_type: str | None,
+    cpu: str | None,
+    memory: str | None,
+    time_limit: str | None,
+    volumes: tuple[str, ...],
+    env: tuple[str, ...],
+    checkpoint: str | None,
+    workdir: str | None,
+    image: str | None,
+    host_env: bool,
+    grace: int | None,
+    priority_class: str | None,
+    retries: int,
+    restart_limit: int | None,
+    follow: bool,
+    dry_run: bool,
+) -> int:
+    """Run a command as a Job, under limits, on the GPUs asked for.
+
+    Prints the run's name and returns once the run is submitted.
+    """
+    request = RunRequest(
+        command=command,
+        name=name,
+        gpus=gpus,
+        gpu_type=gpu_type,
+        cpu=cpu,
+        memory=memory,
+        time=time_limit,
+        volumes=volumes,
+        env=env,
+        checkpoint=checkpoint,
+        workdir=workdir,
+        image=image,
+        host_env=host_env,
+        grace=grace,
+        priority_class=priority_class,
+        retries=retries,
+        restart_limit=restart_limit,
+    )
+
+    async def work(session: Session) -> int:
+        return await _run(session, request, follow=follow, dry_run=dry_run)
+
+    return in_session(target, work)
+
+
+async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
+    request = replace(request, namespace=session.namespace)
+    seen = await read_cluster(session, request)
+    caller = read_caller(request.command, await session.user())
+    if ships_directory(request, seen.facts):
+        # refuse what is wrong before the directory is read
+        _raise_problems(plan_run(request, caller, seen.facts))
+        from moorage.cli.shipping import pack
+
+        shipment = pack(Path(caller.cwd))
+        for path in shipment.left_out:
+            console.note(f"{path} is not sent along: it leads outside {caller.cwd}")
+        caller = replace(caller, archive=shipment.archive)
+    plan = plan_run(request, caller, seen.facts)
+    _raise_problems(plan)
+    for one in plan.notes:
+        console.note(one)
+    if dry_run:
+        await _dry_run(session, plan, seen)
+        return 0
+    from moorage.cli.submit import submit
+
+    await submit(session.api, plan, session.namespace, session.clock)
+    if not follow:
+        click.echo(plan.name)
+        console.say(f"submitted; follow it with: moor logs -f {plan.name}")
+        return 0
+    console.say(f"submitted {plan.name}; Ctrl-C detaches, the run goes on")
+    from moorage.cli.logs import follow_to_the_end
+
+    return await follow_to_the_end(session, plan.name)
+
+
+async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
+    """Let the API server judge the Job, print it, and say where its pod would land now."""
+    from moorage.decide.explain import explain, explain_text, pod_of_job
+
+    if plan.job is None:
+        return
+    judged = await session.api.create(JOBS, plan.job, session.namespace, dry_run=True)
+    documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
+    click.echo("---\n".join(console.as_yaml(_shown(one)) for one in documents), nl=False)
+    if seen.facts.nodes is None:
+        console.note("where it would land is not known: you may not list this cluster's nodes")
+        return
+    claims = [*seen.claims, *plan.claims]
+    found = explain(pod_of_job(judged), nodes=seen.nodes, pods=seen.pods, now=session.clock.now(), claims=claims)
+    console.say(explain_text(found).rstrip("\n"))
+
+
+def _shown(obj: dict[str, object]) -> dict[str, object]:
+    """A manifest fit to be shown: of a Secret only the names of what it holds."""
+    if obj.get("kind") != "Secret":
+        return obj
+    data = obj.get("data")
+    return obj | {"data": {key: "" for key in data} if isinstance(data, dict) else {}}
+
+
+def _raise_problems(plan: RunPlan) -> None:
+    if plan.problems:
+        raise Problems(
+            [
+                (one.message if one.option == "COMMAND" else f"{one.option}: {one.message}", one.hint)
+                for one in plan.problems
+            ]
+        )

@@ -1,0 +1,255 @@
+"""Which cluster a command talks to, as whom, and the connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import getpass
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import click
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import CONFIGMAPS, Obj, Resource
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError, MoorageError, NotReady
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from moorage.kube.config import Connection
+
+SELF_SUBJECT_REVIEWS = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
+SERVER_SECONDS = 10.0  # patience with Moorage's own server
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The options that say which cluster, which namespace and as whom."""
+
+    context: str | None = None
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+    as_user: str | None = None
+    data: Path | None = None
+
+
+class ClusterApi(Api, Protocol):
+    """The verbs, and pods' logs."""
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+        timestamps: bool = False,
+    ) -> AsyncGenerator[bytes]: ...
+
+
+class Server(Protocol):
+    """Moorage's own REST API."""
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The JSON answer. Raises ApiError; NotReady when this cluster has no server."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One command's view of a cluster."""
+
+    api: ClusterApi
+    namespace: str = "default"
+    server: Server
+    as_user: str | None = None
+    clock: Clock = SYSTEM
+
+    async def user(self) -> str:
+        """Who the API server takes us for; where it cannot say, this machine's user."""
+        try:
+            answer = await self.api.create(
+                SELF_SUBJECT_REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+            )
+            name = str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
+        except ApiError:
+            name = ""
+        return name or self.as_user or _login()
+
+
+Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
+
+
+def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[P, R]:
+    """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
+
+    @click.option("-n", "--namespace", default=None, help="Namespace (default: the context's).")
+    @click.option("--context", default=None, help="Context of the kubeconfig (default: the current one).")
+    @click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=None,
+        help="Kubeconfig (default: $MOORAGE_KUBECONFIG, the running local cluster, or kubectl's).",
+    )
+    @click.option("--as", "as_user", default=None, metavar="USER", help="Act as this user, if you may.")
+    @click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help="Data folder of the local cluster to talk to.",
+    )
+    @functools.wraps(command)
+    def with_target(
+        *args: Any,
+        namespace: str | None,
+        context: str | None,
+        kubeconfig: Path | None,
+        as_user: str | None,
+        data: Path | None,
+        **kwargs: Any,
+    ) -> R:
+        target = Target(context=context, kubeconfig=kubeconfig, namespace=namespace, as_user=as_user, data=data)
+        return command(target, *args, **kwargs)  # type: ignore[arg-type]
+
+    return with_target
+
+
+def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
+    """Open the cluster, do the work, close it; the opener is the command line's, or a test's."""
+    found = click.get_current_context(silent=True)
+    opener: Opener = found.obj if found is not None and found.obj is not None else open_session
+
+    async def whole() -> R:
+        async with opener(target) as session:
+            return await work(session)
+
+    return asyncio.run(whole())
+
+
+def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
+    """The kubeconfig file to use; None means what kubectl would use.
+
+    `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
+    set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
+    without a running cluster.
+    """
+    from moorage.cli.datafolder import DataFolder, default_folder
+
+    if target.kubeconfig is not None:
+        return target.kubeconfig
+    if target.data is not None:
+        folder = DataFolder(target.data.absolute())
+        if not (folder.exists() and folder.is_running() and folder.kubeconfig.exists()):
+            raise NotReady(
+                f"no cluster is running in {folder.path}", hint=f"start it: moor up --data {target.data}"
+            )
+        return folder.kubeconfig
+    if env.get("MOORAGE_KUBECONFIG") or env.get("KUBECONFIG") or target.context is not None:
+        return None
+    folder = DataFolder(default_folder())
+    if folder.exists() and folder.kubeconfig.exists() and folder.is_running():
+        return folder.kubeconfig
+    return None
+
+
+@asynccontextmanager
+async def open_session(target: Target) -> AsyncIterator[Session]:
+    """Connect as the options say."""
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import load_connection
+
+    connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    if target.as_user:
+        connection = replace(connection, impersonate_user=target.as_user)
+    async with KubeClient(connection) as api:
+        yield Session(
+            api=api,
+            namespace=target.namespace or connection.namespace or "default",
+            server=HttpServer(api, connection),
+            as_user=target.as_user,
+        )
+
+
+async def server_url(api: Api) -> str:
+    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
+    try:
+        found = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+    except ApiError:
+        return ""
+    return str((found.get("data") or {}).get("serverUrl") or "")
+
+
+class HttpServer:
+    """Asks the server that the cluster's ConfigMap names, with the kubeconfig's own bearer token."""
+
+    def __init__(self, api: Api, connection: Connection) -> None:
+        self._api = api
+        self._connection = connection
+        self._url: str | None = None
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        import aiohttp
+
+        from moorage.errors import ServerError, api_error
+
+        if self._url is None:
+            self._url = (await server_url(self._api)).rstrip("/")
+        if not self._url:
+            raise NotReady(
+                "this cluster has no Moorage server, or you may not see its address",
+                hint=f"it is named in the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE}",
+            )
+        headers = {"Authorization": f"Bearer {self._connection.token}"} if self._connection.token else {}
+        if self._connection.impersonate_user:
+            headers["Impersonate-User"] = self._connection.impersonate_user
+        timeout = aiohttp.ClientTimeout(total=SERVER_SECONDS)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as http,
+                http.get(self._url + path, params=params, headers=headers) as answer,
+            ):
+                body = await answer.json(content_type=None) if answer.status != 204 else None
+                if answer.status >= 400:
+                    raise api_error(answer.status, _status_of(body))
+                return body
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ServerError(
+                f"Moorage's server at {self._url} does not answer: {error or type(error).__name__}", status=0
+            ) from error
+
+
+def _status_of(body: Any) -> Obj | None:
+    """Our server's error shape `{"error": {"code", "message"}}` (or a metav1.Status) as a Status."""
+    if not isinstance(body, dict):
+        return None
+    found = body.get("error")
+    return found if isinstance(found, dict) else body
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
+class Problems(MoorageError):
+    """Several things wrong at once; each is said on its own line."""
+
+    exit_code = 2
+
+    def __init__(self, problems: list[tuple[str, str | None]]) -> None:
+        super().__init__("; ".join(message for message, _ in problems))
+        self.problems = problems
