@@ -66,7 +66,13 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390
 
 
 def main(argv: list[str]) -> int:
-    """Launch the shim of the pod folder `argv[1]`; see the module for the exit codes."""
+    """Launch the shim of the pod folder `argv[1]`; see the module for the exit codes.
+
+    `--enter PID COMMAND…` instead runs a command beside a container's main process, in its mounts, environment
+    and working folder (exec probes).
+    """
+    if argv[1] == "--enter":
+        return enter(int(argv[2]), argv[3:])
     folder = argv[1]
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -91,6 +97,31 @@ def main(argv: list[str]) -> int:
     os.close(tell)
     os.close(lock)
     return LAUNCHED if os.read(ready, 1) == b"k" else BROKEN
+
+
+def enter(pid: int, command: list[str]) -> int:
+    """Become `command` as if started by the process `pid`; 126 or 127 when that cannot be done, as shells say."""
+    libc = _libc()
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = [one.partition(b"=") for one in file.read().split(b"\0") if one]
+        env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+        workdir = os.readlink(f"/proc/{pid}/cwd")
+        for kind in ("user", "mnt"):
+            if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
+                fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+                if libc.setns(fd, 0) != 0:
+                    raise _os_error(f"setns {kind}")
+        os.chdir(workdir)
+        path = _find(command[0], env.get("PATH", ""))
+    except (OSError, StartError) as error:
+        print(error, file=sys.stderr, flush=True)
+        return 127 if isinstance(error, StartError) else 126
+    try:
+        os.execve(path, command, env)
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+    return 126
 
 
 def _detach() -> None:
@@ -694,6 +725,8 @@ class Container:
         self.watch = Watch(spec.get("memoryLimitBytes"))
         self.log: Log | None = None
         self.pipes: dict[int, bytes] = {}
+        self.kill_at: float | None = None  # monotonic moment of SIGKILL after an order to restart
+        self.restart_seen = 0  # mtime of the last such order
         self.backoff = 0.0  # seconds the next failure waits; 0: none so far
         self.start_at: float | None = 0.0 if role == "app" else None  # monotonic; None: not to be started
         self.done = False  # will not run again
@@ -783,6 +816,8 @@ class Shim:
         for one in self._all:
             if one.running:
                 due.append(one.watch.due)
+                if one.kill_at is not None:
+                    due.append(one.kill_at)
                 if one.log is not None and one.log.waits():
                     due.append(now + PARTIAL_SECONDS)
             elif one.start_at is not None:
@@ -810,6 +845,12 @@ class Shim:
         if now >= self._stop_look:
             self._stop_look = now + STOP_LOOK_SECONDS
             self._look_for_stop()
+            for one in self._all:
+                self._look_for_restart(one)
+        for one in self._all:
+            if one.kill_at is not None and now >= one.kill_at:
+                one.kill_at = now + KILL_SECONDS
+                self._kill(one)
         if self._deadline is not None and time.time() >= self._deadline:
             self._deadline = None
             self._stop(
@@ -892,6 +933,23 @@ class Shim:
             return
         self._stop_mtime = mtime
         self._stop(float(order["graceSeconds"]), order.get("reason", ""), order.get("message", ""), "asked")
+
+    def _look_for_restart(self, one: Container) -> None:
+        """Read `restart.<container>`: {"attempt", "graceSeconds"}: end that attempt; the policy decides on."""
+        try:
+            path = f"restart.{one.name}"
+            mtime = os.stat(path).st_mtime_ns
+            if mtime == one.restart_seen:
+                return
+            with open(path, "rb") as file:
+                order = json.load(file)
+        except (OSError, ValueError):
+            return
+        one.restart_seen = mtime
+        if one.running and one.attempt == order["attempt"] and one.kill_at is None:
+            one.kill_at = time.monotonic() + float(order["graceSeconds"])
+            send(one.pid, signal.SIGTERM)
+            send(one.pid, signal.SIGCONT)
 
     def _stop(self, grace: float, reason: str, message: str, why: str) -> None:
         at = time.monotonic() + max(0.0, grace)
@@ -1117,6 +1175,7 @@ class Shim:
             "peakMemoryBytes": one.watch.peak_bytes,
         }
         one.pid = 0
+        one.kill_at = None
         one.report["pid"] = 0
         one.report["memoryBytes"] = 0
         one.report["peakMemoryBytes"] = max(one.report["peakMemoryBytes"], one.watch.peak_bytes)

@@ -1,0 +1,16 @@
+"""The node agent: what a kubelet is to a node, for pods that run as processes of this machine.
+
+    shim, podshim   standard library only: runs one pod, outlives the agent
+    podfolder       the folder of one pod: what was decided, what the shim reports, is it alive
+    leftovers       processes that must not live on
+    plan            pure: what is seen of one pod → what to do next
+    status          pure: pod + shim's report → `v1.PodStatus`
+    environment     pure: variables, field references, `$(VAR)`
+    volumes         volumes → folders on this machine
+    order           pure: all of it together → the shim's `spec.json`
+    gpus, node      what the node offers
+    probes, logs    liveness and readiness; CRI logs → `kubectl logs`
+    agent           the loop that joins them
+
+Does not belong here: where a pod should run (`scheduler`), what should run at all (`controllers`).
+"""

@@ -1,0 +1,192 @@
+"""The environment of a container: variables, references to other objects, `$(VAR)`.
+
+Pure: the objects referred to are fetched beforehand (`references` says which).
+https://kubernetes.io/docs/tasks/inject-data-application/
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from moorage.apimachinery.quantity import amount, parse_quantity
+from moorage.apimachinery.resources import Obj
+from moorage.errors import MoorageError
+
+POD_IP = "127.0.0.1"  # pods share the machine's network
+
+
+class Ref(NamedTuple):
+    """An object in the pod's namespace: kind is ConfigMap, Secret or PersistentVolumeClaim."""
+
+    kind: str
+    name: str
+
+
+Lookup = Mapping[Ref, Obj | None]
+
+
+class ConfigError(MoorageError):
+    """A container's environment or command cannot be made; the message is shown in its status."""
+
+    def __init__(self, message: str, *, reason: str = "CreateContainerConfigError") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def references(spec: Mapping[str, Any]) -> set[Ref]:
+    """The ConfigMaps and Secrets that the containers' variables come from."""
+    found: set[Ref] = set()
+    for container in all_containers(spec):
+        for source in container.get("envFrom") or ():
+            for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+                if source.get(field):
+                    found.add(Ref(kind, source[field].get("name") or ""))
+        for one in container.get("env") or ():
+            value = one.get("valueFrom") or {}
+            for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+                if value.get(field):
+                    found.add(Ref(kind, value[field].get("name") or ""))
+    return found
+
+
+def all_containers(spec: Mapping[str, Any]) -> Iterator[Obj]:
+    """Init containers, then containers."""
+    yield from spec.get("initContainers") or ()
+    yield from spec.get("containers") or ()
+
+
+def variables(
+    pod: Obj, container: Mapping[str, Any], lookup: Lookup, allocatable: Mapping[str, str]
+) -> dict[str, str]:
+    """What the pod itself says about the environment. Raises ConfigError with kubelet's words."""
+    namespace = pod["metadata"].get("namespace") or "default"
+    out: dict[str, str] = {}
+    for source in container.get("envFrom") or ():
+        prefix = source.get("prefix") or ""
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            ref = source.get(field)
+            if not ref:
+                continue
+            data = _data(kind, ref, lookup)
+            out.update({prefix + key: value.decode("utf-8", "replace") for key, value in (data or {}).items()})
+    for one in container.get("env") or ():
+        name = one["name"]
+        value = one.get("valueFrom")
+        if not value:
+            out[name] = expand(one.get("value") or "", out)
+        elif value.get("fieldRef"):
+            out[name] = field_value(pod, value["fieldRef"]["fieldPath"])
+        elif value.get("resourceFieldRef"):
+            out[name] = resource_value(pod, container, value["resourceFieldRef"], allocatable)
+        else:
+            for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+                ref = value.get(field)
+                if not ref:
+                    continue
+                data = _data(kind, ref, lookup)
+                if data is not None and ref["key"] in data:
+                    out[name] = data[ref["key"]].decode("utf-8", "replace")
+                elif data is not None and not ref.get("optional"):
+                    raise ConfigError(f"couldn't find key {ref['key']} in {kind} {namespace}/{ref['name']}")
+    return out
+
+
+_REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` by its value; unknown names stay as they are, `$$(NAME)` gives `$(NAME)`.
+
+    https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion
+    """
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1] == "$":
+            return "$"
+        return known.get(found[2], found[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def field_value(pod: Obj, path: str) -> str:
+    """A field of the pod for the downward API. Raises ConfigError for fields it does not offer."""
+    meta, spec = pod["metadata"], pod.get("spec") or {}
+    subscript = re.fullmatch(r"metadata\.(labels|annotations)\['(.*)'\]", path)
+    if subscript:
+        return str((meta.get(subscript[1]) or {}).get(subscript[2], ""))
+    plain = {
+        "metadata.name": meta.get("name"),
+        "metadata.namespace": meta.get("namespace") or "default",
+        "metadata.uid": meta.get("uid"),
+        "spec.nodeName": spec.get("nodeName"),
+        "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
+        "status.podIP": POD_IP,
+        "status.podIPs": POD_IP,
+        "status.hostIP": POD_IP,
+        "status.hostIPs": POD_IP,
+    }
+    if path in plain:
+        return str(plain[path] or "")
+    if path in ("metadata.labels", "metadata.annotations"):
+        table = meta.get(path.removeprefix("metadata.")) or {}
+        return "\n".join(f"{key}={json.dumps(str(table[key]), ensure_ascii=False)}" for key in sorted(table))
+    raise ConfigError(f"unsupported fieldPath: {path}")
+
+
+def resource_value(
+    pod: Obj, container: Mapping[str, Any], ref: Mapping[str, Any], allocatable: Mapping[str, str]
+) -> str:
+    """A request or limit in units of the divisor, rounded up; without a limit, what the node has."""
+    wanted = ref.get("containerName")
+    if wanted and wanted != container.get("name"):
+        named = [one for one in all_containers(pod.get("spec") or {}) if one["name"] == wanted]
+        if not named:
+            raise ConfigError(f"container {wanted} not found")
+        container = named[0]
+    side, _, name = str(ref["resource"]).partition(".")
+    resources = container.get("resources") or {}
+    text = (resources.get(side) or {}).get(name)
+    if text is None and side == "requests":
+        text = (resources.get("limits") or {}).get(name, "0")
+    if text is None:
+        text = allocatable.get(name, "0")
+    divisor = parse_quantity(ref.get("divisor") or "1") or parse_quantity("1")
+    return str(-((-parse_quantity(text) / divisor).__floor__()))
+
+
+def memory_limit(container: Mapping[str, Any]) -> int | None:
+    """Bytes, or None without a limit."""
+    text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    return amount("memory", text) if text is not None else None
+
+
+def object_data(kind: str, obj: Mapping[str, Any]) -> dict[str, bytes]:
+    """What a ConfigMap or Secret holds."""
+    if kind == "Secret":
+        out = {key: _decode(value) for key, value in (obj.get("data") or {}).items()}
+        return out | {key: str(value).encode() for key, value in (obj.get("stringData") or {}).items()}
+    out = {key: str(value).encode() for key, value in (obj.get("data") or {}).items()}
+    return out | {key: _decode(value) for key, value in (obj.get("binaryData") or {}).items()}
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError) as error:
+        raise ConfigError(f"a value is no base64: {error}") from error
+
+
+def _data(kind: str, ref: Mapping[str, Any], lookup: Lookup) -> dict[str, bytes] | None:
+    """None: missing, and that is allowed."""
+    name = ref.get("name") or ""
+    obj = lookup.get(Ref(kind, name))
+    if obj is not None:
+        return object_data(kind, obj)
+    if ref.get("optional"):
+        return None
+    raise ConfigError(f'{kind.lower()} "{name}" not found')

@@ -1,0 +1,93 @@
+"""Processes of pods that must not live on, found by the mark that the shim gives each container's environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from moorage.localcluster.nodeagent.podfolder import PodFolder, is_shim_of, read_json
+from moorage.localcluster.nodeagent.shim import KILL_SECONDS, UID_MARK
+from moorage.localcluster.nodeagent.status import SHUTDOWN_MESSAGE, SHUTDOWN_REASON
+
+STOP_GRACE_SECONDS = 10.0
+
+
+def marked_processes(uids: frozenset[str]) -> dict[int, str]:
+    """Processes that bear the mark of one of these pods: pid → pod uid. Only those of this user can be read."""
+    prefix = UID_MARK.encode() + b"="
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environ = file.read()
+        except OSError:
+            continue
+        if prefix not in environ:
+            continue
+        for one in environ.split(b"\0"):
+            uid = one[len(prefix) :].decode("utf-8", "replace")
+            if one.startswith(prefix) and uid in uids:
+                found[int(name)] = uid
+    return found
+
+
+def kill_leftovers(uid: str) -> int:
+    """SIGKILL every process with the pod's mark until none is left; returns how many were killed.
+
+    Waits at most `KILL_SECONDS`: a process stuck in the kernel cannot be ended by anybody.
+    """
+    killed: set[int] = set()
+    until = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < until:
+        found = marked_processes(frozenset({uid}))
+        found.pop(os.getpid(), None)
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.005)
+    return len(killed)
+
+
+def stop_all(nodes: Path, grace_seconds: float = STOP_GRACE_SECONDS) -> int:
+    """Stop every pod under a `nodes` folder, without an agent; returns how many were running.
+
+    Each gets its own grace period, at most `grace_seconds`, and is marked as ended by the node's shutdown.
+    """
+    alive = [folder for folder in _folders(nodes) if folder.is_locked()]
+    for folder in alive:
+        admission = folder.admission()
+        grace = min(grace_seconds, admission.grace_seconds if admission else grace_seconds)
+        folder.request_stop(grace, reason=SHUTDOWN_REASON, message=SHUTDOWN_MESSAGE)
+    until = time.monotonic() + grace_seconds + KILL_SECONDS
+    waiting = list(alive)
+    while waiting and time.monotonic() < until:
+        waiting = [folder for folder in waiting if folder.is_locked()]
+        time.sleep(0.02)
+    for folder in waiting:
+        _kill_shims(folder)
+    for folder in alive:
+        order = read_json(folder.path / "spec.json")
+        if order is not None:
+            kill_leftovers(order["uid"])
+    return len(alive)
+
+
+def _folders(nodes: Path) -> list[PodFolder]:
+    if not nodes.is_dir():
+        return []
+    return [PodFolder(pod) for node in sorted(nodes.iterdir()) if node.is_dir() for pod in sorted(node.iterdir())]
+
+
+def _kill_shims(folder: PodFolder) -> None:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and is_shim_of(int(name), folder.path):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(name), signal.SIGKILL)

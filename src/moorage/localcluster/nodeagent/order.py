@@ -1,0 +1,164 @@
+"""The shim's order: a pod, everything resolved, as the `spec.json` that the shim carries out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.resources import Obj
+from moorage.clock import parse_rfc3339
+from moorage.localcluster.nodeagent import gpus as gpu
+from moorage.localcluster.nodeagent.environment import ConfigError, Lookup, expand, memory_limit, variables
+
+HOST_IMAGE = "localhost/host"
+HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"
+DEFAULT_GRACE_SECONDS = 30
+OOM_BEST_EFFORT, OOM_OTHERS = 1000, 500  # the kernel's own killer takes pods before the control plane
+
+_IMAGE = re.compile(re.escape(HOST_IMAGE) + r"(?::[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the pod runs: what the order needs to know of the node and of the pod's folder."""
+
+    node: str
+    folder: str  # the pod's own
+    socket: str  # where the shim tells of changes
+    base_env: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    real_gpu_uuids: Sequence[str] | None = None
+
+
+def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Containers that this runtime refuses, each with (reason, message) for its waiting state."""
+    out: dict[str, tuple[str, str]] = {}
+    allowed = annotations_of(pod).get(HOST_ENV_ANNOTATION) == "true"
+    spec = pod["spec"]
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        image = container.get("image") or ""
+        if not allowed and not _IMAGE.fullmatch(image):
+            out[container["name"]] = (
+                "ImageNotRunnable",
+                f'image "{image}" cannot be run: this cluster runs commands as processes of this machine and pulls no'
+                f' images; use image {HOST_IMAGE}, or annotate the pod with {HOST_ENV_ANNOTATION}: "true" to run'
+                " its command in this machine's environment",
+            )
+        elif not container.get("command") and not container.get("args"):
+            out[container["name"]] = ("CreateContainerConfigError", "no command specified")
+    return out
+
+
+def gpu_counts(containers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """GPUs each container asks for."""
+    out = {}
+    for one in containers:
+        resources = one.get("resources") or {}
+        text = (resources.get("limits") or {}).get(gpu.RESOURCE) or (resources.get("requests") or {}).get(
+            gpu.RESOURCE
+        )
+        out[one["name"]] = int(text or 0)
+    return out
+
+
+def container_gpus(spec: Mapping[str, Any], indices: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Which of the pod's GPU indices each container gets."""
+    return gpu.share(
+        indices, gpu_counts(spec.get("containers") or ()), gpu_counts(spec.get("initContainers") or ())
+    )
+
+
+def make_order(
+    pod: Obj,
+    *,
+    place: Place,
+    lookup: Lookup,
+    volumes: Mapping[str, tuple[str, bool]],
+    gpu_indices: Sequence[int],
+    admitted_at: str,
+) -> Obj:
+    """The whole order. `volumes`: name → (path on this machine, read-only). Raises ConfigError."""
+    meta, spec = pod["metadata"], pod["spec"]
+    shared = container_gpus(spec, gpu_indices)
+    active = spec.get("activeDeadlineSeconds")
+    deadline = None
+    if active is not None:
+        deadline = (parse_rfc3339(admitted_at) + timedelta(seconds=int(active))).timestamp()
+    grace = spec.get("terminationGracePeriodSeconds")
+
+    def containers(field: str) -> list[Obj]:
+        return [
+            _container(pod, one, place=place, lookup=lookup, volumes=volumes, indices=shared[one["name"]])
+            for one in spec.get(field) or ()
+        ]
+
+    return {
+        "uid": meta["uid"],
+        "name": meta["name"],
+        "namespace": meta.get("namespace") or "default",
+        "restartPolicy": spec.get("restartPolicy") or "Always",
+        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS if grace is None else int(grace),
+        "deadlineEpoch": deadline,
+        "notifySocket": place.socket,
+        "gpuIndices": list(gpu_indices),
+        "initContainers": containers("initContainers"),
+        "containers": containers("containers"),
+    }
+
+
+def _container(
+    pod: Obj,
+    container: Mapping[str, Any],
+    *,
+    place: Place,
+    lookup: Lookup,
+    volumes: Mapping[str, tuple[str, bool]],
+    indices: Sequence[int],
+) -> Obj:
+    own = variables(pod, container, lookup, place.allocatable)
+    env = dict(place.base_env)
+    env["HOSTNAME"] = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
+    env |= own
+    env |= gpu.environment(place.node, place.real_gpu_uuids, indices)
+    argv = [expand(text, own) for text in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    if not argv:
+        raise ConfigError("no command specified")
+    resources = container.get("resources") or {}
+    best_effort = not resources.get("limits") and not resources.get("requests")
+    order: Obj = {
+        "name": container["name"],
+        "argv": argv,
+        "env": env,
+        "workingDir": container.get("workingDir") or f"{place.folder}/work/{container['name']}",
+        "memoryLimitBytes": memory_limit(container),
+        "mounts": [_mount(one, own, volumes) for one in container.get("volumeMounts") or ()],
+        "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
+        "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
+        "gpuIndices": list(indices),
+    }
+    if container.get("restartPolicy"):
+        order["restartPolicy"] = container["restartPolicy"]
+    return order
+
+
+def _mount(mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[str, tuple[str, bool]]) -> Obj:
+    name = mount["name"]
+    if name not in volumes:
+        raise ConfigError(f'volume "{name}" is mounted but not declared', reason="CreateContainerError")
+    path, read_only = volumes[name]
+    below = expand(mount["subPathExpr"], env) if mount.get("subPathExpr") else mount.get("subPath") or ""
+    pure = PurePosixPath(below)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise ConfigError(f'subPath "{below}" of volume "{name}" must be relative and without ".."')
+    target = PurePosixPath(mount["mountPath"])
+    return {
+        "mountPath": str(target if target.is_absolute() else PurePosixPath("/") / target),
+        "hostPath": f"{path}/{pure}" if below else path,
+        "subPath": bool(below),
+        "readOnly": bool(mount.get("readOnly")) or read_only,
+    }

@@ -1,0 +1,117 @@
+"""What to do next about one pod of this node. Pure: all it depends on is in `Seen`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+GONE_GRACE_SECONDS = 1.0  # an object leaves the API before its pod has ended only when somebody forced it
+
+
+class Body(Enum):
+    """What this machine holds of the pod."""
+
+    NONE = "none"  # no folder
+    ADMITTED = "admitted"  # a folder, GPUs chosen; no container was ever started
+    REFUSED = "refused"  # a folder that says: refused at admission
+    ALIVE = "alive"  # the shim runs
+    ENDED = "ended"  # the shim wrote the outcome
+    LOST = "lost"  # the shim is dead and wrote no outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One pod, in the API and on this machine. `phase` None: the API does not know it (any more)."""
+
+    body: Body
+    phase: str | None
+    deleting: bool = False
+    grace_seconds: float = 30.0  # what a stop would give it
+    shutting_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Check what the node has left; write down the GPUs, or the refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Make volumes and environment ready, write the order, start the shim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    grace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareLost:
+    """End what is left of the processes and write down since when they are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Bring the pod's status in the API up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject:
+    """Take the pod out of the API: nothing of it runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFolder:
+    """End what may be left of the processes and remove the folder."""
+
+
+Action = Admit | Start | Stop | DeclareLost | Publish | DeleteObject | RemoveFolder
+
+
+def plan(seen: Seen) -> tuple[Action, ...]:
+    """The next steps, in order; after them, look again. Safe to stop after any of them."""
+    if seen.phase is None:
+        return _without_object(seen)
+    if seen.deleting:
+        return _deleting(seen)
+    if seen.phase in ("Succeeded", "Failed"):
+        match seen.body:
+            case Body.ALIVE:  # failed by somebody else (pod garbage collection): it must not run on
+                return (Stop(seen.grace_seconds),)
+            case Body.ENDED:
+                return (Publish(),)
+            case _:
+                return ()
+    match seen.body:
+        case Body.NONE if seen.phase == "Running":
+            return (DeclareLost(), Publish())
+        case Body.NONE:
+            return () if seen.shutting_down else (Admit(), Start(), Publish())
+        case Body.ADMITTED:
+            return (Publish(),) if seen.shutting_down else (Start(), Publish())
+        case Body.LOST:
+            return (DeclareLost(), Publish())
+        case Body.ALIVE | Body.ENDED | Body.REFUSED:
+            return (Publish(),)
+
+
+def _without_object(seen: Seen) -> tuple[Action, ...]:
+    match seen.body:
+        case Body.NONE:
+            return ()
+        case Body.ALIVE:
+            return (Stop(GONE_GRACE_SECONDS),)
+        case _:
+            return (RemoveFolder(),)
+
+
+def _deleting(seen: Seen) -> tuple[Action, ...]:
+    match seen.body:
+        case Body.ALIVE:
+            return (Stop(seen.grace_seconds), Publish())
+        case Body.ENDED:
+            return (Publish(), DeleteObject())
+        case Body.LOST:
+            return (DeclareLost(), Publish(), DeleteObject())
+        case _:
+            return (DeleteObject(),)

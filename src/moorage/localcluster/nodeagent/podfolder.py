@@ -1,0 +1,253 @@
+"""The folder of one pod: what the agent decided, what the shim reports, whether anything lives.
+
+admission.json  written first: who the pod is, its GPUs, when it was admitted, or why it was refused
+spec.json       the shim's order                       lock   held (flock) while anything of the pod may run
+state.json      the shim's report                      stop   asks the shim to end
+lost.json       since when its processes are lost      logs/<container>/<attempt>.log
+volumes/<name>/ volumes the agent makes                work/<container>/ default working folders
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.errors import MoorageError
+from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent.plan import Body
+
+
+class LaunchError(MoorageError):
+    """The shim could not be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What was decided when the pod came to this node; never changed afterwards."""
+
+    uid: str
+    namespace: str
+    name: str
+    at: str  # `metav1.Time`
+    requests: Mapping[str, int] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container → device ids
+    grace_seconds: float = 30.0
+    rejected: tuple[str, str] | None = None  # reason, message
+
+
+@dataclass(slots=True)
+class PodFolder:
+    """Reads are cheap and never wait; a file that is missing or half-written reads as None."""
+
+    path: Path
+
+    def admission(self) -> Admission | None:
+        found = read_json(self.path / "admission.json")
+        if found is None:
+            return None
+        rejected = found.get("rejected")
+        return Admission(
+            uid=found["uid"],
+            namespace=found["namespace"],
+            name=found["name"],
+            at=found["at"],
+            requests=found["requests"],
+            gpus=tuple(found["gpus"]),
+            devices={name: tuple(ids) for name, ids in found["devices"].items()},
+            grace_seconds=float(found["graceSeconds"]),
+            rejected=(rejected[0], rejected[1]) if rejected else None,
+        )
+
+    def write_admission(self, admission: Admission) -> None:
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(
+            self.path / "admission.json",
+            {
+                "uid": admission.uid,
+                "namespace": admission.namespace,
+                "name": admission.name,
+                "at": admission.at,
+                "requests": dict(admission.requests),
+                "gpus": list(admission.gpus),
+                "devices": {name: list(ids) for name, ids in admission.devices.items()},
+                "graceSeconds": admission.grace_seconds,
+                "rejected": list(admission.rejected) if admission.rejected else None,
+            },
+        )
+
+    def state(self) -> Obj | None:
+        return read_json(self.path / "state.json")
+
+    def order(self) -> Obj | None:
+        return read_json(self.path / "spec.json")
+
+    def state_mark(self) -> tuple[int, int]:
+        """Changes whenever the shim has written its state."""
+        try:
+            found = os.stat(self.path / "state.json")
+        except OSError:
+            return (0, 0)
+        return (found.st_mtime_ns, found.st_ino)
+
+    def lost_at(self) -> str | None:
+        found = read_json(self.path / "lost.json")
+        return str(found["at"]) if found else None
+
+    def declare_lost(self, admission: Admission, at: str) -> None:
+        """Write down that the processes are gone; the time first written stays."""
+        if not (self.path / "admission.json").exists():
+            self.write_admission(admission)
+        if self.lost_at() is None:
+            write_json(self.path / "lost.json", {"at": at})
+
+    def body(self) -> Body:
+        """What this machine holds of the pod."""
+        if not (self.path / "admission.json").exists() and not (self.path / "state.json").exists():
+            return Body.ADMITTED if self.path.is_dir() and self.is_locked() else Body.NONE
+        locked = self.is_locked()  # before the state: what is written last is seen
+        if (self.path / "lost.json").exists():
+            return Body.LOST
+        state = self.state()
+        if state is not None and (state.get("pod") or {}).get("outcome") and state["pod"].get("finishedAt"):
+            return Body.ENDED
+        if locked:
+            return Body.ALIVE
+        if (self.path / "state.json").exists():
+            state = self.state()  # it may have ended between the two looks
+            ended = state is not None and (state.get("pod") or {}).get("finishedAt")
+            return Body.ENDED if ended else Body.LOST
+        admission = self.admission()
+        return Body.REFUSED if admission is not None and admission.rejected else Body.ADMITTED
+
+    def is_locked(self) -> bool:
+        """Whether a shim (or its guard) lives."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return True
+            raise
+        finally:
+            os.close(fd)
+        return False
+
+    def write_order(self, order: Obj) -> None:
+        """Write spec.json and make the folders the order names."""
+        for container in (*order["initContainers"], *order["containers"]):
+            folder = self.path / "work" / container["name"]
+            if container["workingDir"] == str(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.path / "spec.json", order)
+
+    async def launch(self) -> None:
+        """Start the shim; returns once it has written its first state.
+
+        A pod that was started before is not started again: that is no error here, its state says what became
+        of it. Raises LaunchError.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *shim_command(self.path),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            cwd="/",
+            start_new_session=True,
+        )
+        _, errors = await process.communicate()
+        if process.returncode not in (shim.LAUNCHED, shim.LOCKED, shim.STARTED_BEFORE):
+            said = errors.decode("utf-8", "replace").strip() or _last_lines(self.path / "shim.log")
+            raise LaunchError(f"the pod's shim did not start (exit code {process.returncode}): {said[-400:]}")
+
+    def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
+        """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
+        before = read_json(self.path / "stop")
+        if before is None or grace_seconds < float(before["graceSeconds"]):
+            order = {"graceSeconds": grace_seconds, "reason": reason, "message": message}
+            if before is not None:
+                order |= {"reason": before["reason"], "message": before["message"]}
+            write_json(self.path / "stop", order)
+            self.signal_shim(signal.SIGUSR1)
+
+    def request_restart(self, container: str, attempt: int, grace_seconds: float, message: str) -> None:
+        """Ask the shim to end one container, as after a failed liveness probe; its restart policy decides on."""
+        order = {"container": container, "attempt": attempt, "graceSeconds": grace_seconds, "message": message}
+        write_json(self.path / f"restart.{container}", order)
+        self.signal_shim(signal.SIGUSR1)
+
+    def signal_shim(self, number: int) -> None:
+        """Signal the shim, if it is the process its state names."""
+        state = self.state() or {}
+        pid = int(state.get("shimPid") or 0)
+        if pid and is_shim_of(pid, self.path):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def remove(self) -> None:
+        """Remove the folder. Volumes that belong to others are never inside it."""
+        shutil.rmtree(self.path, onerror=_make_writable_and_retry)
+
+
+def shim_command(folder: Path) -> list[str]:
+    return [sys.executable, "-S", "-E", "-s", podshim.__file__, str(folder)]
+
+
+def is_shim_of(pid: int, folder: Path) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return os.fsencode(folder) in words
+
+
+def read_json(path: Path) -> Obj | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file in one step, on the disk when this returns."""
+    temporary = path.with_name(f"{path.name}.new")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as out:
+        json.dump(value, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.rename(path)
+
+
+def _last_lines(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _make_writable_and_retry(function: Any, path: str, _: Any) -> None:
+    """A container may have left folders without write permission."""
+    try:
+        os.chmod(os.path.dirname(path), 0o700)
+        os.chmod(path, 0o700)
+        function(path)
+    except FileNotFoundError:
+        pass

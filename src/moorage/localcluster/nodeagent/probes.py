@@ -1,0 +1,221 @@
+"""Startup, liveness and readiness probes.
+
+https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from moorage.clock import Clock
+from moorage.localcluster.nodeagent import podshim
+
+log = logging.getLogger(__name__)
+
+KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
+HOST = "127.0.0.1"  # pods share the machine's network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One probe with Kubernetes' defaults filled in."""
+
+    kind: str
+    action: Mapping[str, Any]  # exec, httpGet, tcpSocket
+    delay_seconds: float
+    period_seconds: float
+    timeout_seconds: float
+    successes: int
+    failures: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Results of one probe of one attempt, counted. `good` is None until a threshold is reached."""
+
+    probe: Probe
+    good: bool | None = None
+    _row: int = 0
+    _last: bool | None = None
+
+    def add(self, success: bool) -> bool:
+        """Count a result; True when it changed `good`."""
+        self._row = self._row + 1 if success == self._last else 1
+        self._last = success
+        needed = self.probe.successes if success else self.probe.failures
+        if self._row < needed or self.good == success:
+            return False
+        self.good = success
+        return True
+
+
+def probes_of(container: Mapping[str, Any]) -> list[Probe]:
+    """The probes of a container; kinds of action this agent cannot do are left out (they count as good)."""
+    found = []
+    for kind in KINDS:
+        spec = container.get(kind)
+        if spec and any(spec.get(action) for action in ("exec", "httpGet", "tcpSocket")):
+            found.append(
+                Probe(
+                    kind=kind,
+                    action=spec,
+                    delay_seconds=float(spec.get("initialDelaySeconds") or 0),
+                    period_seconds=float(spec.get("periodSeconds") or 10),
+                    timeout_seconds=float(spec.get("timeoutSeconds") or 1),
+                    successes=int(spec.get("successThreshold") or 1),
+                    failures=int(spec.get("failureThreshold") or 3),
+                )
+            )
+    return found
+
+
+def port_of(container: Mapping[str, Any], port: int | str) -> int:
+    """A probe's port, which may be named. Raises ValueError for a name that no port bears."""
+    if isinstance(port, int) or str(port).isdigit():
+        return int(port)
+    for one in container.get("ports") or ():
+        if one.get("name") == port:
+            return int(one["containerPort"])
+    raise ValueError(f"no port is named {port!r}")
+
+
+async def run_once(container: Mapping[str, Any], probe: Probe, pid: int) -> tuple[bool, str]:
+    """(success, what was seen) of one try."""
+    try:
+        async with asyncio.timeout(probe.timeout_seconds):
+            if probe.action.get("exec"):
+                return await _exec(list(probe.action["exec"].get("command") or ()), pid)
+            if probe.action.get("httpGet"):
+                return await _http(container, probe.action["httpGet"])
+            return await _tcp(container, probe.action["tcpSocket"])
+    except TimeoutError:
+        return False, f"no answer within {probe.timeout_seconds:g}s"
+    except (OSError, ValueError, ssl.SSLError) as error:
+        return False, str(error)
+
+
+async def watch(
+    container: Mapping[str, Any],
+    *,
+    pid: int,
+    started: datetime,
+    clock: Clock,
+    ready: bool,
+    started_before: bool,
+    changed: Callable[[bool, bool], None],
+    failed_liveness: Callable[[str], None],
+    unhealthy: Callable[[str, str], None],
+) -> None:
+    """Probe one attempt of one container until cancelled.
+
+    `changed(ready, started)` is called when either changes; until the startup probe succeeds no other runs.
+    `failed_liveness(message)` is called once, when the container is to be restarted. `ready` and `started_before`
+    are what was last published: an agent that comes back believes it until a probe says otherwise.
+    """
+    probes = {probe.kind: probe for probe in probes_of(container)}
+    seen = {"ready": ready or "readinessProbe" not in probes, "started": started_before}
+
+    def tell(**news: bool) -> None:
+        if any(seen[name] != value for name, value in news.items()):
+            seen.update(news)
+            changed(seen["ready"], seen["started"])
+
+    async def loop(probe: Probe) -> None:
+        verdict = Verdict(probe)
+        wait = probe.delay_seconds - (clock.now() - started).total_seconds()
+        if wait > 0:
+            await clock.sleep(wait)
+        while True:
+            success, said = await run_once(container, probe, pid)
+            if not success:
+                unhealthy(probe.kind, said)
+            if verdict.add(success):
+                if probe.kind == "readinessProbe":
+                    tell(ready=success)
+                elif not success:
+                    failed_liveness(said)
+                    return
+                elif probe.kind == "startupProbe":
+                    return
+            await clock.sleep(probe.period_seconds)
+
+    if "startupProbe" in probes and not started_before:
+        await loop(probes["startupProbe"])
+    tell(started=True)
+    async with asyncio.TaskGroup() as tasks:
+        for kind in ("livenessProbe", "readinessProbe"):
+            if kind in probes:
+                tasks.create_task(loop(probes[kind]))
+
+
+async def _tcp(container: Mapping[str, Any], action: Mapping[str, Any]) -> tuple[bool, str]:
+    port = port_of(container, action["port"])
+    _, writer = await asyncio.open_connection(action.get("host") or HOST, port)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True, ""
+
+
+async def _http(container: Mapping[str, Any], action: Mapping[str, Any]) -> tuple[bool, str]:
+    """Status 200 to 399 is success; certificates are not checked, as a kubelet does not."""
+    port = port_of(container, action["port"])
+    host = action.get("host") or HOST
+    context = None
+    if (action.get("scheme") or "HTTP").upper() == "HTTPS":
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        headers = {one["name"]: one["value"] for one in action.get("httpHeaders") or ()}
+        headers.setdefault("Host", f"{host}:{port}")
+        headers |= {"Connection": "close", "User-Agent": "kube-probe/1.32"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"GET {action.get('path') or '/'} HTTP/1.1\r\n{head}\r\n".encode())
+        await writer.drain()
+        words = (await reader.readline()).split(None, 2)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, ssl.SSLError):
+            await writer.wait_closed()
+    if len(words) < 2 or not words[1].isdigit():
+        return False, "the answer is no HTTP"
+    code = int(words[1])
+    return 200 <= code < 400, f"HTTP probe failed with statuscode: {code}"
+
+
+async def _exec(command: list[str], pid: int) -> tuple[bool, str]:
+    """Run the command beside the container's main process, in its mounts and environment."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-S",
+        "-E",
+        "-s",
+        podshim.__file__,
+        "--enter",
+        str(pid),
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        start_new_session=True,
+    )
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, 9)
+        await process.wait()
+        raise
+    return process.returncode == 0, said.decode("utf-8", "replace")[-400:].strip()

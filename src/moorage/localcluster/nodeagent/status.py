@@ -1,0 +1,286 @@
+"""What the API is told of a pod: the shim's report put into Kubernetes' words. Pure.
+
+https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.apimachinery.resources import Obj
+from moorage.clock import parse_rfc3339, rfc3339
+from moorage.localcluster.nodeagent.environment import POD_IP
+from moorage.localcluster.nodeagent.gpus import RESOURCE
+
+RUNTIME = "process://"
+KILLED = 137  # exit code of processes that were lost: nobody saw how they ended
+LOST_MESSAGE = "The pod's processes were lost while nobody watched; how they ended is not known"
+SHUTDOWN_REASON = "Terminated"
+SHUTDOWN_MESSAGE = "Pod was terminated in response to imminent node shutdown."
+TERMINAL = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """All that this machine knows of one pod at one moment.
+
+    `state` is the shim's state.json, None before it started. `problems`: container → (waiting reason, message)
+    that keep the pod from starting. `rejected`: (reason, message) of a refusal at admission. `lost_at`: since
+    when the processes are known to be gone without an outcome.
+    """
+
+    admitted_at: str | None = None
+    state: Mapping[str, Any] | None = None
+    problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    rejected: tuple[str, str] | None = None
+    lost_at: str | None = None
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unready: frozenset[str] = frozenset()  # running containers whose probes do not (yet) succeed
+    unstarted: frozenset[str] = frozenset()  # running containers whose startup probe has not yet succeeded
+
+
+def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
+    """The pod's new status; what others wrote into the old one is kept. `now` is a `metav1.Time`.
+
+    A phase that is Succeeded or Failed stays.
+    """
+    before: Mapping[str, Any] = pod.get("status") or {}
+    spec = pod["spec"]
+    status: Obj = dict(before)
+    status["qosClass"] = before.get("qosClass") or qos_class(spec)
+    if local.admitted_at:
+        status["startTime"] = before.get("startTime") or local.admitted_at
+    status |= {"hostIP": POD_IP, "hostIPs": [{"ip": POD_IP}]}
+    if local.rejected is not None:
+        reason, message = local.rejected
+        status |= {"phase": "Failed", "reason": reason, "message": message}
+        status["conditions"] = _conditions(pod, status, [], [], local, now)
+        return status
+    if local.state is not None:
+        status |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+    reports = {one["name"]: one for one in (local.state or {}).get("containers") or ()}
+    inits = [_container_status(one, reports, spec, local, init=True) for one in spec.get("initContainers") or ()]
+    mains = [_container_status(one, reports, spec, local, init=False) for one in spec["containers"]]
+    if inits:
+        status["initContainerStatuses"] = inits
+    status["containerStatuses"] = mains
+    phase = _phase(local, mains)
+    status["phase"] = before["phase"] if before.get("phase") in TERMINAL else phase
+    outcome = (local.state or {}).get("pod") or {}
+    if local.lost_at is not None:
+        status |= {"reason": SHUTDOWN_REASON, "message": LOST_MESSAGE}
+    elif outcome.get("reason"):
+        status |= {"reason": outcome["reason"], "message": outcome.get("message") or ""}
+    status["conditions"] = _conditions(pod, status, inits, mains, local, now)
+    return status
+
+
+def qos_class(spec: Mapping[str, Any]) -> str:
+    """Guaranteed, Burstable or BestEffort.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
+    """
+    some, guaranteed = False, True
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name in ("cpu", "memory"):
+            limit = parse_quantity(limits[name]) if name in limits else None
+            request = parse_quantity(requests[name]) if name in requests else limit
+            some = some or bool(limit) or bool(request)
+            guaranteed = guaranteed and bool(limit) and request == limit
+    if not some:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def peak_memory(state: Mapping[str, Any] | None) -> int:
+    """Largest memory of any one container of the pod, in bytes; 0 when not known."""
+    return max((int(one.get("peakMemoryBytes") or 0) for one in (state or {}).get("containers") or ()), default=0)
+
+
+def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Events (type, reason, message) for what happened to the containers between two statuses."""
+    old = {one["name"]: one for one in _statuses(before)}
+    out: list[tuple[str, str, str]] = []
+    for one in _statuses(after):
+        name, state = one["name"], one.get("state") or {}
+        was = old.get(name) or {}
+        if state == (was.get("state") or {}):
+            continue
+        if state.get("running") or (state.get("terminated") or {}).get("startedAt"):
+            started = (state.get("running") or state["terminated"]).get("startedAt")
+            if started and not _same_run(was, one):
+                out.append(("Normal", "Started", f"Started container {name}"))
+        ended = state.get("terminated")
+        if ended and ended.get("reason") == "OOMKilled":
+            out.append(("Warning", "OOMKilling", f"Container {name}: {ended.get('message') or 'out of memory'}"))
+        elif ended and ended.get("reason") == "StartError":
+            out.append(("Warning", "Failed", f"Error: {ended.get('message')}"))
+        waiting = state.get("waiting")
+        if waiting and waiting.get("reason") == "CrashLoopBackOff":
+            out.append(("Warning", "BackOff", f"Back-off restarting failed container {name}"))
+        elif waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            out.append(("Warning", "Failed", f"Error: {waiting.get('message') or waiting['reason']}"))
+    return out
+
+
+def _same_run(was: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return bool((was.get("state") or {}).get("running")) and was.get("containerID") == new.get("containerID")
+
+
+def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:
+    if local.lost_at is not None:
+        return "Failed"
+    if local.state is None:
+        return "Pending"
+    phase = str(local.state["pod"]["phase"])
+    if phase == "Pending" and any(one["state"].get("running") or one.get("lastState") for one in mains):
+        return "Running"
+    return phase
+
+
+def _container_status(
+    spec: Mapping[str, Any], reports: Mapping[str, Any], pod_spec: Mapping[str, Any], local: Local, *, init: bool
+) -> Obj:
+    name = spec["name"]
+    report = reports.get(name)
+    waits_for_init = not init and bool(pod_spec.get("initContainers"))
+    if report is None:
+        reason, message = local.problems.get(
+            name, ("PodInitializing" if waits_for_init else "ContainerCreating", "")
+        )
+        report = {"state": {"waiting": {"reason": reason, "message": message}}}
+    state = _state(report.get("state") or {})
+    if local.lost_at is not None and "terminated" not in state:
+        state = {
+            "terminated": {
+                "exitCode": KILLED,
+                "reason": "ContainerStatusUnknown",
+                "message": "The container could not be located when the pod was terminated",
+                "startedAt": (state.get("running") or {}).get("startedAt"),
+                "finishedAt": local.lost_at,
+            }
+        }
+    running = "running" in state
+    sidecar = init and spec.get("restartPolicy") == "Always"
+    if init and not sidecar:
+        ready = (state.get("terminated") or {}).get("exitCode") == 0
+    else:
+        ready = running and name not in local.unready and name not in local.unstarted
+    image = spec.get("image") or ""
+    out: Obj = {
+        "name": name,
+        "image": image,
+        "imageID": f"{RUNTIME}{image}" if report.get("containerID") else "",
+        "ready": ready,
+        "started": running and name not in local.unstarted,
+        "restartCount": int(report.get("restartCount") or 0),
+        "state": state,
+        "lastState": _state(report.get("lastState") or {}),
+    }
+    if report.get("containerID"):
+        out["containerID"] = RUNTIME + report["containerID"]
+    if devices := local.devices.get(name):
+        out["allocatedResourcesStatus"] = [
+            {
+                "name": RESOURCE,
+                "resources": [{"resourceID": one, "health": "Healthy"} for one in devices],
+            }
+        ]
+    return out
+
+
+def _state(report: Mapping[str, Any]) -> Obj:
+    if running := report.get("running"):
+        return {"running": {"startedAt": _time(running["startedAt"])}}
+    if ended := report.get("terminated"):
+        out: Obj = {
+            "exitCode": int(ended["exitCode"]),
+            "reason": ended["reason"],
+            "startedAt": _time(ended["startedAt"]),
+            "finishedAt": _time(ended["finishedAt"]),
+        }
+        if ended.get("signal"):
+            out["signal"] = int(ended["signal"])
+        if ended.get("message"):
+            out["message"] = ended["message"]
+        if ended.get("containerID"):
+            out["containerID"] = RUNTIME + ended["containerID"]
+        return {"terminated": out}
+    if waiting := report.get("waiting"):
+        out = {"reason": waiting["reason"]}
+        if waiting.get("message"):
+            out["message"] = waiting["message"]
+        return {"waiting": out}
+    return {}
+
+
+def _time(text: str) -> str:
+    return rfc3339(parse_rfc3339(text))
+
+
+def _conditions(
+    pod: Mapping[str, Any],
+    status: Mapping[str, Any],
+    inits: Sequence[Mapping[str, Any]],
+    mains: Sequence[Mapping[str, Any]],
+    local: Local,
+    now: str,
+) -> list[Obj]:
+    found: dict[str, Obj] = {one["type"]: dict(one) for one in (pod.get("status") or {}).get("conditions") or ()}
+    over = status["phase"] in TERMINAL
+    succeeded = status["phase"] == "Succeeded"
+    if "PodScheduled" not in found:
+        _set(found, "PodScheduled", True, now)
+    if local.rejected is None:
+        _set(found, "PodReadyToStartContainers", local.state is not None and not over, now)
+        undone = [
+            one["name"] for one in inits if not (one["ready"] or (one["started"] and "running" in one["state"]))
+        ]
+        started = any("waiting" not in one["state"] or one["lastState"] for one in mains)
+        if succeeded or not undone or (started and not any(one["state"].get("terminated") for one in inits)):
+            _set(found, "Initialized", True, now, reason="PodCompleted" if succeeded else "")
+        else:
+            message = f"containers with incomplete status: [{' '.join(undone)}]"
+            _set(found, "Initialized", False, now, reason="ContainersNotInitialized", message=message)
+        unready = [one["name"] for one in mains if not one["ready"]]
+        if succeeded or over:
+            why = "PodCompleted" if succeeded else "PodFailed"
+            _set(found, "ContainersReady", False, now, reason=why)
+            _set(found, "Ready", False, now, reason=why)
+        elif unready:
+            message = f"containers with unready status: [{' '.join(unready)}]"
+            _set(found, "ContainersReady", False, now, reason="ContainersNotReady", message=message)
+            _set(found, "Ready", False, now, reason="ContainersNotReady", message=message)
+        else:
+            _set(found, "ContainersReady", True, now)
+            gates = [one["conditionType"] for one in pod["spec"].get("readinessGates") or ()]
+            shut = [one for one in gates if found.get(one, {}).get("status") != "True"]
+            message = f'corresponding condition of pod readiness gate "{shut[0]}" is not "True"' if shut else ""
+            _set(found, "Ready", not shut, now, reason="ReadinessGatesNotReady" if shut else "", message=message)
+    stopped = ((local.state or {}).get("pod") or {}).get("reason") == SHUTDOWN_REASON
+    if (local.lost_at is not None or stopped) and found.get("DisruptionTarget", {}).get("status") != "True":
+        message = LOST_MESSAGE if local.lost_at is not None else SHUTDOWN_MESSAGE
+        _set(found, "DisruptionTarget", True, now, reason="TerminationByKubelet", message=message)
+    return list(found.values())
+
+
+def _set(found: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str = "", message: str = "") -> None:
+    status = "True" if true else "False"
+    old = found.get(kind) or {}
+    since = old.get("lastTransitionTime") or now if old.get("status") == status else now
+    new: Obj = {name: value for name, value in old.items() if name in ("lastProbeTime", "observedGeneration")}
+    new |= {"type": kind, "status": status, "lastTransitionTime": since}
+    if reason:
+        new["reason"] = reason
+    if message:
+        new["message"] = message
+    found[kind] = new

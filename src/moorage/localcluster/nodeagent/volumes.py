@@ -1,0 +1,283 @@
+"""Volumes: what stands in the pod's spec, as folders and files of this machine.
+
+`render` and `host_path` are pure; `write_files` and `make_ready` touch the disk.
+https://kubernetes.io/docs/concepts/storage/volumes/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from moorage.apimachinery.resources import Obj
+from moorage.errors import MoorageError
+from moorage.localcluster.nodeagent.environment import (
+    ConfigError,
+    Lookup,
+    Ref,
+    all_containers,
+    field_value,
+    object_data,
+    resource_value,
+)
+
+TOKEN_SECONDS = 3600  # default lifetime of a projected token
+DEFAULT_MODE = 0o644
+CONTENT = ("configMap", "secret", "downwardAPI", "projected")  # kinds whose files the agent writes
+
+
+class VolumeError(MoorageError):
+    """A volume cannot be made ready (yet); the message goes into a FailedMount event."""
+
+
+class TokenRequest(NamedTuple):
+    """A token of the pod's service account for one file of one projected volume."""
+
+    volume: str
+    path: str
+    audience: str  # empty: the API server
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    data: bytes
+    mode: int
+
+
+def references(spec: Mapping[str, Any]) -> set[Ref]:
+    """The ConfigMaps, Secrets and claims that the pod's volumes come from."""
+    found: set[Ref] = set()
+    for volume in spec.get("volumes") or ():
+        for source in _sources(volume):
+            if source.get("configMap"):
+                found.add(Ref("ConfigMap", source["configMap"].get("name") or ""))
+            if source.get("secret"):
+                found.add(Ref("Secret", source["secret"].get("secretName") or source["secret"].get("name") or ""))
+        if volume.get("persistentVolumeClaim"):
+            found.add(Ref("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]))
+    return found
+
+
+def token_requests(spec: Mapping[str, Any]) -> list[TokenRequest]:
+    return [
+        TokenRequest(
+            volume["name"],
+            source["serviceAccountToken"].get("path") or "token",
+            source["serviceAccountToken"].get("audience") or "",
+            int(source["serviceAccountToken"].get("expirationSeconds") or TOKEN_SECONDS),
+        )
+        for volume in spec.get("volumes") or ()
+        for source in _sources(volume)
+        if source.get("serviceAccountToken")
+    ]
+
+
+def is_refreshed(spec: Mapping[str, Any]) -> bool:
+    """Whether any volume's content may change while the pod runs."""
+    return any(volume.get(kind) for volume in spec.get("volumes") or () for kind in CONTENT)
+
+
+def render(
+    volume: Mapping[str, Any],
+    pod: Obj,
+    lookup: Lookup,
+    tokens: Mapping[TokenRequest, str],
+    allocatable: Mapping[str, str],
+) -> dict[str, File] | None:
+    """The files of a volume by their path in it; None for a volume whose content is not the agent's.
+
+    Files of Secrets and tokens are for the owner only, whatever their mode says. Raises VolumeError.
+    """
+    if not any(volume.get(kind) is not None for kind in CONTENT):
+        return None
+    files: dict[str, File] = {}
+    default = int((volume.get("projected") or {}).get("defaultMode") or DEFAULT_MODE)
+    try:
+        for source in _sources(volume):
+            files.update(_render_source(volume["name"], source, pod, lookup, tokens, allocatable, default))
+    except ConfigError as error:
+        raise _setup_failed(volume["name"], error.message) from error
+    for path in files:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+            raise _setup_failed(volume["name"], f"invalid path {path!r}: must be relative and without '..'")
+    return files
+
+
+def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str, Obj | None]) -> tuple[str, bool]:
+    """(folder or file of this machine, read-only) behind a hostPath volume or a claim.
+
+    `persistent`: PersistentVolumes by name. Raises VolumeError for anything else.
+    """
+    name = volume["name"]
+    if volume.get("hostPath"):
+        return volume["hostPath"]["path"], False
+    claim = volume.get("persistentVolumeClaim")
+    if not claim:
+        kinds = sorted(set(volume) - {"name"}) or ["nothing"]
+        raise VolumeError(
+            f'Unable to attach or mount volume "{name}": this node cannot mount {", ".join(kinds)} volumes'
+        )
+    found = lookup.get(Ref("PersistentVolumeClaim", claim["claimName"]))
+    if found is None:
+        raise VolumeError(
+            f'Unable to attach or mount volume "{name}": persistentvolumeclaim "{claim["claimName"]}" not found'
+        )
+    bound = (found.get("spec") or {}).get("volumeName")
+    if not bound or (found.get("status") or {}).get("phase") not in (None, "Bound"):
+        raise VolumeError(f'Unable to attach or mount volume "{name}": claim "{claim["claimName"]}" is not bound')
+    volume_object = persistent.get(bound)
+    if volume_object is None:
+        raise VolumeError(f'Unable to attach or mount volume "{name}": persistentvolume "{bound}" not found')
+    spec = volume_object.get("spec") or {}
+    path = (spec.get("hostPath") or spec.get("local") or {}).get("path")
+    if not path:
+        raise VolumeError(
+            f'Unable to attach or mount volume "{name}": persistentvolume "{bound}" is no folder of this machine'
+        )
+    only = (found.get("spec") or {}).get("accessModes") or []
+    return path, bool(claim.get("readOnly")) or only == ["ReadOnlyMany"]
+
+
+def make_ready(volume: Mapping[str, Any], path: str) -> None:
+    """Check or make what a hostPath's `type` wants; folders of claims and untyped paths are made.
+
+    https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
+    """
+    kind = (volume.get("hostPath") or {}).get("type") or ""
+    try:
+        if kind in ("", "DirectoryOrCreate"):
+            if not os.path.lexists(path):
+                os.makedirs(path, mode=0o755)
+            elif kind and not os.path.isdir(path):
+                raise _type_failed(volume["name"], path, "is not a directory")
+            return
+        if kind == "FileOrCreate" and not os.path.lexists(path):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+            return
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        text = os.strerror(error.errno or 0).lower()
+        raise _setup_failed(volume["name"], f"hostPath {path}: {text}") from error
+    checks = {
+        "Directory": (stat.S_ISDIR, "is not a directory"),
+        "File": (stat.S_ISREG, "is not a file"),
+        "FileOrCreate": (stat.S_ISREG, "is not a file"),
+        "Socket": (stat.S_ISSOCK, "is not a socket file"),
+        "CharDevice": (stat.S_ISCHR, "is not a character device"),
+        "BlockDevice": (stat.S_ISBLK, "is not a block device"),
+    }
+    if kind not in checks:
+        raise _setup_failed(volume["name"], f"hostPath type {kind!r} is not known")
+    check, message = checks[kind]
+    if not check(mode):
+        raise _type_failed(volume["name"], path, message)
+
+
+def write_files(folder: Path, files: Mapping[str, File]) -> bool:
+    """Make `folder` hold exactly these files; each is replaced in one step. True when anything changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    changed = False
+    for name, file in files.items():
+        path = folder / name
+        try:
+            if path.read_bytes() == file.data and stat.S_IMODE(path.stat().st_mode) == file.mode:
+                continue
+        except OSError:
+            pass  # not there yet
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.new")
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as out:
+            out.write(file.data)
+            os.fchmod(out.fileno(), file.mode)
+        temporary.rename(path)
+        changed = True
+    wanted = {str(PurePosixPath(name)) for name in files}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if not path.is_dir() and str(path.relative_to(folder)) not in wanted:
+            path.unlink()
+            changed = True
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+    return changed
+
+
+def _sources(volume: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    projected = volume.get("projected")
+    return list(projected.get("sources") or ()) if projected is not None else [volume]
+
+
+def _render_source(
+    name: str,
+    source: Mapping[str, Any],
+    pod: Obj,
+    lookup: Lookup,
+    tokens: Mapping[TokenRequest, str],
+    allocatable: Mapping[str, str],
+    default_mode: int,
+) -> dict[str, File]:
+    for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
+        ref = source.get(field)
+        if ref is None:
+            continue
+        wanted = ref.get("secretName") or ref.get("name") or ""
+        obj = lookup.get(Ref(kind, wanted))
+        mode = int(ref.get("defaultMode") or default_mode)
+        if obj is None:
+            if ref.get("optional"):
+                return {}
+            raise _setup_failed(name, f'{kind.lower()} "{wanted}" not found')
+        data = object_data(kind, obj)
+        items = ref.get("items")
+        if not items:
+            return {key: File(value, _mode(mode, kind)) for key, value in data.items()}
+        files = {}
+        for item in items:
+            if item["key"] not in data:
+                if ref.get("optional"):
+                    continue
+                raise _setup_failed(name, f"references non-existent {kind.lower()} key: {item['key']}")
+            files[item["path"]] = File(data[item["key"]], _mode(int(item.get("mode") or mode), kind))
+        return files
+    if source.get("downwardAPI") is not None:
+        mode = int(source["downwardAPI"].get("defaultMode") or default_mode)
+        files = {}
+        for item in source["downwardAPI"].get("items") or ():
+            if item.get("fieldRef"):
+                text = field_value(pod, item["fieldRef"]["fieldPath"])
+            else:
+                owner = item["resourceFieldRef"].get("containerName") or ""
+                named = [one for one in all_containers(pod["spec"]) if one["name"] == owner]
+                if not named:
+                    raise _setup_failed(name, f"container {owner!r} not found")
+                text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)
+            files[item["path"]] = File(text.encode(), int(item.get("mode") or mode) & 0o777)
+        return files
+    if source.get("serviceAccountToken"):
+        wanted_path = source["serviceAccountToken"].get("path") or "token"
+        for request, token in tokens.items():
+            if request.volume == name and request.path == wanted_path:
+                return {wanted_path: File(token.encode(), 0o600)}
+        raise _setup_failed(name, "no token for the service account")
+    return {}
+
+
+def _mode(mode: int, kind: str) -> int:
+    return mode & (0o700 if kind == "Secret" else 0o777)
+
+
+def _setup_failed(volume: str, why: str) -> VolumeError:
+    return VolumeError(f'MountVolume.SetUp failed for volume "{volume}" : {why}')
+
+
+def _type_failed(volume: str, path: str, why: str) -> VolumeError:
+    return _setup_failed(volume, f"hostPath type check failed: {path} {why}")
