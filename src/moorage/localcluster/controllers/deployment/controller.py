@@ -1,0 +1,145 @@
+"""Carries out what `plan` decides for each Deployment."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import index_by_controller
+from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
+from moorage.apimachinery.resources import DEPLOYMENTS, PODS, REPLICASETS, Obj
+from moorage.apimachinery.selectors import label_selector_of
+from moorage.clock import Clock
+from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.deployment.plan import (
+    Action,
+    CreateSet,
+    DeleteSet,
+    Observed,
+    SetRevision,
+    UpdateSet,
+    WriteStatus,
+    plan,
+)
+from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.loop import ControlLoop
+from moorage.localcluster.controllers.ownership import adoption, claims, release
+from moorage.localcluster.controllers.pods import is_finished
+from moorage.localcluster.controllers.replicaset.controller import index_orphans
+from moorage.localcluster.informers import InformerSet
+
+
+class DeploymentController:
+    """Keys are Deployments."""
+
+    def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
+        self._api = api
+        self._events = events
+        self._clock = clock
+        self._deployments = informers.of(DEPLOYMENTS)
+        self._sets = informers.of(REPLICASETS, controller=index_by_controller, orphans=index_orphans)
+        self._pods = informers.of(PODS, controller=index_by_controller)
+        self._writer = Writer(api, events, clock)
+        self.loop: ControlLoop[Key] = ControlLoop("deployment", self.reconcile)
+        self._deployments.on_change(self._deployment_changed)
+        self._sets.on_change(self._set_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def _deployment_changed(self, before: Obj | None, after: Obj | None) -> None:
+        obj = after or before
+        if obj is not None:
+            self.loop.queue.add(key_of(obj))
+
+    def _set_changed(self, before: Obj | None, after: Obj | None) -> None:
+        for one in (before, after):
+            if one is None:
+                continue
+            ref, namespace = controller_ref(one), one["metadata"].get("namespace") or ""
+            if ref is not None:
+                if ref.get("kind") == "Deployment":
+                    self.loop.queue.add(Key(namespace, ref["name"]))
+            elif one is after:
+                self._offer(one, namespace)
+
+    def _offer(self, one: Obj, namespace: str) -> None:
+        for deployment in self._deployments.all():
+            selector = deployment["spec"].get("selector")
+            if deployment["metadata"].get("namespace") != namespace or not selector:
+                continue
+            if label_selector_of(selector).matches(labels_of(one)):
+                self.loop.queue.add(key_of(deployment))
+
+    def _pod_changed(self, _before: Obj | None, after: Obj | None) -> None:
+        """A pod that is gone may be what a Recreate waits for; a pod that ended, too."""
+        for pod in (_before, after):
+            ref = controller_ref(pod) if pod is not None else None
+            if pod is None or ref is None or ref.get("kind") != "ReplicaSet":
+                continue
+            if after is not None and not is_finished(after):
+                return
+            namespace = pod["metadata"].get("namespace") or ""
+            one = self._sets.get(ref["name"], namespace)
+            above = controller_ref(one) if one is not None else None
+            if above is not None and above.get("kind") == "Deployment":
+                self.loop.queue.add(Key(namespace, above["name"]))
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one Deployment a step further in its rollout."""
+        if not self._writer.fresh.is_fresh(key):
+            return timedelta(seconds=1)
+        deployment = self._deployments.get(key.name, key.namespace)
+        if deployment is None:
+            self._writer.fresh.forget(key)
+            return None
+        candidates = self._sets.by_index("controller", deployment["metadata"]["uid"])
+        candidates += self._sets.by_index("orphans", key.namespace)
+        selector = label_selector_of(deployment["spec"].get("selector") or {})
+        sorted_out = claims(deployment, selector, candidates)
+        for one in sorted_out.adopt:
+            await self._writer.patch_child(key, self._sets, one, adoption(deployment, one))
+        for one in sorted_out.release:
+            await self._writer.patch_child(key, self._sets, one, release(deployment, one))
+        if sorted_out.adopt or sorted_out.release:
+            return timedelta(milliseconds=100)  # decide on what comes of it
+        live = {}
+        for one in sorted_out.owned:
+            uid = one["metadata"]["uid"]
+            live[uid] = sum(1 for pod in self._pods.by_index("controller", uid) if not is_finished(pod))
+        decided = plan(
+            Observed(deployment=deployment, sets=sorted_out.owned, now=self._clock.now(), live_pods=live)
+        )
+        for action in decided.actions:
+            deployment = await self._act(key, deployment, action)
+        return decided.look_again_in
+
+    async def _act(self, key: Key, deployment: Obj, action: Action) -> Obj:
+        match action:
+            case CreateSet(made):
+                await self._writer.create_child(key, self._sets, deployment, made)
+                size, name = made["spec"]["replicas"], made["metadata"]["name"]
+                if size:
+                    self._tell(deployment, f"Scaled up replica set {name} from 0 to {size}")
+            case UpdateSet(one, patch, event):
+                if await self._writer.patch_child(key, self._sets, one, patch) and event:
+                    self._tell(deployment, event)
+            case DeleteSet(one):
+                await self._writer.delete_child(key, self._sets, deployment, one)
+            case SetRevision(revision):
+                change = {
+                    "metadata": {
+                        "uid": deployment["metadata"]["uid"],
+                        "annotations": {"deployment.kubernetes.io/revision": revision},
+                    }
+                }
+                new = await self._api.patch(DEPLOYMENTS, key.name, change, key.namespace)
+                self._writer.fresh.wrote(key, self._deployments, new)
+                return new
+            case WriteStatus(status):
+                return await self._writer.write_status(key, self._deployments, deployment, status)
+            case _:
+                assert_never(action)
+        return deployment
+
+    def _tell(self, deployment: Obj, message: str) -> None:
+        self._events.event(deployment, "Normal", "ScalingReplicaSet", message)

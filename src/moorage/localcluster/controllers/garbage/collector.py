@@ -1,0 +1,217 @@
+"""Deletes what its owners left behind. Carries out what `owners.plan` decides.
+
+Every collection is followed, those of custom resources too; a graph of uids tells who depends on whom. That an
+owner is absent is never believed from the caches alone: the API is asked, by name and uid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import Key, is_deleting, key_of
+from moorage.apimachinery.resources import CRDS, EVENTS, Obj, Resource
+from moorage.errors import MethodNotAllowed, NotFound
+from moorage.localcluster.controllers.garbage.owners import (
+    FOREGROUND,
+    Action,
+    Delete,
+    DropOwners,
+    Observed,
+    OrphanDependents,
+    Owner,
+    RemoveFinalizer,
+    Unblock,
+    Visit,
+    plan,
+)
+from moorage.localcluster.controllers.known import Catalogue, resource_of_crd
+from moorage.localcluster.controllers.loop import ControlLoop
+from moorage.localcluster.informers import InformerSet
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object of any kind."""
+
+    resource: Resource
+    key: Key
+
+    def __str__(self) -> str:
+        return f"{self.resource} {self.key}"
+
+
+class GarbageCollector:
+    """Keeps the catalogue of collections, too: custom resources come and go with their definitions."""
+
+    def __init__(self, api: Api, informers: InformerSet, *, catalogue: Catalogue) -> None:
+        self._api = api
+        self._informers = informers
+        self._catalogue = catalogue
+        self._refs: dict[str, Ref] = {}  # by uid
+        self._dependents: dict[str, set[Ref]] = {}  # by owner's uid
+        self._custom: dict[str, Resource] = {}  # by name of the CRD
+        self._dropping: set[asyncio.Task[None]] = set()
+        self.loop: ControlLoop[Ref] = ControlLoop("garbage", self.reconcile, workers=4)
+        for resource in catalogue.all():
+            if resource != EVENTS:
+                self._follow(resource)
+        informers.of(CRDS).on_change(self._definition_changed)
+
+    def _follow(self, resource: Resource) -> None:
+        def changed(before: Obj | None, after: Obj | None) -> None:
+            self._changed(resource, before, after)
+
+        self._informers.of(resource).on_change(changed)
+
+    def _definition_changed(self, before: Obj | None, after: Obj | None) -> None:
+        crd = after or before
+        if crd is None:
+            return
+        name = crd["metadata"]["name"]
+        known = self._custom.get(name)
+        now = resource_of_crd(after) if after is not None else None
+        if known == now:
+            return
+        if known is not None:
+            del self._custom[name]
+            self._catalogue.remove(known)
+            task = asyncio.get_running_loop().create_task(self._informers.drop(known))
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
+        if now is not None:
+            self._custom[name] = now
+            self._catalogue.add(now)
+            self._follow(now)
+
+    def _changed(self, resource: Resource, before: Obj | None, after: Obj | None) -> None:
+        obj = after or before
+        if obj is None:
+            return
+        ref = Ref(resource, key_of(obj))
+        if before is not None:
+            uid = before["metadata"].get("uid") or ""
+            if after is None or after["metadata"].get("uid") != uid:
+                self._refs.pop(uid, None)
+                for dependent in self._dependents.get(uid, ()):
+                    self.loop.queue.add(dependent)
+            for owner in _owners(before) - (_owners(after) if after is not None else set()):
+                self._unlink(owner, ref)
+        if after is not None:
+            meta = after["metadata"]
+            uid = meta.get("uid") or ""
+            self._refs[uid] = ref
+            for owner in _owners(after):
+                self._dependents.setdefault(owner, set()).add(ref)
+            if is_deleting(after) and meta.get("finalizers"):
+                self.loop.queue.add(ref)
+                if FOREGROUND in meta["finalizers"]:
+                    for dependent in self._dependents.get(uid, ()):
+                        self.loop.queue.add(dependent)
+        self._wake(ref, before, after)
+
+    def _wake(self, ref: Ref, before: Obj | None, after: Obj | None) -> None:
+        if after is not None and (before is None or _owners(before) != _owners(after)) and _owners(after):
+            self.loop.queue.add(ref)
+        for obj in (before, after):
+            for owner in _owners(obj) if obj is not None else ():
+                above = self._refs.get(owner)
+                parent = self._read(above) if above is not None else None
+                if above is not None and parent is not None and is_deleting(parent):
+                    self.loop.queue.add(above)
+
+    def _unlink(self, owner: str, ref: Ref) -> None:
+        found = self._dependents.get(owner)
+        if found is not None:
+            found.discard(ref)
+            if not found:
+                del self._dependents[owner]
+
+    def _read(self, ref: Ref) -> Obj | None:
+        informer = self._informers.known().get(ref.resource)
+        return informer.get(ref.key.name, ref.key.namespace) if informer is not None else None
+
+    async def reconcile(self, ref: Ref) -> timedelta | None:
+        obj = self._read(ref)
+        if obj is None:
+            return None
+        refs = obj["metadata"].get("ownerReferences") or ()
+        owners = {} if is_deleting(obj) else {one["uid"]: await self._state(obj, one) for one in refs}
+        found = [self._read(one) for one in self._dependents.get(obj["metadata"]["uid"], ())]
+        dependents = [one for one in found if one is not None]
+        for action in plan(Observed(obj=obj, owners=owners, dependents=dependents)):
+            await self._act(ref, obj, action)
+        return None
+
+    async def _state(self, obj: Obj, ref: Obj) -> Owner:
+        known = self._refs.get(ref["uid"])
+        owner = self._read(known) if known is not None else None
+        if owner is None:
+            resource = self._catalogue.of(ref["apiVersion"], ref["kind"])
+            if resource is None:
+                return Owner.SOLID  # a kind nobody serves here: not ours to judge
+            namespace = obj["metadata"].get("namespace") if resource.namespaced else None
+            if resource.namespaced and not namespace:
+                return Owner.SOLID  # a cluster-scoped object cannot be owned by a namespaced one
+            try:
+                owner = await self._api.get(resource, ref["name"], namespace)
+            except NotFound:
+                return Owner.ABSENT
+            if owner["metadata"]["uid"] != ref["uid"]:
+                return Owner.ABSENT
+        if is_deleting(owner) and FOREGROUND in (owner["metadata"].get("finalizers") or ()):
+            return Owner.WAITING
+        return Owner.SOLID
+
+    async def _act(self, ref: Ref, obj: Obj, action: Action) -> None:
+        meta = obj["metadata"]
+        namespace = meta.get("namespace")
+        match action:
+            case Delete(propagation):
+                # asked anew: it may have got another owner since
+                with contextlib.suppress(NotFound):
+                    now = await self._api.get(ref.resource, meta["name"], namespace)
+                    if now["metadata"]["uid"] != meta["uid"] or _owners(now) - _owners(obj):
+                        self.loop.queue.add_after(ref, 0.2)
+                        return
+                    await self._api.delete(
+                        ref.resource, meta["name"], namespace, uid=meta["uid"], propagation=propagation
+                    )
+            case DropOwners(uids):
+                left = [one for one in meta["ownerReferences"] if one["uid"] not in uids]
+                await self._patch(ref.resource, obj, {"ownerReferences": left or None})
+            case Unblock():
+                open_ = [{**one, "blockOwnerDeletion": False} for one in meta["ownerReferences"]]
+                await self._patch(ref.resource, obj, {"ownerReferences": open_})
+            case OrphanDependents(dependents):
+                for one in dependents:
+                    where = self._refs.get(one["metadata"]["uid"])
+                    if where is None:
+                        continue
+                    left = [owner for owner in one["metadata"]["ownerReferences"] if owner["uid"] != meta["uid"]]
+                    await self._patch(where.resource, one, {"ownerReferences": left or None})
+            case Visit(dependents):
+                for one in dependents:
+                    below = self._refs.get(one["metadata"]["uid"])
+                    if below is not None:
+                        self.loop.queue.add(below)
+            case RemoveFinalizer(finalizer):
+                left_over = [one for one in meta.get("finalizers") or () if one != finalizer]
+                await self._patch(ref.resource, obj, {"finalizers": left_over or None})
+            case _:
+                assert_never(action)
+
+    async def _patch(self, resource: Resource, obj: Obj, change: Obj) -> None:
+        """Change metadata of exactly this version; Conflict makes the loop look again."""
+        meta = obj["metadata"]
+        patch = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **change}}
+        with contextlib.suppress(NotFound, MethodNotAllowed):
+            await self._api.patch(resource, meta["name"], patch, meta.get("namespace"))
+
+
+def _owners(obj: Obj) -> set[str]:
+    return {ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()}

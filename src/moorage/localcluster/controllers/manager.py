@@ -1,0 +1,103 @@
+"""Runs every controller of the local cluster, over one set of caches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import Resource
+from moorage.clock import SYSTEM, Clock
+from moorage.localcluster.controllers.deployment.controller import DeploymentController
+from moorage.localcluster.controllers.disruption import DisruptionController
+from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.garbage.collector import GarbageCollector
+from moorage.localcluster.controllers.garbage.leftovers import FINISHED_MAX, LeftoverSweeper
+from moorage.localcluster.controllers.garbage.namespaces import NamespaceController, NamespaceFurnisher
+from moorage.localcluster.controllers.job.controller import JobController
+from moorage.localcluster.controllers.known import KNOWN, Catalogue
+from moorage.localcluster.controllers.nodes.controller import NodeController
+from moorage.localcluster.controllers.replicaset.controller import ReplicaSetController
+from moorage.localcluster.controllers.volumes.controller import VolumeController
+from moorage.localcluster.informers import InformerSet
+
+EVENTS_WAIT_SECONDS = 2.0  # for events not yet written when the manager stops
+
+
+class ControllerManager:
+    """What `kube-controller-manager` is on a real cluster.
+
+    `volumes_folder` holds the folders of persistent volumes. `node_grace_seconds`: silence after which a node is
+    Unknown. `gone_node_grace_seconds`: how long the pods of a node that was deleted are left alone.
+    `resources`: the collections the API serves besides custom ones, for garbage collection and the emptying of
+    namespaces. `informers`: caches to share; they are run by this manager.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        volumes_folder: Path,
+        clock: Clock = SYSTEM,
+        ca_pem: str | bytes | None = None,
+        node_grace_seconds: float = 40,
+        gone_node_grace_seconds: float = 40,
+        sweep_seconds: float = 20,
+        finished_pods_max: int = FINISHED_MAX,
+        informers: InformerSet | None = None,
+        resources: Iterable[Resource] = KNOWN,
+    ) -> None:
+        self.informers = informers or InformerSet(api)
+        self.ready = asyncio.Event()
+        """Set once every cache was filled and the controllers work."""
+        self._events = EventRecorder(api, "kube-controller-manager", clock)
+        shared = (api, self.informers, self._events, clock)
+        catalogue = Catalogue(resources)
+        self._jobs = JobController(*shared)
+        self._sets = ReplicaSetController(*shared)
+        self._deployments = DeploymentController(*shared)
+        self._volumes = VolumeController(*shared, volumes_folder=volumes_folder.absolute())
+        self._nodes = NodeController(*shared, grace=timedelta(seconds=node_grace_seconds))
+        self._disruption = DisruptionController(*shared)
+        self._leftovers = LeftoverSweeper(
+            *shared,
+            interval=timedelta(seconds=sweep_seconds),
+            quarantine=timedelta(seconds=gone_node_grace_seconds),
+            finished_max=finished_pods_max,
+        )
+        self._namespaces = NamespaceController(api, self.informers, catalogue=catalogue)
+        pem = ca_pem.decode() if isinstance(ca_pem, bytes) else ca_pem
+        self._furnisher = NamespaceFurnisher(api, self.informers, ca_pem=pem)
+        self._garbage = GarbageCollector(api, self.informers, catalogue=catalogue)
+
+    async def run(self) -> None:
+        """Run all controllers until cancelled; events not yet written are written first."""
+        loops = (
+            self._furnisher.loop,
+            self._volumes.claims,
+            self._volumes.volumes,
+            self._jobs.loop,
+            self._sets.loop,
+            self._deployments.loop,
+            self._nodes.nodes,
+            self._nodes.evictions,
+            self._disruption.loop,
+            self._namespaces.loop,
+            self._garbage.loop,
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.informers.run(), name="informers")
+                await self.informers.synced()
+                await self._volumes.sweep()
+                for loop in loops:
+                    group.create_task(loop.run(), name=loop.name)
+                group.create_task(self._leftovers.run(), name="leftovers")
+                self.ready.set()
+        finally:
+            self.ready.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._events.close(), EVENTS_WAIT_SECONDS)

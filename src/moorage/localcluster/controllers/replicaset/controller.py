@@ -1,0 +1,93 @@
+"""Carries out what `plan` decides for each ReplicaSet."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import index_by_controller
+from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
+from moorage.apimachinery.resources import PODS, REPLICASETS, Obj
+from moorage.apimachinery.selectors import label_selector_of
+from moorage.clock import Clock
+from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.loop import ControlLoop
+from moorage.localcluster.controllers.ownership import adoption, claims, release
+from moorage.localcluster.controllers.pods import is_finished
+from moorage.localcluster.controllers.replicaset.plan import CreatePod, DeletePod, Observed, WriteStatus, plan
+from moorage.localcluster.informers import InformerSet
+
+
+def index_orphans(obj: Obj) -> tuple[str, ...]:
+    """Objects without a controller, by namespace."""
+    return () if controller_ref(obj) is not None else (obj["metadata"].get("namespace") or "",)
+
+
+class ReplicaSetController:
+    """Keys are ReplicaSets."""
+
+    def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
+        self._sets = informers.of(REPLICASETS)
+        self._pods = informers.of(PODS, controller=index_by_controller, orphans=index_orphans)
+        self._writer = Writer(api, events, clock)
+        self._clock = clock
+        self.loop: ControlLoop[Key] = ControlLoop("replicaset", self.reconcile, workers=4)
+        self._sets.on_change(self._set_changed)
+        self._pods.on_change(self._pod_changed)
+
+    def _set_changed(self, before: Obj | None, after: Obj | None) -> None:
+        obj = after or before
+        if obj is not None:
+            self.loop.queue.add(key_of(obj))
+
+    def _pod_changed(self, before: Obj | None, after: Obj | None) -> None:
+        for pod in (before, after):
+            if pod is None:
+                continue
+            namespace = pod["metadata"].get("namespace") or ""
+            ref = controller_ref(pod)
+            if ref is not None:
+                if ref.get("kind") == "ReplicaSet":
+                    self.loop.queue.add(Key(namespace, ref["name"]))
+            elif pod is after and labels_of(pod):
+                self._offer(pod, namespace)
+
+    def _offer(self, pod: Obj, namespace: str) -> None:
+        """An orphan that a ReplicaSet may adopt."""
+        for one in self._sets.all():
+            selector = one["spec"].get("selector")
+            if one["metadata"].get("namespace") != namespace or not selector:
+                continue
+            if label_selector_of(selector).matches(labels_of(pod)):
+                self.loop.queue.add(key_of(one))
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one ReplicaSet a step closer to its spec."""
+        if not self._writer.fresh.is_fresh(key):
+            return timedelta(seconds=1)
+        owner = self._sets.get(key.name, key.namespace)
+        if owner is None:
+            self._writer.fresh.forget(key)
+            return None
+        candidates = self._pods.by_index("controller", owner["metadata"]["uid"])
+        candidates += [pod for pod in self._pods.by_index("orphans", key.namespace) if not is_finished(pod)]
+        sorted_out = claims(owner, label_selector_of(owner["spec"].get("selector") or {}), candidates)
+        for pod in sorted_out.adopt:
+            await self._writer.patch_child(key, self._pods, pod, adoption(owner, pod))
+        for pod in sorted_out.release:
+            await self._writer.patch_child(key, self._pods, pod, release(owner, pod))
+        pods = (*sorted_out.owned, *sorted_out.adopt)
+        decided = plan(Observed(set=owner, pods=pods, now=self._clock.now()))
+        for action in decided.actions:
+            match action:
+                case CreatePod(pod):
+                    await self._writer.create_child(key, self._pods, owner, pod)
+                case DeletePod(pod):
+                    await self._writer.delete_child(key, self._pods, owner, pod)
+                case WriteStatus(status):
+                    await self._writer.write_status(key, self._sets, owner, status)
+                case _:
+                    assert_never(action)
+        return decided.look_again_in
