@@ -1,0 +1,181 @@
+"""Who asks, and may they: bearer tokens, service account tokens, impersonation, authorisation."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from moorage.errors import Forbidden
+
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+UNAUTHENTICATED = "system:unauthenticated"
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Who made a request, as every later step sees it."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_obj(self) -> dict[str, Any]:
+        """As `userInfo` of reviews."""
+        out: dict[str, Any] = {"username": self.name, "groups": list(self.groups)}
+        if self.uid:
+            out["uid"] = self.uid
+        if self.extra:
+            out["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return out
+
+
+ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
+
+
+def service_user(name: str) -> User:
+    """One of the local cluster's own parts: may do everything."""
+    return User(name=name, groups=(MASTERS, AUTHENTICATED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """What is asked for. A request for a path that is no resource has only `verb` and `path`."""
+
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    allowed: bool
+    reason: str = ""
+
+
+class Authorizer(Protocol):
+    def authorize(self, user: User, asked: Attributes) -> Decision: ...
+
+
+class AllowAuthenticated:
+    """The first cut: whoever is authenticated may do everything. RBAC objects are stored, not read."""
+
+    def authorize(self, user: User, asked: Attributes) -> Decision:
+        if UNAUTHENTICATED in user.groups:
+            open_paths = ("/healthz", "/livez", "/readyz", "/version")
+            return Decision(asked.path.startswith(open_paths))
+        return Decision(True)
+
+
+def refuse(user: User, asked: Attributes, reason: str = "") -> Forbidden:
+    """The 403, in the real server's words."""
+    if asked.path:
+        message = f'forbidden: User "{user.name}" cannot {asked.verb} path "{asked.path}"'
+        return Forbidden(message, details={})
+    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
+    qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    named = f' "{asked.name}"' if asked.name else ""
+    message = (
+        f'{qualified}{named} is forbidden: User "{user.name}" cannot {asked.verb} resource "{resource}"'
+        f' in API group "{asked.group}"{where}'
+    )
+    if reason:
+        message += f": {reason}"
+    return Forbidden(message, details={"name": asked.name, "group": asked.group, "kind": asked.resource})
+
+
+class Tokens:
+    """Bearer tokens: a fixed table, and JSON web tokens for service accounts that are signed here (HS256).
+
+    The lookup takes the same time whether or not a prefix of the token is known: the table is by hash.
+    """
+
+    def __init__(self, table: Mapping[str, Mapping[str, Any]], signing_key: bytes) -> None:
+        """`table`: token → {"user": name, "groups": [...], "uid": …}."""
+        self._table = {
+            hashlib.sha256(token.encode()).digest(): User(
+                name=str(entry["user"]),
+                groups=_groups(entry.get("groups") or ()),
+                uid=str(entry.get("uid") or ""),
+            )
+            for token, entry in table.items()
+        }
+        self._key = signing_key
+
+    def fixed(self, token: str) -> User | None:
+        return self._table.get(hashlib.sha256(token.encode()).digest())
+
+    def sign(self, claims: Mapping[str, Any]) -> str:
+        head = _b64(msgspec.json.encode({"alg": "HS256", "typ": "JWT"}))
+        body = _b64(msgspec.json.encode(claims))
+        return f"{head}.{body}.{_b64(self._mac(f'{head}.{body}'))}"
+
+    def claims(self, token: str) -> dict[str, Any] | None:
+        """The claims of a token signed here; None for any other text. Expiry is not looked at."""
+        parts = token.split(".")
+        if len(parts) != 3:
+            return None
+        try:
+            signature = _unb64(parts[2])
+            if not hmac.compare_digest(signature, self._mac(f"{parts[0]}.{parts[1]}")):
+                return None
+            head = msgspec.json.decode(_unb64(parts[0]))
+            claims = msgspec.json.decode(_unb64(parts[1]))
+        except (binascii.Error, ValueError, msgspec.DecodeError):
+            return None
+        if not isinstance(head, dict) or head.get("alg") != "HS256" or not isinstance(claims, dict):
+            return None
+        return claims
+
+    def _mac(self, text: str) -> bytes:
+        return hmac.new(self._key, text.encode(), hashlib.sha256).digest()
+
+
+def service_account_user(namespace: str, name: str, uid: str, extra: Mapping[str, tuple[str, ...]]) -> User:
+    return User(
+        name=f"system:serviceaccount:{namespace}:{name}",
+        groups=("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED),
+        uid=uid,
+        extra=extra,
+    )
+
+
+def impersonate(user: User, name: str, groups: tuple[str, ...], extra: Mapping[str, tuple[str, ...]]) -> User:
+    """The user that a member of system:masters acts as. Raises Forbidden for everybody else."""
+    if MASTERS not in user.groups:
+        raise refuse(user, Attributes(verb="impersonate", resource="users", name=name))
+    if name.startswith("system:serviceaccount:") and not groups:
+        parts = name.split(":")
+        if len(parts) == 4:
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{parts[2]}")
+    if name == ANONYMOUS.name:
+        return User(name=name, groups=(*groups, UNAUTHENTICATED), extra=extra)
+    return User(name=name, groups=_groups(groups), extra=extra)
+
+
+def _groups(groups: Any) -> tuple[str, ...]:
+    found = tuple(str(one) for one in groups)
+    return found if AUTHENTICATED in found else (*found, AUTHENTICATED)
+
+
+def _b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _unb64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

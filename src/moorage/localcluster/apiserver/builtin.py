@@ -1,0 +1,74 @@
+"""The built-in kinds: `builtin.json` together with the rules of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.errors import BadRequest
+from moorage.localcluster.apiserver import schema
+from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds import DEFAULT_RULES, Column, Decoded, Kind, Subresource
+from moorage.localcluster.apiserver.rules import RULES
+
+SHARED_STORAGE = {("events.k8s.io", "events"): "core/events/"}
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinCodec:
+    """Reads by the Go type of that name."""
+
+    type_name: str
+    resource: Resource
+
+    @property
+    def patch_type(self) -> str | None:
+        return self.type_name
+
+    def decode(self, obj: Obj) -> Decoded:
+        reading = schema.Reading()
+        try:
+            read = schema.read(self.type_name, obj, reading)
+        except schema.WrongType as error:
+            kind, version = self.resource.kind, self.resource.version
+            raise BadRequest(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from None
+        errors = FieldErrors()
+        for path, value, allowed in reading.unsupported:
+            if not path.startswith("status"):
+                errors.unsupported(path, value, allowed)
+        return Decoded(read, reading.unknown, errors)
+
+
+def builtin_kinds() -> list[Kind]:
+    """All built-in kinds."""
+    return [_kind(entry) for entry in schema.builtin()["resources"]]
+
+
+def _kind(entry: Obj) -> Kind:
+    resource = Resource(entry["group"], entry["version"], entry["plural"], entry["kind"], entry["namespaced"])
+    prefix = SHARED_STORAGE.get(
+        (resource.group, resource.plural), f"{resource.group or 'core'}/{resource.plural}/"
+    )
+    return Kind(
+        resource=resource,
+        singular=entry["singular"],
+        list_kind=f"{resource.kind}List",
+        verbs=tuple(entry["verbs"]),
+        codec=BuiltinCodec(entry["type"], resource),
+        rules=RULES.get((resource.group, resource.plural), DEFAULT_RULES),
+        short_names=tuple(entry.get("shortNames", ())),
+        categories=tuple(entry.get("categories", ())),
+        subresources={
+            name: Subresource(
+                name=name,
+                kind=one["kind"],
+                verbs=tuple(one["verbs"]),
+                group=one.get("group"),
+                version=one.get("version"),
+                type_name=one.get("type"),
+            )
+            for name, one in (entry.get("subresources") or {}).items()
+        },
+        columns=tuple(Column(**column) for column in entry.get("columns", ())),
+        prefix=prefix,
+    )

@@ -1,0 +1,149 @@
+"""The API for the local cluster's own parts: the same pipeline, without HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.errors import NotFound
+from moorage.localcluster.apiserver.auth import User, service_user
+from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, ListOptions
+
+if TYPE_CHECKING:
+    from moorage.localcluster.apiserver.server import ApiServer
+
+
+class InProcessClient:
+    """Implements `moorage.apimachinery.api.Api` on a server of the same event loop.
+
+    Objects of `list` and `watch` are the server's own copies, shared with everybody: never change one.
+    """
+
+    def __init__(self, server: ApiServer, user: str | User = "system:masters-client") -> None:
+        """`user`: a name, which may do everything, or a `User`, which may do what the server lets it."""
+        self._server = server
+        self._user = service_user(user) if isinstance(user, str) else user
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        return await self._server.pipeline.get(self._call(), self._kind(resource), name, namespace)
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int | None = None,
+        cont: str | None = None,
+    ) -> ObjList:
+        listed = await self._server.pipeline.list(
+            self._call(),
+            self._kind(resource),
+            namespace,
+            ListOptions(label_selector=label_selector, field_selector=field_selector, limit=limit, cont=cont),
+        )
+        return ObjList(listed.items, listed.resource_version, listed.cont)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AsyncIterator[WatchEvent]:
+        events = self._server.pipeline.watch(
+            self._call(),
+            self._kind(resource),
+            namespace,
+            resource_version=resource_version,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            bookmarks=True,
+        )
+        try:
+            async for event in events:
+                yield WatchEvent(event.type, event.obj)
+        finally:
+            await events.aclose()
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        return await self._server.pipeline.create(
+            self._call(dry_run=dry_run), self._kind(resource), _copy(obj), namespace
+        )
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
+        meta = obj["metadata"]
+        return await self._server.update(
+            self._call(), self._kind(resource), _copy(obj), meta["name"], meta.get("namespace"), subresource
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Obj:
+        return await self._server.patch(
+            self._call(field_manager=field_manager or ""),
+            self._kind(resource),
+            name,
+            namespace,
+            _copy(patch),
+            patch_kind=kind,
+            subresource=subresource,
+            force=force,
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_period_seconds: int | None = None,
+        uid: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> None:
+        await self._server.pipeline.delete(
+            self._call(),
+            self._kind(resource),
+            name,
+            namespace,
+            DeleteOptions(grace_period_seconds=grace_period_seconds, uid=uid, propagation=propagation),
+        )
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
+    ) -> Obj:
+        return await self._server.create_subresource(
+            self._call(), self._kind(resource), name, namespace, subresource, _copy(body)
+        )
+
+    def _kind(self, resource: Resource) -> Kind:
+        kind = self._server.kinds.of(resource)
+        if kind is None:
+            raise NotFound("the server could not find the requested resource", details={"kind": resource.plural})
+        return kind
+
+    def _call(self, *, dry_run: bool = False, field_manager: str = "") -> Call:
+        return Call(user=self._user, dry_run=dry_run, field_manager=field_manager)
+
+
+def _copy(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))

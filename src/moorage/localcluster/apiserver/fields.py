@@ -1,0 +1,98 @@
+"""Errors of fields, gathered and worded as the real server words them.
+
+https://pkg.go.dev/k8s.io/apimachinery/pkg/util/validation/field
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.apimachinery.resources import Resource
+from moorage.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing wrong with one field. `reason` is a CauseType of metav1, `message` has no path in it."""
+
+    reason: str
+    path: str
+    message: str
+
+    def to_obj(self) -> dict[str, str]:
+        return {"reason": self.reason, "message": self.message, "field": self.path}
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class FieldErrors:
+    """All that is wrong with one object."""
+
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.causes)
+
+    def required(self, path: str, detail: str = "") -> None:
+        self._add("FieldValueRequired", path, "Required value", detail)
+
+    def invalid(self, path: str, value: Any, detail: str) -> None:
+        self._add("FieldValueInvalid", path, f"Invalid value: {shown(value)}", detail)
+
+    def unsupported(self, path: str, value: Any, supported: Iterable[str]) -> None:
+        allowed = ", ".join(json.dumps(one) for one in supported)
+        self._add(
+            "FieldValueNotSupported", path, f"Unsupported value: {shown(value)}", f"supported values: {allowed}"
+        )
+
+    def duplicate(self, path: str, value: Any) -> None:
+        self._add("FieldValueDuplicate", path, f"Duplicate value: {shown(value)}", "")
+
+    def forbidden(self, path: str, detail: str) -> None:
+        self._add("FieldValueForbidden", path, "Forbidden", detail)
+
+    def not_found(self, path: str, value: Any) -> None:
+        self._add("FieldValueNotFound", path, f"Not found: {shown(value)}", "")
+
+    def too_long(self, path: str, most: int) -> None:
+        self._add("FieldValueTooLong", path, "Too long", f"may not be more than {most} bytes")
+
+    def type_invalid(self, path: str, value: Any, detail: str) -> None:
+        self._add("FieldValueTypeInvalid", path, f"Invalid value: {shown(value)}", detail)
+
+    def raise_if_any(self, resource: Resource, name: str) -> None:
+        """Raise Invalid with every cause."""
+        if self.causes:
+            raise invalid(resource, name, self.causes)
+
+    def _add(self, reason: str, path: str, message: str, detail: str) -> None:
+        self.causes.append(Cause(reason, path, f"{message}: {detail}" if detail else message))
+
+
+def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
+    """The 422 for an object; `name` may be empty (generateName)."""
+    said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(one) for one in causes) + "]"
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return Invalid(
+        f"{kind} {json.dumps(name)} is invalid: {said}",
+        details={
+            "name": name,
+            "group": resource.group,
+            "kind": resource.kind,
+            "causes": [one.to_obj() for one in causes],
+        },
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as the real server prints it: strings quoted, numbers bare, the rest as JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    return json.dumps(value, ensure_ascii=False)
