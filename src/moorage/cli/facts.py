@@ -39,13 +39,15 @@ class Seen:
 async def read_cluster(session: Session, request: RunRequest) -> Seen:
     """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
     api, namespace = session.api, request.namespace
-    nodes, pods, jobs, claims, classes, tenants, url = await asyncio.gather(
-        _or_none(api.list(NODES)),
-        _or_none(api.list(PODS)),
+    (nodes, pods, claims, classes, tenants), jobs, url = await asyncio.gather(
+        asyncio.gather(
+            _or_none(api.list(NODES)),
+            _or_none(api.list(PODS)),
+            _or_none(api.list(PVCS, namespace)),
+            _or_none(api.list(PRIORITYCLASSES)),
+            _or_none(api.list(TENANTS)),
+        ),
         api.list(JOBS, namespace),
-        _or_none(api.list(PVCS, namespace)),
-        _or_none(api.list(PRIORITYCLASSES)) if request.priority_class else _none(),
-        _or_none(api.list(TENANTS)),
         server_url(api),
     )
     node_objs = nodes.items if nodes is not None else []
@@ -106,10 +108,6 @@ async def _or_none(read: Awaitable[T]) -> T | None:
         return await read
     except (Forbidden, NotFound):
         return None
-
-
-async def _none() -> None:
-    return None
 
 
 def _runtime(node: Obj) -> str:

@@ -85,9 +85,7 @@ def show(target: Target, name: str, output: str) -> int:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "--delete", is_flag=True, help="Also remove the runs, their pods and logs; the names are free again."
-)
+@click.option("--delete", is_flag=True, help="Also remove the runs with pods and logs; the names are free again.")
 @target_options
 def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
     """Stop runs: their pods get their grace period, and no attempt follows. Checkpoints are kept."""

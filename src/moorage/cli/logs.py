@@ -7,7 +7,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime, timedelta
 
 import click
@@ -218,14 +218,15 @@ class LogView:
 
     def _say_waiting(self, run: RunView) -> None:
         """Tell once, while nothing is printed, what the run waits for."""
-        said = (
-            f"{run.state}: {run.reason}" if run.state in (State.WAITING, State.RESTARTING) and run.reason else ""
-        )
-        if run.reason in ("Unschedulable",):
+        if run.state not in (State.WAITING, State.RESTARTING):
+            return
+        if run.reason == "Unschedulable":
             said = f"waiting for a place; moor explain {run.name} says why"
-        elif run.reason in ("ContainerCreating", "PodInitializing"):
-            said = ""
-        if said and said != self._said:
+        elif run.reason in ("", "ContainerCreating", "PodInitializing"):
+            return
+        else:
+            said = f"{run.state}: {run.reason}"
+        if said != self._said:
             console.say(said)
             self._said = said
 
@@ -285,10 +286,10 @@ class LogView:
         click.echo(f"{head} ".encode() + line)
 
 
-async def _lines(source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _lines(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Lines without their ends, from pieces that end anywhere."""
     rest = b""
-    async with contextlib.aclosing(source) as chunks:
+    async with contextlib.aclosing(source) as chunks:  # type: ignore[type-var]
         async for chunk in chunks:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:

@@ -6,18 +6,18 @@ import asyncio
 import functools
 import getpass
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import CONFIGMAPS, Obj, Resource
+from moorage.apimachinery.resources import CONFIGMAPS, Resource
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, MoorageError, NotReady
+from moorage.errors import ApiError, MoorageError, NotReady, api_error
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ SELF_SUBJECT_REVIEWS = Resource(
 )
 SERVER_SECONDS = 10.0  # patience with Moorage's own server
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -56,7 +55,7 @@ class ClusterApi(Api, Protocol):
         tail_lines: int | None = None,
         since_seconds: int | None = None,
         timestamps: bool = False,
-    ) -> AsyncGenerator[bytes]: ...
+    ) -> AsyncIterator[bytes]: ...
 
 
 class Server(Protocol):
@@ -92,7 +91,7 @@ class Session:
 Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
 
 
-def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[P, R]:
+def target_options(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
 
     @click.option("-n", "--namespace", default=None, help="Namespace (default: the context's).")
@@ -121,7 +120,7 @@ def target_options(command: Callable[Concatenate[Target, P], R]) -> Callable[P, 
         **kwargs: Any,
     ) -> R:
         target = Target(context=context, kubeconfig=kubeconfig, namespace=namespace, as_user=as_user, data=data)
-        return command(target, *args, **kwargs)  # type: ignore[arg-type]
+        return command(target, *args, **kwargs)
 
     return with_target
 
@@ -202,7 +201,7 @@ class HttpServer:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         import aiohttp
 
-        from moorage.errors import ServerError, api_error
+        from moorage.errors import ServerError
 
         if self._url is None:
             self._url = (await server_url(self._api)).rstrip("/")
@@ -222,7 +221,7 @@ class HttpServer:
             ):
                 body = await answer.json(content_type=None) if answer.status != 204 else None
                 if answer.status >= 400:
-                    raise api_error(answer.status, _status_of(body))
+                    raise _refusal(answer.status, body)
                 return body
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise ServerError(
@@ -230,12 +229,12 @@ class HttpServer:
             ) from error
 
 
-def _status_of(body: Any) -> Obj | None:
-    """Our server's error shape `{"error": {"code", "message"}}` (or a metav1.Status) as a Status."""
-    if not isinstance(body, dict):
-        return None
-    found = body.get("error")
-    return found if isinstance(found, dict) else body
+def _refusal(status: int, body: Any) -> ApiError:
+    """The error for an answer in our server's shape, `{code, message, hint?}`."""
+    told = body if isinstance(body, dict) else {}
+    error = api_error(status, {"message": str(told.get("message") or f"Moorage's server answered HTTP {status}")})
+    error.hint = str(told["hint"]) if told.get("hint") else None
+    return error
 
 
 def _login() -> str:

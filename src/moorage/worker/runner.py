@@ -99,7 +99,7 @@ class Reporter:
             return False
         if monotonic < self.not_before and not last:
             return False
-        body = {"newest": None if newest is None else rfc3339(newest), "checkedAt": rfc3339(now)}
+        body = {"newest": None if newest is None else rfc3339(newest), "checked": rfc3339(now)}
         try:
             self.post(body, timeout)
         except Exception:  # whatever is wrong with the way to the server, the command goes on

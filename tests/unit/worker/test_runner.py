@@ -147,7 +147,7 @@ def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(
     assert done.returncode == 0, done.stderr
     [(path, token, body)] = server.seen
     assert (path, token, body["newest"]) == ("/report", "Bearer secret", "2020-02-02T10:00:00Z")
-    assert body["checkedAt"] > body["newest"]
+    assert body["checked"] > body["newest"]
 
 
 def test_a_server_that_is_away_changes_nothing_for_the_command(tmp_path):

@@ -1,0 +1,57 @@
+"""`moor completion`: scripts for bash, zsh and fish, and the answers they ask for."""
+
+from __future__ import annotations
+
+import os
+
+import click
+from click.shell_completion import get_completion_class
+
+from moorage.cli.main import COMMANDS, load
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_MOOR_COMPLETE"
+INSTALL = {
+    "bash": 'eval "$(moor completion bash)"   # in ~/.bashrc',
+    "zsh": 'eval "$(moor completion zsh)"    # in ~/.zshrc',
+    "fish": "moor completion fish > ~/.config/fish/completions/moor.fish",
+}
+
+
+@click.command(epilog="Install: " + "; ".join(INSTALL.values()))
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a completion script for your shell."""
+    found = get_completion_class(shell)
+    if found is None:
+        raise click.UsageError(f"no completion for {shell}")
+    click.echo(found(_Moor(name="moor"), {}, "moor", VARIABLE).source())
+
+
+def complete() -> int:
+    """Answer the shell; called when $_MOOR_COMPLETE is set."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(_Moor(name="moor"), {}, "moor", VARIABLE, os.environ[VARIABLE])
+
+
+class _Moor(click.Group):
+    """The table of commands as a click group; a module is imported only when its own options are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return [name for _, name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        row = next((row for row in COMMANDS if row[1] == cmd_name), None)
+        if row is None:
+            return None
+        if ctx.resilient_parsing and not ctx.args and ctx.invoked_subcommand is None and _names_only():
+            return click.Command(cmd_name, short_help=row[3])
+        return load(row[2])
+
+
+def _names_only() -> bool:
+    """Whether the shell still asks for the command's name itself: then no module is imported."""
+    words = os.environ.get("COMP_WORDS", "").split()
+    return int(os.environ.get("COMP_CWORD") or len(words)) <= 1
