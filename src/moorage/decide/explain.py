@@ -182,6 +182,27 @@ def wanted_types(pod: PodInfo) -> tuple[str, ...]:
     return tuple(sorted(named))
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster as `explain_in` reads it, parsed once for many explanations."""
+
+    nodes: tuple[NodeInfo, ...]  # by name
+    pods: tuple[tuple[PodInfo, Obj], ...]
+    on_node: Mapping[str, Sequence[PodInfo]]
+    used: Mapping[str, Mapping[str, int]]
+
+
+def snapshot(nodes: Iterable[Obj], pods: Iterable[Obj]) -> Snapshot:
+    """Parse all nodes and all pods of a cluster."""
+    infos = sorted((parse_node(obj) for obj in nodes), key=lambda node: node.name)
+    read = tuple((parse_pod(obj), obj) for obj in pods)
+    on_node: dict[str, list[PodInfo]] = {node.name: [] for node in infos}
+    for pod, _ in read:
+        if pod.node in on_node and not pod.finished:
+            on_node[pod.node].append(pod)
+    return Snapshot(tuple(infos), read, on_node, {name: used_on(there) for name, there in on_node.items()})
+
+
 def explain(
     pod: Obj,
     *,
@@ -196,6 +217,18 @@ def explain(
     `pods` are all pods of the cluster (the pod itself may be among them), `claims` the PersistentVolumeClaims
     of its namespace (None: not known, so none is called missing), `events` those of the pod and of its Job.
     """
+    return explain_in(snapshot(nodes, pods), pod, now=now, claims=claims, events=events)
+
+
+def explain_in(
+    seen: Snapshot,
+    pod: Obj,
+    *,
+    now: datetime,
+    claims: Iterable[Obj] | None = None,
+    events: Iterable[Obj] = (),
+) -> Explanation:
+    """As `explain`, on a snapshot that may serve many pods."""
     me = parse_pod(pod)
     base = Explanation(
         namespace=me.namespace,
@@ -211,26 +244,20 @@ def explain(
     )
     if me.finished or me.node:
         return base
-    others = [(parse_pod(obj), obj) for obj in pods if not _same(obj, pod)]
-    infos = sorted((parse_node(obj) for obj in nodes), key=lambda node: node.name)
-    return _explain_waiting(me, pod, base, infos, others, claims, events)
+    return _explain_waiting(me, pod, base, seen, claims, events)
 
 
 def _explain_waiting(
     me: PodInfo,
     obj: Obj,
     base: Explanation,
-    nodes: Sequence[NodeInfo],
-    others: Sequence[tuple[PodInfo, Obj]],
+    seen: Snapshot,
     claims: Iterable[Obj] | None,
     events: Iterable[Obj],
 ) -> Explanation:
-    on_node: dict[str, list[PodInfo]] = {node.name: [] for node in nodes}
-    for other, _ in others:
-        if other.node in on_node and not other.finished:
-            on_node[other.node].append(other)
-    used = {name: used_on(there) for name, there in on_node.items()}
-    verdicts = tuple(_verdict(me, node, on_node[node.name], used[node.name]) for node in nodes)
+    nodes, used = seen.nodes, seen.used
+    others = [one for one in seen.pods if not _same(one[1], obj)]
+    verdicts = tuple(_verdict(me, node, seen.on_node[node.name], used[node.name]) for node in nodes)
     usable = [node for node in nodes if node.ready and _may_use(me, node)]
     missing = () if any(one.fits for one in verdicts) else _missing(me, usable, used, base.gpu_types)
     line = _line(me, others, usable, missing)
@@ -257,7 +284,7 @@ def _explain_waiting(
         state="gated" if me.gates else "fits" if fits else "waiting",
         node=_landing(me, verdicts, nodes, used) if fits else "",
         earliest=None if held else _earliest(me, base.now, usable, others, line, used),
-        smaller=() if found.fits else _smaller(me, nodes, on_node, used),
+        smaller=() if found.fits else _smaller(me, nodes, seen.on_node, used),
     )
 
 
@@ -351,12 +378,12 @@ def _line(
     for other, _ in others:
         if other.node or other.finished or other.deleting or other.gates or not wanted & set(other.requests):
             continue
-        if _turn(other) < _turn(me) and any(_may_use(other, node) for node in usable):
+        if turn(other) < turn(me) and any(_may_use(other, node) for node in usable):
             ahead.append(other)
-    return sorted(ahead, key=_turn)
+    return sorted(ahead, key=turn)
 
 
-def _turn(pod: PodInfo) -> tuple[int, float, str, str]:
+def turn(pod: PodInfo) -> tuple[int, float, str, str]:
     """The order of the scheduler's queue: priority, then age. A pod not yet made comes last of its priority."""
     created = pod.created.timestamp() if pod.created else float("inf")
     return -pod.priority, created, pod.namespace, pod.name

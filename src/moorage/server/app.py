@@ -1,0 +1,53 @@
+"""The ASGI application: routes behind the gate, one error shape on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Mount
+
+from moorage.apimachinery.api import Api
+from moorage.clock import SYSTEM, Clock
+from moorage.server.auth import Auth, Gate
+from moorage.server.cluster import Cluster
+from moorage.server.context import Context
+from moorage.server.pages import Board, page_routes
+from moorage.server.problems import Problem, on_error
+from moorage.server.routes import checkpoint, events, explain, gpus, health, jobs, top
+from moorage.server.static_files import StaticFolder
+
+if TYPE_CHECKING:
+    from moorage.usage.store import UsageStore
+
+
+def create_app(
+    *,
+    api: Api,
+    cluster: Cluster,
+    usage: UsageStore,
+    auth: Auth,
+    clock: Clock = SYSTEM,
+    hosts: Iterable[str] = (),
+) -> Starlette:
+    """Make the server. Somebody else runs `cluster`; `hosts` are names it answers to beside loopback."""
+    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock)
+    board = Board(context)
+    return Starlette(
+        routes=[
+            *gpus.routes(context),
+            *top.routes(context),
+            *jobs.routes(context),
+            *explain.routes(context),
+            *checkpoint.routes(context),
+            *health.routes(context),
+            *events.routes(context, board),
+            *page_routes(board),
+            Mount("/static", StaticFolder()),
+        ],
+        middleware=[Middleware(Gate, auth=auth, hosts=tuple(hosts))],
+        exception_handlers={HTTPException: on_error, Problem: on_error, Exception: on_error},
+    )

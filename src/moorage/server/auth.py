@@ -1,0 +1,232 @@
+"""Who may ask: the page token, a cookie made from it, or a Kubernetes token.
+
+`Gate` stands before every route: it refuses foreign Host headers (DNS rebinding), lets health, metrics and static
+files through, and asks everybody else for a token. It also puts the security headers on every answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import TOKENREVIEWS
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError
+from moorage.server.problems import Problem, answer, problem_of
+
+COOKIE = "moorage_session"
+COOKIE_SECONDS = 30 * 24 * 3600
+REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
+REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
+REVIEWS_KEPT = 1024
+PAGE_USER = "page"
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBE_PATHS = frozenset({"/healthz", "/readyz"})  # asked by kubelets under the pod's address
+OPEN_PREFIX = "/static/"
+OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
+
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+    " font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+SIGN_IN_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Moorage: sign in</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<link rel="stylesheet" href="/static/moorage.css"></head>
+<body class="plain"><main><h1>This page needs its token</h1>
+<p>{message}</p>
+<p>Open the address that <code>moor up</code> or <code>moor status</code> printed.
+It ends in <code>?token=…</code></p>
+<p><a href="/">Try again</a></p></main></body>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks: `PAGE_USER`, or the name the API server gave."""
+
+    name: str
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two secrets are equal, in a time that tells nothing; an empty secret equals none."""
+    return bool(one) and bool(other) and hmac.compare_digest(one.encode(), other.encode())
+
+
+def bearer_of(headers: Mapping[str, str]) -> str:
+    """The bearer token of an Authorization header; empty without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+class Auth:
+    """Knows who a token belongs to. An empty `page_token` lets nobody in by page token or cookie."""
+
+    def __init__(self, api: Api, *, page_token: str, clock: Clock = SYSTEM) -> None:
+        self._api = api
+        self._page_token = page_token
+        self._clock = clock
+        self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
+
+    @property
+    def cookie_value(self) -> str:
+        """What the cookie holds: proof of the page token, and not the token itself."""
+        if not self._page_token:
+            return ""
+        return hmac.new(self._page_token.encode(), b"moorage page session", hashlib.sha256).hexdigest()
+
+    def is_page_token(self, token: str) -> bool:
+        return same(token, self._page_token)
+
+    async def identify(self, headers: Mapping[str, str]) -> User | None:
+        """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
+        if token := bearer_of(headers):
+            return User(PAGE_USER) if self.is_page_token(token) else await self.review(token)
+        return User(PAGE_USER) if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
+
+    async def review(self, token: str) -> User | None:
+        """Ask the API server whose token it is; an answer is kept for REVIEW_SECONDS (a refusal: shorter).
+
+        https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/
+        """
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        now = self._clock.monotonic()
+        known = self._reviews.get(digest)
+        if known is not None and known[0] > now:
+            return known[1]
+        body = {
+            "apiVersion": TOKENREVIEWS.api_version,
+            "kind": TOKENREVIEWS.kind,
+            "metadata": {},
+            "spec": {"token": token},
+        }
+        status = (await self._api.create(TOKENREVIEWS, body)).get("status") or {}
+        name = (status.get("user") or {}).get("username") or ""
+        user = User(name) if status.get("authenticated") is True and name else None
+        self._reviews[digest] = (now + (REVIEW_SECONDS if user else REFUSED_SECONDS), user)
+        self._reviews.move_to_end(digest)
+        while len(self._reviews) > REVIEWS_KEPT:
+            self._reviews.popitem(last=False)
+        return user
+
+
+class Gate:
+    """The ASGI layer before the routes. `hosts` are the allowed names beside loopback; "*" allows all."""
+
+    def __init__(self, app: ASGIApp, *, auth: Auth, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._auth = auth
+        self._hosts = LOOPBACK | {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if not scope["path"].startswith(OPEN_PREFIX):
+                    headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        early = await self._judge(scope)
+        await (early or self._app)(scope, receive, send_guarded)
+
+    async def _judge(self, scope: Scope) -> Response | None:
+        """The answer that ends the request here; None lets it through."""
+        headers = Headers(scope=scope)
+        path: str = scope["path"]
+        if path not in PROBE_PATHS and not self._is_our_host(headers.get("host", "")):
+            return answer(
+                Problem(
+                    400,
+                    "foreign_host",
+                    f"this server does not answer to the name {headers.get('host', '')!r}",
+                    "use the address that `moor status` prints, or start the server with that name allowed",
+                )
+            )
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            return None
+        if path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX):
+            return None
+        if scope["method"] in ("GET", "HEAD") and not path.startswith("/api/"):
+            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+            given = [value for name, value in query if name == "token"]
+            if given:
+                if self._auth.is_page_token(given[-1]):
+                    return self._signed_in(scope, path, [one for one in query if one[0] != "token"])
+                return _refused(headers, path, "the token in the address is not this server's")
+        try:
+            user = await self._auth.identify(headers)
+        except ApiError as error:
+            return answer(problem_of(error))
+        if user is None:
+            return _refused(headers, path, "no valid token came with the request")
+        scope.setdefault("state", {})["user"] = user
+        return None
+
+    def _is_our_host(self, host: str) -> bool:
+        name = host.lower()
+        name = name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
+        return "*" in self._hosts or name in self._hosts
+
+    def _signed_in(self, scope: Scope, path: str, query: list[tuple[str, str]]) -> Response:
+        """To the address without the token, with the cookie. `path` is our own, so it leads nowhere else."""
+        clean = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
+        response = RedirectResponse(clean, 303)
+        response.set_cookie(
+            COOKIE,
+            self._auth.cookie_value,
+            max_age=COOKIE_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=scope.get("scheme") == "https",
+        )
+        return response
+
+
+def _refused(headers: Headers, path: str, message: str) -> Response:
+    if "text/html" in headers.get("accept", "") and not path.startswith("/api/"):
+        return Response(SIGN_IN_PAGE.format(message=message.capitalize() + "."), 401, media_type="text/html")
+    problem = Problem(
+        401,
+        "unauthorized",
+        message,
+        "send `Authorization: Bearer TOKEN` with the page token or a Kubernetes token",
+    )
+    return answer(problem, {"www-authenticate": "Bearer"})
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""

@@ -1,0 +1,287 @@
+"""What the web page shows, as values: the templates only lay them out. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from moorage.apimachinery.moments import format_duration, rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.decide.explain import Explanation, short_reason
+from moorage.decide.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
+from moorage.decide.runstate import STALE_CHECKPOINT, RunView, State
+from moorage.decide.usage import UsageRow
+
+HUES = 12  # owner colours in moorage.css
+QUEUE_SHOWN = 50
+RUNS_SHOWN = 50
+USERS_SHOWN = 10
+RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """A moment as people read it, and as machines do."""
+
+    words: str
+    iso: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One GPU."""
+
+    index: int
+    state: str
+    owner: str = ""
+    hue: int = 0
+    run: str = ""
+    since: When | None = None
+    left: When | None = None
+    overdue: bool = False
+    percent: int | None = None  # of the expected time that is over
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCard:
+    name: str
+    status: str  # empty: all is well
+    counts: Counts
+    tiles: tuple[Tile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeGroup:
+    """The nodes of one GPU type."""
+
+    name: str
+    counts: Counts
+    nodes: tuple[NodeCard, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRow:
+    place: int
+    name: str
+    namespace: str
+    owner: str
+    hue: int
+    asks: str
+    since: When | None
+    reason: str
+    start: str  # the forecast; empty: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    name: str
+    namespace: str
+    state: str
+    tone: str  # good, busy, wait, bad or done
+    reason: str
+    owner: str
+    hue: int
+    gpus: str
+    node: str
+    age: When | None
+    checkpoint: When | None
+    checkpoint_words: str  # where there is no moment: "none yet", "not kept"
+    stale: bool
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    name: str
+    hue: int
+    hours: str
+    percent: float  # of the largest
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardModel:
+    counts: Counts
+    groups: tuple[TypeGroup, ...]
+    queue: tuple[QueueRow, ...]
+    queue_more: int
+    runs: tuple[RunRow, ...]
+    runs_more: int
+    users: tuple[UserRow, ...]
+    spoken: str
+
+
+def lay_out(
+    *,
+    view: GpuView,
+    waiting: Sequence[tuple[Obj, Explanation]],
+    waiting_more: int,
+    runs: Sequence[RunView],
+    users: Sequence[UsageRow],
+    now: datetime,
+) -> BoardModel:
+    """Everything on the page at one moment. `waiting` are the first of the line, `waiting_more` the rest of it."""
+    shown = sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
+    hues = owner_hues(
+        [
+            *view.by_user,
+            *(said.owner for _, said in waiting),
+            *(run.owner for run in shown),
+            *(row.name for row in users[:USERS_SHOWN]),
+        ]
+    )
+    queue = tuple(_queue_row(at, pod, said, hues, now) for at, (pod, said) in enumerate(waiting, start=1))
+    return BoardModel(
+        counts=view.totals,
+        groups=_groups(view, hues, now),
+        queue=queue,
+        queue_more=waiting_more,
+        runs=tuple(_run_row(run, hues, now) for run in shown),
+        runs_more=len(runs) - len(shown),
+        users=_user_rows(users[:USERS_SHOWN], hues),
+        spoken=spoken(view.totals, len(queue) + waiting_more),
+    )
+
+
+def spoken(counts: Counts, waiting: int) -> str:
+    """The sentence that a screen reader hears when it changes."""
+    if not counts.total:
+        return "No node has GPUs."
+    runs = "1 run waits" if waiting == 1 else f"{waiting or 'no'} runs wait"
+    return f"{counts.free} of {counts.total} GPUs free, {runs}."
+
+
+def owner_hues(owners: Iterable[str]) -> dict[str, int]:
+    """A colour for each owner: the same on every page as long as no two want one; then the next that is free."""
+    hues: dict[str, int] = {}
+    for owner in sorted(set(owners)):
+        first = zlib.crc32(owner.encode()) % HUES
+        taken = set(hues.values())
+        hues[owner] = next((hue % HUES for hue in range(first, first + HUES) if hue % HUES not in taken), first)
+    return hues
+
+
+def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGroup, ...]:
+    by_type: dict[str, list[NodeGpus]] = {}
+    for node in view.nodes:
+        by_type.setdefault(node.type, []).append(node)
+    groups = []
+    for name, nodes in sorted(by_type.items()):
+        counts = Counts()
+        for node in nodes:
+            for gpu in node.gpus:
+                counts = counts.plus(gpu)
+        groups.append(
+            TypeGroup(name=name, counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes))
+        )
+    return tuple(groups)
+
+
+def _node_card(node: NodeGpus, hues: dict[str, int], now: datetime) -> NodeCard:
+    return NodeCard(
+        name=node.name,
+        status="" if node.ready and not node.cordoned else "cordoned" if node.ready else "not ready",
+        counts=node.counts,
+        tiles=tuple(_tile(gpu, hues, now) for gpu in node.gpus),
+    )
+
+
+def _tile(gpu: Gpu, hues: dict[str, int], now: datetime) -> Tile:
+    holder = gpu.holder
+    if gpu.state is not GpuState.USED or holder is None:
+        return Tile(index=gpu.index, state=str(gpu.state), why=gpu.why)
+    left, percent, overdue = None, None, False
+    if holder.expected_until is not None and holder.since is not None:
+        overdue = holder.expected_until <= now
+        words = "past its limit" if overdue else f"{format_duration(holder.expected_until - now)} left"
+        left = When(words, rfc3339(holder.expected_until))
+        whole = holder.expected_until - holder.since
+        percent = min(100, max(0, round(100 * ((now - holder.since) / whole)))) if whole else 100
+    return Tile(
+        index=gpu.index,
+        state=str(gpu.state),
+        owner="no owner" if holder.owner == NOBODY else holder.owner,
+        hue=hues.get(holder.owner, 0),
+        run=holder.run or holder.pod,
+        since=_ago(holder.since, now),
+        left=left,
+        overdue=overdue,
+        percent=percent,
+    )
+
+
+def _queue_row(place: int, pod: Obj, said: Explanation, hues: dict[str, int], now: datetime) -> QueueRow:
+    created = pod["metadata"].get("creationTimestamp")
+    start = ""
+    if said.earliest is not None and said.earliest.at > now:
+        start = f"in {format_duration(said.earliest.at - now)} at the latest"
+    elif said.state == "never":
+        start = "never, as it is"
+    return QueueRow(
+        place=place,
+        name=said.run or said.name,
+        namespace=said.namespace,
+        owner=said.owner,
+        hue=hues.get(said.owner, 0),
+        asks=_asks(said.gpus, ", ".join(said.gpu_types)),
+        since=_ago(datetime.fromisoformat(created), now) if created else None,
+        reason=short_reason(said),
+        start=start,
+    )
+
+
+def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
+    tones = {
+        State.RUNNING: "good",
+        State.RESTARTING: "busy",
+        State.WAITING: "wait",
+        State.SUCCEEDED: "done",
+        State.CANCELLED: "done",
+    }
+    stale = (
+        run.state is State.RUNNING and run.checkpoint_at is not None and now - run.checkpoint_at > STALE_CHECKPOINT
+    )
+    return RunRow(
+        name=run.name,
+        namespace=run.namespace,
+        state=str(run.state),
+        tone=tones.get(run.state, "bad"),
+        reason=run.reason,
+        owner=run.owner,
+        hue=hues.get(run.owner, 0),
+        gpus=_asks(run.gpus, run.gpu_type),
+        node=run.node,
+        age=_ago(run.created, now),
+        checkpoint=_ago(run.checkpoint_at, now),
+        checkpoint_words="none yet" if run.checkpoint else "not kept",
+        stale=stale,
+        restarts=run.restarts,
+    )
+
+
+def _user_rows(rows: Sequence[UsageRow], hues: dict[str, int]) -> tuple[UserRow, ...]:
+    most = max((row.gpu_time for row in rows), default=timedelta())
+    return tuple(
+        UserRow(
+            name=row.name,
+            hue=hues.get(row.name, 0),
+            hours=f"{row.gpu_hours:.1f}" if row.gpu_hours < 100 else f"{row.gpu_hours:,.0f}",
+            percent=round(100 * (row.gpu_time / most), 1) if most else 0.0,
+            running=row.running_gpus,
+        )
+        for row in rows
+        if row.gpu_time
+    )
+
+
+def _asks(gpus: int, kind: str) -> str:
+    if not gpus:
+        return "no GPU"
+    return f"{gpus} × {kind}" if kind else f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _ago(moment: datetime | None, now: datetime) -> When | None:
+    return When(format_duration(now - moment), rfc3339(moment)) if moment else None

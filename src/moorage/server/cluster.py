@@ -1,0 +1,172 @@
+"""What the server knows of the cluster, and when it changed: three informers and a version that counts up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_controller, index_by_label
+from moorage.apimachinery.meta import is_condition_true, labels_of
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, Obj
+from moorage.apimachinery.scheduling import is_gpu
+from moorage.clock import SYSTEM, Clock
+from moorage.decide.explain import Snapshot, snapshot
+from moorage.decide.gpus import GpuView, gpu_type, view_gpus
+from moorage.decide.runstate import RunView, view_runs
+from moorage.errors import ApiError
+from moorage.model.names import RUN_LABEL
+
+COALESCE_SECONDS = 1.0  # changes within one are told as one
+BY_RUN = "run"
+BY_CONTROLLER = "controller"
+
+
+class Cluster:
+    """Nodes, pods and Jobs by list-and-watch. `run` keeps them and `version` current."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        clock: Clock = SYSTEM,
+        nodes: Informer | None = None,
+        pods: Informer | None = None,
+        jobs: Informer | None = None,
+    ) -> None:
+        """Informers that are given are run by the giver."""
+        self._api = api
+        self._clock = clock
+        self._own = [(NODES, nodes), (PODS, pods), (JOBS, jobs)]
+        self.nodes = nodes or Informer(api, NODES)
+        self.pods = pods or Informer(api, PODS)
+        self.jobs = jobs or Informer(api, JOBS)
+        for informer in (self.pods, self.jobs):
+            informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
+            informer.add_index(BY_CONTROLLER, index_by_controller)
+        self.version = 0
+        self.closed = False
+        self._dirty = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.nodes.on_change(self._hear_node)
+        self.pods.on_change(self._hear_pod)
+        self.jobs.on_change(self._hear_job)
+
+    @property
+    def synced(self) -> bool:
+        """Each collection was listed once."""
+        return all(one.synced.is_set() for one in (self.nodes, self.pods, self.jobs))
+
+    async def run(self) -> None:
+        """Keep current until cancelled; then every stream that waits for changes ends."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for (_, given), informer in zip(self._own, (self.nodes, self.pods, self.jobs), strict=True):
+                    if given is None:
+                        tasks.create_task(informer.run())
+                tasks.create_task(self._count())
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End every stream that waits for changes."""
+        self.closed = True
+        self._moved.set()
+
+    async def beyond(self, version: int) -> int:
+        """Wait until the cluster has changed since `version`, or is closed; the version then."""
+        while self.version <= version and not self.closed:
+            await self._moved.wait()
+        return self.version
+
+    def gpus(self) -> GpuView:
+        return view_gpus(self.nodes.all(), self.pods.all())
+
+    def runs(self) -> tuple[RunView, ...]:
+        """Every run, newest first."""
+        kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self.nodes.all()}
+        return view_runs(self.jobs.all(), self.pods.all(), now=self._clock.now(), node_types=kinds)
+
+    def snapshot(self) -> Snapshot:
+        return snapshot(self.nodes.all(), self.pods.all())
+
+    def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
+        return [pod for pod in self.pods.by_index(BY_RUN, run) if pod["metadata"].get("namespace") == namespace]
+
+    def jobs_of_run(self, namespace: str, run: str) -> list[Obj]:
+        return [job for job in self.jobs.by_index(BY_RUN, run) if job["metadata"].get("namespace") == namespace]
+
+    def pods_of_job(self, job: Obj) -> list[Obj]:
+        return self.pods.by_index(BY_CONTROLLER, job["metadata"].get("uid") or "")
+
+    async def claims(self, namespace: str) -> list[Obj] | None:
+        """PersistentVolumeClaims of a namespace; None when they may not or cannot be read."""
+        try:
+            return (await self._api.list(PVCS, namespace)).items
+        except ApiError:
+            return None
+
+    async def events_about(self, namespace: str, name: str) -> list[Obj]:
+        """Events of objects of that name; none when they may not or cannot be read."""
+        try:
+            listed = await self._api.list(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+        except ApiError:
+            return []
+        return listed.items
+
+    async def _count(self) -> None:
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            self.version += 1
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
+            await self._clock.sleep(COALESCE_SECONDS)
+
+    def _hear_node(self, before: Obj | None, after: Obj | None) -> None:
+        if _node_face(before) != _node_face(after):
+            self._dirty.set()
+
+    def _hear_pod(self, before: Obj | None, after: Obj | None) -> None:
+        if _is_shown(before) or _is_shown(after):
+            self._if_changed(before, after)
+
+    def _hear_job(self, before: Obj | None, after: Obj | None) -> None:
+        if RUN_LABEL in labels_of(after or before or {"metadata": {}}):
+            self._if_changed(before, after)
+
+    def _if_changed(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None or after is None or _face(before) != _face(after):
+            self._dirty.set()
+
+
+def _node_face(node: Obj | None) -> Any:
+    """What of a node is shown: not its heartbeats."""
+    if node is None:
+        return None
+    status = node.get("status") or {}
+    return (
+        labels_of(node),
+        node.get("spec"),
+        status.get("capacity"),
+        status.get("allocatable"),
+        is_condition_true(node, "Ready"),
+    )
+
+
+def _face(obj: Obj) -> Any:
+    meta = obj["metadata"]
+    return obj.get("spec"), obj.get("status"), meta.get("labels"), meta.get("annotations")
+
+
+def _is_shown(pod: Obj | None) -> bool:
+    """Pods that ask for GPUs, or belong to a run."""
+    if pod is None:
+        return False
+    if RUN_LABEL in labels_of(pod):
+        return True
+    return any(
+        is_gpu(name)
+        for container in (pod.get("spec") or {}).get("containers") or ()
+        for name in ((container.get("resources") or {}).get("limits") or ())
+    )

@@ -1,0 +1,47 @@
+"""What the routes share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import wait_synced
+from moorage.clock import Clock
+from moorage.server.auth import Auth
+from moorage.server.cluster import Cluster
+from moorage.server.problems import Problem
+
+if TYPE_CHECKING:
+    from moorage.usage.store import UsageStore
+
+SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The server's parts, as every route gets them."""
+
+    api: Api
+    cluster: Cluster
+    usage: UsageStore
+    auth: Auth
+    clock: Clock
+    memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    async def ready(self) -> Cluster:
+        """The cluster, once it is known. Raises Problem 503 when that takes too long."""
+        if not self.cluster.synced:
+            try:
+                async with asyncio.timeout(SYNC_WAIT_SECONDS):
+                    await wait_synced(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)
+            except TimeoutError as exc:
+                raise Problem(
+                    503, "starting", "the server has not read the cluster yet", "try again in a moment"
+                ) from exc
+        return self.cluster

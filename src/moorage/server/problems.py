@@ -1,0 +1,99 @@
+"""The one shape of every error this server answers with: `{code, message, hint?, field?}`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+
+log = logging.getLogger(__name__)
+
+
+class Problem(Exception):
+    """An error to answer with. `code` is a word for programs, `field` the parameter or body field at fault."""
+
+    def __init__(
+        self, status: int, code: str, message: str, hint: str | None = None, field: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.field = field
+
+
+CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    429: "too_many_requests",
+    500: "internal_error",
+    503: "unavailable",
+}
+
+
+class Json(Response):
+    """A body that msgspec encodes."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
+    """The problem as a response."""
+    body = {"code": problem.code, "message": problem.message}
+    if problem.hint:
+        body["hint"] = problem.hint
+    if problem.field:
+        body["field"] = problem.field
+    return Json(body, problem.status, headers)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What an error is to the asker. Errors nobody foresaw are named no further than `internal_error`."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        code = CODES.get(error.status_code, "error")
+        return Problem(error.status_code, code, error.detail or code.replace("_", " "))
+    if isinstance(error, NotFound):
+        return Problem(404, "not_found", error.message, error.hint)
+    if isinstance(error, ApiError):
+        return Problem(
+            503,
+            "kubernetes_unavailable",
+            f"the Kubernetes API refused or gave no answer: {error.message}",
+            error.hint or "try again in a moment",
+        )
+    if isinstance(error, UsageError):
+        return Problem(400, "bad_request", error.message, error.hint)
+    if isinstance(error, MoorageError):
+        return Problem(503, "unavailable", error.message, error.hint)
+    return Problem(500, "internal_error", "the server failed on this request", "its log says why")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for whatever a route raises; what is our fault is logged, once."""
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.error(
+            "request failed",
+            extra={"method": request.method, "path": request.url.path, "status": problem.status},
+            exc_info=error if problem.status == 500 else None,
+        )
+    headers = getattr(error, "headers", None)
+    return answer(problem, dict(headers) if headers else None)

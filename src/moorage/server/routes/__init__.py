@@ -1,0 +1,1 @@
+"""One module of routes per resource. Each has `routes(server)`, which gives the Starlette routes."""

@@ -1,0 +1,86 @@
+"""Server-sent events: /events/gpus tells that something changed, /events/page sends the changed parts of the page.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from moorage.apimachinery.moments import rfc3339
+from moorage.server.context import Context
+from moorage.server.pages import Board, Sections
+
+RETRY_MS = 2000  # how long a browser waits before it connects again
+REFRESH_SECONDS = 15.0  # ages on the page move on; to programs a comment keeps the connection open
+
+
+def routes(context: Context, board: Board) -> list[Route]:
+    async def gpus(_: Request) -> Response:
+        await context.ready()
+        return _stream(_changes(context))
+
+    async def page(_: Request) -> Response:
+        await context.ready()
+        return _stream(_sections(context, board))
+
+    return [Route("/events/gpus", gpus, methods=["GET"]), Route("/events/page", page, methods=["GET"])]
+
+
+async def _changes(context: Context) -> AsyncIterator[str]:
+    """The totals at once, then at every change: at most one event per second (see `Cluster`)."""
+    cluster, version = context.cluster, -1
+    yield f"retry: {RETRY_MS}\n\n"
+    while not cluster.closed:
+        if cluster.version == version:
+            yield ": still here\n\n"
+        else:
+            version = cluster.version
+            totals = cluster.gpus().totals
+            body = {
+                "now": rfc3339(context.now()),
+                "total": totals.total,
+                "used": totals.used,
+                "free": totals.free,
+                "unavailable": totals.unavailable,
+            }
+            yield _event("change", msgspec.json.encode(body).decode())
+        await _wait(context, version)
+
+
+async def _sections(context: Context, board: Board) -> AsyncIterator[str]:
+    """Every part of the page at once, then those whose text changed."""
+    cluster, sent = context.cluster, Sections()
+    yield f"retry: {RETRY_MS}\n\n"
+    while not cluster.closed:
+        version = cluster.version
+        fresh = await board.sections()
+        events = [_event(name, text) for name, text in fresh.items() if sent.get(name) != text]
+        sent = fresh
+        yield "".join(events) or ": still here\n\n"
+        await _wait(context, version)
+
+
+async def _wait(context: Context, version: int) -> None:
+    try:
+        async with asyncio.timeout(REFRESH_SECONDS):
+            await context.cluster.beyond(version)
+    except TimeoutError:
+        return
+
+
+def _event(name: str, text: str) -> str:
+    data = "".join(f"data: {line}\n" for line in text.splitlines()) or "data:\n"
+    return f"event: {name}\n{data}\n"
+
+
+def _stream(chunks: AsyncIterator[str]) -> Response:
+    return StreamingResponse(
+        chunks, media_type="text/event-stream", headers={"cache-control": "no-store", "x-accel-buffering": "no"}
+    )

@@ -1,0 +1,61 @@
+"""/healthz, /readyz and /metrics: for probes and Prometheus, without a token."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from moorage.decide.gpus import GpuView
+from moorage.decide.usage import By, UsageRow
+from moorage.server.context import Context
+from moorage.server.problems import Problem
+from moorage.server.routes.top import use
+
+USE_WINDOW = timedelta(hours=24)
+
+
+def routes(context: Context) -> list[Route]:
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        if not context.cluster.synced:
+            raise Problem(503, "starting", "the server has not read the cluster yet", "try again in a moment")
+        return PlainTextResponse("ok")
+
+    async def metrics(_: Request) -> Response:
+        view = (await context.ready()).gpus()
+        now = context.now()
+        rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
+        body = await asyncio.to_thread(exposition, view, rows)
+        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def exposition(view: GpuView, rows: tuple[UsageRow, ...]) -> bytes:
+    """The metrics in Prometheus' text format. `prometheus_client` is imported here: it costs 80 ms."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    gpus = Gauge("moorage_gpus", "GPUs by node, type and state", ["node", "type", "state"], registry=registry)
+    held = Gauge("moorage_gpus_held", "GPUs held now, by user", ["user"], registry=registry)
+    hours = Gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", ["user"], registry=registry)
+    for node in view.nodes:
+        for kind in sorted({gpu.type for gpu in node.gpus}):
+            for state in ("free", "used", "unavailable"):
+                many = sum(gpu.type == kind and gpu.state == state for gpu in node.gpus)
+                gpus.labels(node=node.name, type=kind, state=state).set(many)
+    for user, many in view.by_user.items():
+        held.labels(user=user).set(many)
+    for row in rows:
+        hours.labels(user=row.name).set(row.gpu_hours)
+    return bytes(generate_latest(registry))
