@@ -45,9 +45,9 @@ def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         if not allowed and not _IMAGE.fullmatch(image):
             out[container["name"]] = (
                 "ImageNotRunnable",
-                f'image "{image}" cannot be run: this cluster runs commands as processes of this machine and pulls no'
-                f' images; use image {HOST_IMAGE}, or annotate the pod with {HOST_ENV_ANNOTATION}: "true" to run'
-                " its command in this machine's environment",
+                f'image "{image}" cannot be run: this cluster runs commands as processes of this machine and pulls'
+                f' no images; use image {HOST_IMAGE}, or annotate the pod with {HOST_ENV_ANNOTATION}: "true" to'
+                " run its command in this machine's environment",
             )
         elif not container.get("command") and not container.get("args"):
             out[container["name"]] = ("CreateContainerConfigError", "no command specified")

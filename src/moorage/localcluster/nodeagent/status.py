@@ -165,9 +165,9 @@ def _container_status(
                 "exitCode": KILLED,
                 "reason": "ContainerStatusUnknown",
                 "message": "The container could not be located when the pod was terminated",
-                "startedAt": (state.get("running") or {}).get("startedAt"),
                 "finishedAt": local.lost_at,
             }
+            | ({"startedAt": state["running"]["startedAt"]} if "running" in state else {})
         }
     running = "running" in state
     sidecar = init and spec.get("restartPolicy") == "Always"
