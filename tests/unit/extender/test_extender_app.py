@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.extender.app import create_app
+from moorage.extender.cache import ExtenderCache
+from moorage.extender.config import kube_scheduler_configuration
+from moorage.localcluster.scheduler.extenders import parse_extenders
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+GPU = "nvidia.com/gpu"
+
+
+def a_node(name: str, gpus: int = 2) -> Obj:
+    allocatable = {"cpu": "8"} | ({GPU: str(gpus)} if gpus else {})
+    labels = {"nvidia.com/gpu.product": "a100"}
+    return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}
+
+
+def a_pod(name: str = "p", gpus: int = 1, node: str = "") -> Obj:
+    limits = {GPU: str(gpus)} if gpus else {"cpu": "1"}
+    return {
+        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"resources": {"limits": limits}}], **({"nodeName": node} if node else {})},
+    }
+
+
+class Client:
+    """Calls an ASGI application as a server would."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def call(self, path: str, body: Any = None) -> tuple[int, str]:
+        sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET" if body is None else "POST",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [],
+            "server": ("127.0.0.1", 80),
+            "scheme": "http",
+        }
+        answers: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        await self._app(scope, receive, send)
+        text = b"".join(one.get("body", b"") for one in answers).decode()
+        return answers[0]["status"], text
+
+    async def json(self, path: str, body: Any) -> Any:
+        status, text = await self.call(path, body)
+        assert status == 200, text
+        return json.loads(text)
+
+
+@contextlib.asynccontextmanager
+async def a_client(*objects: Obj) -> AsyncIterator[Client]:
+    api = FakeApi()
+    for obj in objects:
+        api.put(PODS if "spec" in obj else NODES, obj)
+    cache = ExtenderCache(api, settle_seconds=0)
+    task = asyncio.create_task(cache.run())
+    try:
+        await cache.synced.wait()
+        yield Client(create_app(cache))
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_nodes_are_scored_by_name_from_its_own_cache():
+    async with a_client(a_node("n"), a_node("m"), a_pod("standing", 1, "m")) as client:
+        body = {"Pod": a_pod(), "Nodes": None, "NodeNames": ["n", "m", "stranger"]}
+        assert await client.json("/scheduler/prioritize", body) == [
+            {"Host": "n", "Score": 5},
+            {"Host": "m", "Score": 10},
+            {"Host": "stranger", "Score": 0},
+        ]
+
+
+async def test_the_lower_case_names_of_older_schedulers_are_read_too():
+    async with a_client(a_node("n")) as client:
+        assert await client.json("/scheduler/prioritize", {"pod": a_pod(), "nodenames": ["n"]}) == [
+            {"Host": "n", "Score": 5}
+        ]
+
+
+async def test_whole_nodes_are_taken_as_they_were_sent():
+    async with a_client(a_node("n"), a_pod("standing", 1, "n")) as client:
+        body = {"Pod": a_pod(), "Nodes": {"metadata": {}, "items": [a_node("n", 4), a_node("new", 4)]}}
+        assert await client.json("/scheduler/prioritize", body | {"NodeNames": None}) == [
+            {"Host": "n", "Score": 5},
+            {"Host": "new", "Score": 2},
+        ]
+        assert await client.json("/scheduler/filter", body) == {
+            "Nodes": body["Nodes"],
+            "NodeNames": None,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": "",
+        }
+
+
+async def test_filter_lets_every_node_pass():
+    async with a_client(a_node("n")) as client:
+        assert await client.json("/scheduler/filter", {"Pod": a_pod(), "NodeNames": ["n", "m"]}) == {
+            "Nodes": None,
+            "NodeNames": ["n", "m"],
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": {},
+            "Error": "",
+        }
+
+
+async def test_pods_without_gpus_are_sent_to_nodes_without():
+    async with a_client(a_node("gpu"), a_node("cpu", 0)) as client:
+        body = {"Pod": a_pod(gpus=0), "NodeNames": ["gpu", "cpu"]}
+        assert await client.json("/scheduler/prioritize", body) == [
+            {"Host": "gpu", "Score": 0},
+            {"Host": "cpu", "Score": 10},
+        ]
+
+
+async def test_until_the_cache_is_whole_nothing_is_answered():
+    client = Client(create_app(ExtenderCache(FakeApi())))
+    for verb in ("filter", "prioritize"):
+        status, text = await client.call(f"/scheduler/{verb}", {"Pod": a_pod(), "NodeNames": []})
+        assert (status, text) == (503, "the extender does not know the cluster yet")
+    assert (await client.call("/readyz"))[0] == 503
+    assert (await client.call("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"Pod": null, "NodeNames": []}',
+        b'{"Pod": {"metadata": {}}, "NodeNames": []}',
+        b'{"Pod": {"metadata": {"name": "p"}}, "NodeNames": [1]}',
+        b'{"Pod": {"metadata": {"name": "p"}}, "Nodes": {"items": [{}]}}',
+        json.dumps({"Pod": a_pod(gpus="x"), "NodeNames": []}).encode(),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_body_that_is_no_arguments_is_a_bad_request(body):
+    async with a_client() as client:
+        status, text = await client.call("/scheduler/prioritize", body)
+    assert status == 400
+    assert "the body is no ExtenderArgs" in text
+
+
+async def test_metrics_tell_gpus_by_node_and_type_and_what_was_answered():
+    async with a_client(a_node("n"), a_node("cpu", 0), a_pod("standing", 1, "n")) as client:
+        await client.json("/scheduler/prioritize", {"Pod": a_pod(), "NodeNames": ["n"]})
+        await client.call("/scheduler/prioritize", b"")
+        status, text = await client.call("/metrics")
+    assert status == 200
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert 'moorage_gpus_total{node="n",type="a100"} 2.0' in lines
+    assert 'moorage_gpus_used{node="n",type="a100"} 1.0' in lines
+    assert not any('node="cpu"' in line for line in lines)
+    assert 'moorage_extender_requests_total{code="200",verb="prioritize"} 1.0' in lines
+    assert 'moorage_extender_errors_total{verb="prioritize"} 1.0' in lines
+    assert 'moorage_extender_request_seconds_count{verb="prioritize"} 2.0' in lines
+    assert "moorage_extender_cache_synced 1.0" in lines
+    assert any(line.startswith("moorage_extender_cache_age_seconds ") for line in lines)
+
+
+async def test_the_configuration_to_ship_is_read_by_the_local_scheduler():
+    (extender,) = parse_extenders(kube_scheduler_configuration("http://127.0.0.1:9"))
+    assert extender.url_prefix == "http://127.0.0.1:9/scheduler"
+    assert (extender.filter_verb, extender.prioritize_verb, extender.weight) == ("", "prioritize", 5)
+    assert (extender.ignorable, extender.node_cache_capable, extender.managed_resources) == (True, True, ())
+    assert extender.http_timeout.total_seconds() == 0.5
+
+
+async def test_a_profile_for_gpu_pods_turns_the_default_resource_scores_off():
+    profiles = kube_scheduler_configuration("http://x", gpu_profile="moorage-gpu")["profiles"]
+    assert [one["schedulerName"] for one in profiles] == ["default-scheduler", "moorage-gpu"]
+    assert profiles[1]["plugins"]["score"]["disabled"] == [
+        {"name": "NodeResourcesFit"},
+        {"name": "NodeResourcesBalancedAllocation"},
+    ]

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.decide.packing import GpuNode
+from moorage.extender.cache import ExtenderCache
+from moorage.testing.clock import FakeClock
+from moorage.testing.fakeapi import FakeApi
+
+GPU = "nvidia.com/gpu"
+
+
+def a_node(name: str, gpus: int = 2, **labels: str) -> Obj:
+    return {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": {"cpu": "8", GPU: str(gpus)}}}
+
+
+def a_pod(name: str, gpus: int = 1, node: str = "", phase: str = "Pending", **status: Any) -> Obj:
+    return {
+        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"},
+        "spec": {
+            "containers": [{"name": "c", "resources": {"limits": {GPU: str(gpus)}}}],
+            **({"nodeName": node} if node else {}),
+        },
+        "status": {"phase": phase, **status},
+    }
+
+
+@contextlib.asynccontextmanager
+async def a_cache(api: FakeApi, **options: Any) -> AsyncIterator[ExtenderCache]:
+    cache = ExtenderCache(api, **options)
+    task = asyncio.create_task(cache.run())
+    try:
+        await cache.synced.wait()
+        yield cache
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def quiet() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def node_in(cache: ExtenderCache, name: str = "n") -> GpuNode:
+    node = cache.gpu_node(name)
+    assert node is not None
+    return node
+
+
+@pytest.mark.anyio
+async def test_bound_and_nominated_pods_count_as_used_and_finished_ones_do_not():
+    api = FakeApi()
+    api.put(NODES, a_node("n", 8))
+    api.put(PODS, a_pod("bound", 2, "n", "Running"))
+    api.put(PODS, a_pod("expected", 1, nominatedNodeName="n"))
+    api.put(PODS, a_pod("done", 4, "n", "Succeeded"))
+    api.put(PODS, a_pod("waiting", 4))
+    async with a_cache(api) as cache:
+        assert node_in(cache) == GpuNode(name="n", total={GPU: 8}, used={GPU: 3})
+        assert cache.gpu_node("elsewhere") is None
+        own = cache.gpu_node("n", without=Key("lab", "expected"))
+        assert own is not None
+        assert own.used == {GPU: 2}
+
+
+@pytest.mark.anyio
+async def test_the_type_of_gpus_is_read_from_the_labels_of_the_vendors():
+    api = FakeApi()
+    api.put(NODES, a_node("n", **{"nvidia.com/gpu.product": "a100", "accelerator": "old"}))
+    api.put(NODES, a_node("m"))
+    api.put(NODES, a_node("cpu", 0))
+    async with a_cache(api) as cache:
+        assert {node.name: kind for node, kind in cache.nodes()} == {"n": "a100", "m": "unknown"}
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.one_of(
+            st.none(),
+            st.builds(
+                lambda gpus, node, phase, nominated: (gpus, node, phase, nominated),
+                st.integers(0, 3),
+                st.sampled_from(["", "n", "m"]),
+                st.sampled_from(["Pending", "Running", "Failed"]),
+                st.sampled_from(["", "n", "m"]),
+            ),
+        ),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(changes)
+def test_counters_moved_by_changes_equal_a_count_from_scratch(steps):
+    async def play() -> None:
+        api = FakeApi()
+        for name in ("n", "m"):
+            api.put(NODES, a_node(name, 8))
+        present: dict[str, Obj] = {}
+        async with a_cache(api) as moved:
+            for name, pod in steps:
+                if pod is not None:
+                    gpus, node, phase, nominated = pod
+                    present[name] = api.put(PODS, a_pod(name, gpus, node, phase, nominatedNodeName=nominated))
+                elif present.pop(name, None) is not None:
+                    api.remove(PODS, name, "lab")
+            await quiet()
+            async with a_cache(api) as fresh:
+                for name in ("n", "m"):
+                    assert moved.gpu_node(name) == fresh.gpu_node(name)
+
+    asyncio.run(play())
+
+
+@pytest.mark.anyio
+async def test_the_next_pod_waits_until_the_one_before_is_seen_placed():
+    api, clock = FakeApi(), FakeClock()
+    api.put(NODES, a_node("n"))
+    api.put(PODS, a_pod("first"))
+    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
+        cache.asked_about("uid-first")
+        waiting = asyncio.create_task(cache.settled("uid-second"))
+        await quiet()
+        assert not waiting.done()
+        api.put(PODS, a_pod("first", node="n"))
+        assert await waiting is True
+        assert node_in(cache).used == {GPU: 1}
+
+
+@pytest.mark.anyio
+async def test_the_wait_ends_when_its_time_is_over_and_that_is_told():
+    api, clock = FakeApi(), FakeClock()
+    api.put(PODS, a_pod("first"))
+    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
+        cache.asked_about("uid-first")
+        waiting = asyncio.create_task(cache.settled("uid-second"))
+        await quiet()
+        clock.advance(1)
+        assert await waiting is False
+        assert await cache.settled("uid-third") is True
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ["deleted", "refused"])
+async def test_a_pod_that_was_not_placed_is_not_waited_for_any_longer(end):
+    api, clock = FakeApi(), FakeClock()
+    pod = api.put(PODS, a_pod("first"))
+    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
+        cache.asked_about("uid-first")
+        waiting = asyncio.create_task(cache.settled("uid-second"))
+        await quiet()
+        if end == "deleted":
+            api.remove(PODS, "first", "lab")
+        else:
+            told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            api.put(PODS, pod | {"status": {"conditions": [told]}})
+        assert await waiting is True
+
+
+@pytest.mark.anyio
+async def test_a_pod_does_not_wait_for_itself_and_its_creation_settles_nothing():
+    api, clock = FakeApi(), FakeClock()
+    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
+        cache.asked_about("uid-first")
+        api.put(PODS, a_pod("first"))  # the scheduler heard of it before we did
+        await quiet()
+        waiting = asyncio.create_task(cache.settled("uid-second"))
+        await quiet()
+        assert not waiting.done()
+        waiting.cancel()
+        assert await cache.settled("uid-first") is True
+
+
+@pytest.mark.anyio
+async def test_age_tells_how_long_nothing_was_heard():
+    api, clock = FakeApi(), FakeClock()
+    async with a_cache(api, clock=clock) as cache:
+        clock.advance(30)
+        assert cache.age_seconds() == 30
+        api.put(NODES, a_node("n"))
+        await quiet()
+        assert cache.age_seconds() == 0
+
+
+@pytest.mark.anyio
+async def test_a_node_or_pod_that_cannot_be_read_is_passed_over():
+    api = FakeApi()
+    api.put(NODES, {"metadata": {"name": "odd"}, "status": {"allocatable": {GPU: "many"}}})
+    api.put(NODES, a_node("n"))
+    api.put(
+        PODS,
+        a_pod("odd", node="n")
+        | {"spec": {"nodeName": "n", "containers": [{"resources": {"limits": {GPU: "x"}}}]}},
+    )
+    async with a_cache(api) as cache:
+        assert cache.gpu_node("odd") is None
+        assert node_in(cache).used == {}
