@@ -672,12 +672,18 @@ def to_json(found: Explanation) -> Obj:
 # -- as prose --------------------------------------------------------------------------------------------
 
 
-def short_reason(found: Explanation) -> str:
-    """Why it waits, in one line without a full stop; empty when it runs or is over."""
+def short_reason(found: Explanation, *, typed: bool = True) -> str:
+    """Why it waits, in one line without a full stop; empty when it runs or is over.
+
+    Without `typed` the GPU type it asks for is left out, for a table that has it in a column of its own.
+    """
     if found.state in ("running", "finished"):
         return ""
     if found.refusals:
-        return found.refusals[0].message.partition(" asks for ")[2] or found.refusals[0].message
+        first = found.refusals[0]
+        if first.code == "unknown_gpu_type":
+            return f"no node has GPU type {' or '.join(found.gpu_types)}"
+        return first.message.partition(" asks for ")[2] or first.message
     if found.quota:
         return "quota exceeded"
     if found.missing_claims:
@@ -685,17 +691,22 @@ def short_reason(found: Explanation) -> str:
     if found.gates:
         return f"held by gate {found.gates[0]}"
     if found.missing:
-        one = found.missing[0]
-        return f"needs {_of_type(one)}; most free on one node: {format_amount(one.resource, one.most_free)}" + (
-            f", {format_amount(one.resource, one.free_in_total)} in all"
-            if one.free_in_total > one.most_free
-            else ""
-        )
+        return _short_of(found.missing[0], typed=typed)
     if found.line:
         return f"{len(found.line)} ahead in line"
     if found.fits:
         return "about to start"
     return found.scheduler_says or "every node refuses it"
+
+
+def _short_of(one: Missing, *, typed: bool) -> str:
+    needs = f"needs {_of_type(one) if typed else _amount(one.resource, one.asks)}"
+    if not one.most_free_node:
+        return f"{needs}; no node that it may use is ready"
+    most, total = format_amount(one.resource, one.most_free), format_amount(one.resource, one.free_in_total)
+    if not one.free_in_total:
+        return f"{needs}; none is free"
+    return f"{needs}; one node has at most {most} free" + (f" ({total} in all)" if total != most else "")
 
 
 def explain_text(found: Explanation) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage.apimachinery.moments import format_duration, rfc3339
+from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide.explain import Explanation, short_reason
 from moorage.decide.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
 from moorage.decide.runstate import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage import UsageRow
 
-HUES = 12  # owner colours in moorage.css
+HUES = 9  # owner colours in moorage.css
 QUEUE_SHOWN = 50
 RUNS_SHOWN = 50
 USERS_SHOWN = 10
@@ -164,6 +164,26 @@ def owner_hues(owners: Iterable[str]) -> dict[str, int]:
     return hues
 
 
+def type_name(kind: str) -> str:
+    """A GPU type as people say it: "NVIDIA-A100-SXM4-80GB" → "A100 SXM4 80GB"."""
+    return kind.removeprefix("NVIDIA-").replace("-", " ").replace("_", " ") or kind
+
+
+def span(time: timedelta) -> str:
+    """A span for a page that is looked at, not calculated with: 45s, 6m, 4h 12m, 9h, 3d 4h."""
+    seconds = max(0, int(time.total_seconds()))
+    if seconds < 60:
+        return f"{seconds}s"
+    minutes = seconds // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h {minutes}m" if minutes and hours < 5 else f"{hours}h"
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours}h" if hours and days < 10 else f"{days}d"
+
+
 def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGroup, ...]:
     by_type: dict[str, list[NodeGpus]] = {}
     for node in view.nodes:
@@ -175,7 +195,7 @@ def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGro
             for gpu in node.gpus:
                 counts = counts.plus(gpu)
         groups.append(
-            TypeGroup(name=name, counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes))
+            TypeGroup(name=type_name(name), counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes))
         )
     return tuple(groups)
 
@@ -196,7 +216,7 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime) -> Tile:
     left, percent, overdue = None, None, False
     if holder.expected_until is not None and holder.since is not None:
         overdue = holder.expected_until <= now
-        words = "past its limit" if overdue else f"{format_duration(holder.expected_until - now)} left"
+        words = "past its limit" if overdue else f"{span(holder.expected_until - now)} left"
         left = When(words, rfc3339(holder.expected_until))
         whole = holder.expected_until - holder.since
         percent = min(100, max(0, round(100 * ((now - holder.since) / whole)))) if whole else 100
@@ -217,9 +237,9 @@ def _queue_row(place: int, pod: Obj, said: Explanation, hues: dict[str, int], no
     created = pod["metadata"].get("creationTimestamp")
     start = ""
     if said.earliest is not None and said.earliest.at > now:
-        start = f"in {format_duration(said.earliest.at - now)} at the latest"
+        start = f"can start in {span(said.earliest.at - now)} or sooner"
     elif said.state == "never":
-        start = "never, as it is"
+        start = "cannot run here as it is"
     return QueueRow(
         place=place,
         name=said.run or said.name,
@@ -228,7 +248,7 @@ def _queue_row(place: int, pod: Obj, said: Explanation, hues: dict[str, int], no
         hue=hues.get(said.owner, 0),
         asks=_asks(said.gpus, ", ".join(said.gpu_types)),
         since=_ago(datetime.fromisoformat(created), now) if created else None,
-        reason=short_reason(said),
+        reason=short_reason(said, typed=False),
         start=start,
     )
 
@@ -280,8 +300,8 @@ def _user_rows(rows: Sequence[UsageRow], hues: dict[str, int]) -> tuple[UserRow,
 def _asks(gpus: int, kind: str) -> str:
     if not gpus:
         return "no GPU"
-    return f"{gpus} × {kind}" if kind else f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+    return f"{gpus} × {type_name(kind)}" if kind else f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def _ago(moment: datetime | None, now: datetime) -> When | None:
-    return When(format_duration(now - moment), rfc3339(moment)) if moment else None
+    return When(span(now - moment), rfc3339(moment)) if moment else None

@@ -106,7 +106,7 @@ def test_what_is_missing_who_holds_it_and_when_it_could_start():
     assert (
         explain_text(found)
         == """\
-run lab/run-me waits: needs 2 GPUs of type a100; most free on one node: 1, 2 in all
+run lab/run-me waits: needs 2 GPUs of type a100; one node has at most 1 free (2 in all)
 
 What is missing
   2 GPUs of type a100: most free on one node 1 (n1), in total 2
