@@ -1,0 +1,560 @@
+"""`Api` over HTTPS, for any Kubernetes cluster.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from moorage import __version__
+from moorage.apimachinery.api import CONTENT_TYPES, ObjList, PatchKind, WatchEvent
+from moorage.apimachinery.resources import PODS, Obj, Resource
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError, BadRequest, Expired, ServerError, api_error
+from moorage.kube.config import Connection, load_connection
+from moorage.kube.credentials import Credentials
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
+log = logging.getLogger(__name__)
+
+PAGE_SIZE = 500  # client-go's
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0  # the API server itself gives up on ordinary requests after this
+WATCH_SECONDS = 300  # the server ends a watch after one to two times this, chosen at random
+RETRIES = 4  # of calls that may be repeated, when the server is busy
+RETRY_AFTER_MAX_SECONDS = 10.0
+KEEPALIVE_IDLE_SECONDS, KEEPALIVE_EVERY_SECONDS, KEEPALIVE_TIMES = 15, 10, 3  # a silent peer is noticed in 45 s
+
+Resources = list[Resource]
+
+_REPEATABLE = frozenset({"GET", "PUT", "PATCH", "DELETE"})
+_BUSY = frozenset({429, 503})
+_JSON = "application/json"
+_DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+
+class KubeClient:
+    """One identity on one cluster. Use as `async with KubeClient(connection) as api`.
+
+    Every method raises `ApiError` subclasses: the server's own, or ServerError with status 0 when no answer came.
+    """
+
+    def __init__(self, connection: Connection, *, clock: Clock = SYSTEM) -> None:
+        self.connection = connection
+        self._clock = clock
+        self._credentials = Credentials(connection, clock)
+        self._session: aiohttp.ClientSession | None = None
+        self._borrowed = False  # the session is another client's, which closes it
+        self._user = connection.impersonate_user
+        self._groups = connection.impersonate_groups
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path | str | None = None, *, context: str | None = None) -> Self:
+        """The cluster that `kubectl` would speak to here; see `load_connection` for what is raised."""
+        return cls(load_connection(path, context=context))
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; watches and logs that are still read end with an error."""
+        session, self._session = self._session, None
+        if session is not None and not self._borrowed:
+            await session.close()
+
+    def as_user(self, user: str, groups: Sequence[str] = ()) -> KubeClient:
+        """The same connection, acting for somebody else, which takes the right to impersonate. Needs no closing."""
+        other = KubeClient(self.connection, clock=self._clock)
+        other._credentials = self._credentials
+        other._session, other._borrowed = self._session, True
+        other._user, other._groups = user, tuple(groups)
+        return other
+
+    # --- Api
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
+        return await self._call("GET", resource.path(namespace=_required(resource, namespace), name=name))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int | None = None,
+        cont: str | None = None,
+    ) -> ObjList:
+        path = resource.path(namespace=namespace)
+        params = _selectors(label_selector, field_selector)
+        if limit is not None or cont is not None:
+            return await self._page(resource, path, params, limit, cont)
+        first = await self._page(resource, path, params, PAGE_SIZE, None)
+        items, version, token = first.items, first.resource_version, first.cont
+        while token:
+            try:
+                page = await self._page(resource, path, params, PAGE_SIZE, token)
+            except Expired:
+                # the server compacted its history while we read: one answer without pages, as client-go does
+                return await self._page(resource, path, params, None, None)
+            items.extend(page.items)
+            token = page.cont
+        return ObjList(items, version)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AsyncIterator[WatchEvent]:
+        seconds = int(WATCH_SECONDS * (1 + random.random()))
+        params = _selectors(label_selector, field_selector) | {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        path = resource.path(namespace=namespace)
+        async with self._request("GET", path, params=params, read_seconds=seconds + 30.0) as answer:
+            async with contextlib.aclosing(_lines(self._chunks(answer))) as lines:
+                async for line in lines:
+                    yield _event(line)
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        namespace = namespace or (obj.get("metadata") or {}).get("namespace")
+        path = resource.path(namespace=_required(resource, namespace))
+        return await self._call("POST", path, body=obj, params={"dryRun": "All"} if dry_run else None)
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
+        meta = obj["metadata"]
+        namespace = _required(resource, meta.get("namespace"))
+        path = resource.path(namespace=namespace, name=meta["name"], subresource=subresource)
+        return await self._call("PUT", path, body=obj)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str | None = None,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Obj:
+        params = {}
+        if field_manager or kind == "apply":
+            params["fieldManager"] = field_manager or "moorage"
+        if force:
+            params["force"] = "true"
+        path = resource.path(namespace=_required(resource, namespace), name=name, subresource=subresource)
+        return await self._call("PATCH", path, body=patch, params=params, content_type=CONTENT_TYPES[kind])
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_period_seconds: int | None = None,
+        uid: str | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+    ) -> None:
+        options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        path = resource.path(namespace=_required(resource, namespace), name=name)
+        await self._read("DELETE", path, body=options)
+
+    async def create_subresource(
+        self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
+    ) -> Obj:
+        path = resource.path(namespace=_required(resource, namespace), name=name, subresource=subresource)
+        return await self._call("POST", path, body=body)
+
+    # --- beyond Api
+
+    async def logs(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+        timestamps: bool = False,
+        previous: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """A container's output as it comes, in pieces that need not end at line ends.
+
+        With `follow`, until the container ends; `since_seconds` is at least 1.
+        """
+        params: dict[str, str] = {}
+        if container:
+            params["container"] = container
+        if tail_lines is not None:
+            params["tailLines"] = str(tail_lines)
+        if since_seconds is not None:
+            params["sinceSeconds"] = str(since_seconds)
+        for name, wanted in (("follow", follow), ("timestamps", timestamps), ("previous", previous)):
+            if wanted:
+                params[name] = "true"
+        path = PODS.path(namespace=namespace, name=pod, subresource="log")
+        # a container may be silent for days: only the connection's own keep-alive ends a followed log
+        async with self._request(
+            "GET", path, params=params, read_seconds=None if follow else ANSWER_SECONDS
+        ) as answer:
+            async with contextlib.aclosing(self._chunks(answer)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+    ) -> bytes:
+        """Any path; a `body` that is not bytes is sent as JSON."""
+        return await self._read(method, path, params=params, body=body, content_type=content_type, accept=accept)
+
+    async def version(self) -> Obj:
+        """`major`, `minor`, `gitVersion`, …: what `kubectl version` shows of the server."""
+        return await self._call("GET", "/version")
+
+    async def discover(self) -> Resources:
+        """All resources the server serves, at the version it prefers; without subresources.
+
+        One request per API kind of root where the server can aggregate, else one per group.
+        """
+        found: Resources = []
+        for root in ("/api", "/apis"):
+            document = _decode(await self._read("GET", root, accept=_DISCOVERY))
+            if document.get("kind") == "APIGroupDiscoveryList":
+                found += _aggregated(document)
+                continue
+            if root == "/api":
+                versions = [("", one) for one in document.get("versions") or ()]
+            else:
+                preferred = [group["preferredVersion"] for group in document.get("groups") or ()]
+                versions = [tuple(one["groupVersion"].split("/")) for one in preferred]
+            for group, version in versions:
+                path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+                with contextlib.suppress(ServerError):  # an aggregated API whose server is away
+                    found += _listed(group, version, await self._call("GET", path))
+        return found
+
+    # --- plumbing
+
+    async def _page(
+        self, resource: Resource, path: str, params: dict[str, str], limit: int | None, cont: str | None
+    ) -> ObjList:
+        if limit is not None:
+            params = params | {"limit": str(limit)}
+        if cont is not None:
+            params = params | {"continue": cont}
+        document = await self._call("GET", path, params=params)
+        meta = document.get("metadata") or {}
+        items: list[Obj] = document.get("items") or []
+        for item in items:  # lists leave these out of their items
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+        return ObjList(items, meta.get("resourceVersion") or "", meta.get("continue") or None)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+    ) -> Obj:
+        return _decode(await self._read(method, path, params=params, body=body, content_type=content_type))
+
+    async def _read(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+    ) -> bytes:
+        request = self._request(
+            method, path, params=params, body=body, content_type=content_type, accept=accept,
+            read_seconds=ANSWER_SECONDS,
+        )  # fmt: skip
+        async with request as answer:
+            return b"".join([chunk async for chunk in self._chunks(answer)])
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        read_seconds: float | None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of 2xx, its body not yet read. Busy servers and expired credentials are tried again."""
+        data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
+        renewed, tries = False, 0
+        while True:
+            answer = await self._send(method, path, params or {}, headers, data, read_seconds)
+            try:
+                if answer.status < 300:
+                    yield answer
+                    return
+                error = await self._error(method, path, answer)
+            finally:
+                answer.release()
+            if answer.status == 401 and self._credentials.renewable and not renewed:
+                renewed = True
+                self._credentials.forget()
+                continue
+            wait = _retry_after(answer.headers.get("Retry-After"), self._clock)
+            if answer.status not in _BUSY or wait is None or method not in _REPEATABLE or tries >= RETRIES:
+                raise error
+            tries += 1
+            log.info("the API server is busy; trying again", extra={"path": path, "status": answer.status})
+            await self._clock.sleep(min(wait, RETRY_AFTER_MAX_SECONDS))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        headers: dict[str, str],
+        data: bytes | None,
+        read_seconds: float | None,
+    ) -> aiohttp.ClientResponse:
+        import aiohttp
+        from yarl import URL
+
+        session = self._session or await self._open()
+        if (authorization := await self._credentials.authorization()) is not None:
+            headers = headers | {"Authorization": authorization}
+        pairs: list[tuple[str, str]] = list(headers.items())
+        if self._user:
+            pairs.append(("Impersonate-User", self._user))
+            pairs += [("Impersonate-Group", group) for group in self._groups]
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=read_seconds)
+        url = URL(self.connection.server + path, encoded=True)
+        try:
+            return await session.request(
+                method,
+                url.extend_query(params) if params else url,
+                headers=pairs,
+                data=data,
+                timeout=timeout,
+                allow_redirects=False,
+                server_hostname=self.connection.tls_server_name or None,
+                proxy=self.connection.proxy_url or None,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._no_answer(error) from error
+
+    async def _open(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        tls: ssl.SSLContext | bool = await self._credentials.tls() or True
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                ssl=tls, limit=0, keepalive_timeout=60, socket_factory=_socket, ttl_dns_cache=60
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers={"User-Agent": f"moorage/{__version__}"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=2**18,
+            )
+            self._borrowed = False
+        return self._session
+
+    async def _chunks(self, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        import aiohttp
+
+        try:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._no_answer(error) from error
+
+    async def _error(self, method: str, path: str, answer: aiohttp.ClientResponse) -> ApiError:
+        text = b"".join([chunk async for chunk in self._chunks(answer)])
+        try:
+            body = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            body = None
+        if not isinstance(body, dict) or body.get("kind") != "Status":
+            body = None
+        said = text[:200].decode(errors="replace").strip()
+        fallback = f"{method} {path} at {self.connection.server}: HTTP {answer.status}" + (
+            f": {said}" if said else ""
+        )
+        return api_error(answer.status, body, fallback)
+
+    def _no_answer(self, error: Exception) -> ServerError:
+        import aiohttp
+
+        server = self.connection.server
+        context = f" (context {self.connection.context!r})" if self.connection.context else ""
+        hint = "check that the cluster is up and that the kubeconfig names the right address"
+        if (urlsplit(server).hostname or "") in ("127.0.0.1", "::1", "localhost"):
+            hint = "if this is the cluster of `moor up`, run `moor status`, then `moor up`"
+        why = str(error) or type(error).__name__
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            why = f"its certificate is not trusted: {error.certificate_error}"
+            hint = (
+                "the kubeconfig holds the certificate authority of another cluster, or of an older one: renew it"
+            )
+        elif isinstance(error, TimeoutError):
+            why = "no answer in time"
+        elif isinstance(error, aiohttp.ClientConnectorDNSError):
+            why = f"the name {urlsplit(server).hostname} is not known"
+        elif isinstance(error, aiohttp.ClientConnectorError):
+            why = error.os_error.strerror or str(error.os_error)
+        return ServerError(
+            f"the Kubernetes API at {server}{context} gave no answer: {why}",
+            status=0,
+            reason="NoAnswer",
+            hint=hint,
+        )
+
+
+def _required(resource: Resource, namespace: str | None) -> str | None:
+    if resource.namespaced and not namespace:
+        raise BadRequest(f"{resource} live in a namespace, and none is given")
+    return namespace
+
+
+def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
+    params = {"labelSelector": labels, "fieldSelector": fields}
+    return {key: value for key, value in params.items() if value}
+
+
+def _decode(text: bytes) -> Obj:
+    try:
+        document: Obj = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ServerError(f"the API's answer is no JSON: {text[:100]!r}", reason="BadAnswer") from error
+    return document
+
+
+def _event(line: bytes) -> WatchEvent:
+    document = _decode(line)
+    kind, obj = document.get("type"), document.get("object") or {}
+    if kind == "ERROR":
+        raise api_error(int(obj.get("code") or 500), obj, "the watch ended with an error")
+    return WatchEvent(str(kind), obj)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Whole lines of any length; a last line without its end is dropped: the connection broke in it."""
+    kept: list[bytes] = []
+    async for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        kept.append(first)
+        for piece in rest:
+            line = b"".join(kept)
+            kept = [piece]
+            if line.strip():
+                yield line
+
+
+def _retry_after(header: str | None, clock: Clock) -> float | None:
+    """Seconds to wait, from either form of the header (RFC 9110 §10.2.3); None when there is no usable one."""
+    if not header:
+        return None
+    if header.strip().isdigit():
+        return float(header)
+    try:
+        moment = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - clock.now()).total_seconds())
+
+
+def _socket(info: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol = info[:3]
+    sock = socket.socket(family=family, type=kind, proto=protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_SECONDS),
+        ("TCP_KEEPINTVL", KEEPALIVE_EVERY_SECONDS),
+        ("TCP_KEEPCNT", KEEPALIVE_TIMES),
+    ):
+        if hasattr(socket, name):  # not on every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return sock
+
+
+def _aggregated(document: Obj) -> Resources:
+    found = []
+    for group in document.get("items") or ():
+        versions = group.get("versions") or ()
+        if not versions:
+            continue
+        first = versions[0]  # the preferred one
+        for one in first.get("resources") or ():
+            found.append(
+                Resource(
+                    (group.get("metadata") or {}).get("name") or "",
+                    first["version"],
+                    one["resource"],
+                    (one.get("responseKind") or {}).get("kind") or "",
+                    one.get("scope") == "Namespaced",
+                )
+            )
+    return found
+
+
+def _listed(group: str, version: str, document: Obj) -> Resources:
+    return [
+        Resource(group, version, one["name"], one["kind"], bool(one["namespaced"]))
+        for one in document.get("resources") or ()
+        if "/" not in one["name"]
+    ]

@@ -1,0 +1,65 @@
+"""Tell people what happened, as Kubernetes Events that `kubectl describe` shows.
+
+The same happening on the same object is one Event with a count. Events are a courtesy: failing to
+write one never disturbs the work it is about.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import EVENTS
+from moorage.clock import Clock, rfc3339
+from moorage.errors import AlreadyExists, ApiError, NotFound
+from moorage.kube.objects import EventType, make_event
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 4096  # events whose count is known without asking
+
+
+class EventRecorder:
+    """Writes events in the name of one component."""
+
+    def __init__(self, api: Api, *, component: str, clock: Clock) -> None:
+        self._api, self._component, self._clock = api, component, clock
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    async def record(self, about: Mapping[str, Any], type_: EventType, reason: str, message: str) -> None:
+        """Write or count one event about an object as read from the API. Never raises ApiError."""
+        event = make_event(
+            about, type_=type_, reason=reason, message=message, component=self._component, now=self._clock.now()
+        )
+        namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
+        try:
+            await self._write(event, namespace, name)
+        except ApiError as error:
+            log.warning("cannot write an event", extra={"about": name, "reason": reason, "error": str(error)})
+
+    async def _write(self, event: Mapping[str, Any], namespace: str, name: str) -> None:
+        count = self._counts.get((namespace, name))
+        if count is None:
+            try:
+                await self._api.create(EVENTS, dict(event))
+                self._remember(namespace, name, 1)
+                return
+            except AlreadyExists:
+                found = await self._api.get(EVENTS, name, namespace)
+                count = int(found.get("count") or 1)
+        more = {"count": count + 1, "lastTimestamp": rfc3339(self._clock.now())}
+        try:
+            await self._api.patch(EVENTS, name, more, namespace)
+            self._remember(namespace, name, count + 1)
+        except NotFound:  # they are kept for an hour only
+            await self._api.create(EVENTS, dict(event))
+            self._remember(namespace, name, 1)
+
+    def _remember(self, namespace: str, name: str, count: int) -> None:
+        self._counts[namespace, name] = count
+        self._counts.move_to_end((namespace, name))
+        while len(self._counts) > REMEMBERED:
+            self._counts.popitem(last=False)

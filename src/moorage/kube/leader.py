@@ -1,0 +1,225 @@
+"""One leader at a time, by a Lease.
+
+A candidate never compares its own wall clock with another's: it takes the lease only after it has itself
+watched the same record stand unchanged for the whole lease time. The holder gives up after RENEW_DEADLINE_SECONDS
+without a renewal, counted from when the last successful renewal was *sent*. So two never lead at once while clocks
+run less than LEASE_SECONDS / RENEW_DEADLINE_SECONDS (1.5) times apart in speed.
+https://kubernetes.io/docs/concepts/architecture/leases/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import LEASES, Obj
+from moorage.clock import Clock, rfc3339_micro
+from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 15.0  # these three are client-go's defaults
+RENEW_DEADLINE_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The lease as last read, and when (on our own monotonic clock) it was first read in this state."""
+
+    holder: str
+    lease_seconds: float
+    resource_version: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Write our name into the lease, provided it is still as seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Somebody else may be leading; look again."""
+
+
+def decide(me: str, seen: Seen | None, *, now: float) -> Take | Wait:
+    """Whether `me` may write the lease. `now` is our monotonic clock in seconds; `seen` None: there is no lease.
+
+    Our own name in it is no proof that we lead (a process before us may have borne it), but writing it is right.
+    """
+    if seen is None or not seen.holder or seen.holder == me:
+        return Take()
+    return Take() if now - seen.since >= seen.lease_seconds else Wait()
+
+
+def observe(before: Seen | None, lease: Mapping[str, Any] | None, *, now: float) -> Seen | None:
+    """What a reading adds: an unchanged record keeps the time since which it is known."""
+    if lease is None:
+        return None
+    spec = lease.get("spec") or {}
+    version = str(lease["metadata"].get("resourceVersion") or "")
+    if before is not None and before.resource_version == version:
+        return before
+    return Seen(
+        holder=str(spec.get("holderIdentity") or ""),
+        lease_seconds=float(spec.get("leaseDurationSeconds") or LEASE_SECONDS),
+        resource_version=version,
+        since=now,
+    )
+
+
+class Elector:
+    """Campaigns for one lease. `identity` must differ between processes, also over restarts."""
+
+    def __init__(self, api: Api, *, clock: Clock, name: str, namespace: str, identity: str) -> None:
+        self._api, self._clock = api, clock
+        self._name, self._namespace, self._identity = name, namespace, identity
+        self._seen: Seen | None = None
+        self._lease: Obj | None = None
+        self.leading = False
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `lead` whenever, and as long as, the lease is ours; for ever, or until `lead` returns or raises.
+
+        When the lease cannot be renewed in time `lead` is cancelled, and the campaign starts again. Cancelled
+        itself, it cancels `lead`, waits for it, and gives the lease back so that another need not wait.
+        """
+        while True:
+            sent = await self._acquire()
+            log.info("leading", extra={"lease": self._name, "identity": self._identity})
+            self.leading = True
+            work = asyncio.create_task(lead())
+            renewing = asyncio.create_task(self._renew_until_late(sent))
+            try:
+                await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    await work
+                    return
+                log.error("lost the lease; stopping work", extra={"lease": self._name, "identity": self._identity})
+            finally:
+                self.leading = False
+                await _end(renewing)
+                await _end(work)
+                await self._release()
+
+    async def _acquire(self) -> float:
+        """Return when the lease is ours: the time at which the write that took it was sent."""
+        while True:
+            try:
+                await self._look()
+                if isinstance(decide(self._identity, self._seen, now=self._clock.monotonic()), Take):
+                    sent = self._clock.monotonic()
+                    await self._write(taking=True)
+                    if self._clock.monotonic() - sent < RENEW_DEADLINE_SECONDS:
+                        return sent
+            except (Conflict, AlreadyExists):
+                pass  # another was faster
+            except ApiError as error:
+                log.warning("cannot campaign", extra={"lease": self._name, "error": str(error)})
+            await self._clock.sleep(RETRY_SECONDS)
+
+    async def _renew_until_late(self, sent: float) -> None:
+        """Renew every RETRY_SECONDS; return as soon as the lease may no longer count as ours."""
+        while True:
+            left = sent + RENEW_DEADLINE_SECONDS - self._clock.monotonic()
+            await self._clock.sleep(min(RETRY_SECONDS, left))
+            started = self._clock.monotonic()
+            left = sent + RENEW_DEADLINE_SECONDS - started
+            if left <= 0:
+                return
+            try:
+                if not await self._within(left, self._renew()):
+                    return
+                sent = started
+            except (Conflict, NotFound):
+                return  # somebody else wrote it: it is theirs
+            except ApiError as error:
+                log.warning("cannot renew the lease", extra={"lease": self._name, "error": str(error)})
+
+    async def _renew(self) -> None:
+        try:
+            await self._write(taking=False)
+        except Conflict:
+            # either somebody took it, or our last write arrived and its answer did not
+            await self._look()
+            if self._seen is None or self._seen.holder != self._identity:
+                raise
+            await self._write(taking=False)
+
+    async def _within(self, seconds: float, step: Awaitable[None]) -> bool:
+        """Whether `step` ended in time, by our clock; it is cancelled when not."""
+        doing = asyncio.ensure_future(step)
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait({doing, timer}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                return False
+            await doing
+            return True
+        finally:
+            await _end(doing)
+            await _end(timer)
+
+    async def _look(self) -> None:
+        try:
+            self._lease = await self._api.get(LEASES, self._name, self._namespace)
+        except NotFound:
+            self._lease = None
+        self._seen = observe(self._seen, self._lease, now=self._clock.monotonic())
+
+    async def _write(self, *, taking: bool) -> None:
+        now = self._clock.now()
+        lease = make_lease(
+            self._name, self._namespace, holder=self._identity, now=now, before=self._lease, taking=taking
+        )
+        if self._lease is None:
+            self._lease = await self._api.create(LEASES, lease)
+        else:
+            self._lease = await self._api.update(LEASES, lease)
+        self._seen = observe(self._seen, self._lease, now=self._clock.monotonic())
+
+    async def _release(self) -> None:
+        """Hand over at once, if it is ours; otherwise another takes it when it runs out."""
+        if self._lease is None or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
+            return
+        lease = self._lease | {"spec": self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        with contextlib.suppress(ApiError):
+            await self._api.update(LEASES, lease)
+        self._lease, self._seen = None, None
+
+
+def make_lease(
+    name: str, namespace: str, *, holder: str, now: datetime, before: Obj | None = None, taking: bool = True
+) -> Obj:
+    """The lease with a new renewal; with `before`, an update of it guarded by its resourceVersion."""
+    moment = rfc3339_micro(now)
+    was = (before or {}).get("spec") or {}
+    changed = was.get("holderIdentity") != holder
+    spec = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": int(LEASE_SECONDS),
+        "acquireTime": moment if taking or not was.get("acquireTime") else was["acquireTime"],
+        "renewTime": moment,
+        "leaseTransitions": int(was.get("leaseTransitions") or 0) + (1 if before is not None and changed else 0),
+    }
+    if before is not None:
+        return before | {"spec": spec}
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError, ApiError):
+        await task
