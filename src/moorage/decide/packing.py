@@ -47,8 +47,11 @@ def pack(asked: Mapping[str, int], node: GpuNode) -> int:
     """
     if not asked:
         return 0 if any(node.total.values()) else MAX_SCORE
-    if any(node.total.get(name, 0) <= 0 for name in asked):
-        return 0
-    total = sum(node.total[name] for name in asked)
-    taken = sum(count + max(0, node.used.get(name, 0)) for name, count in asked.items())
+    total = taken = 0
+    for name, count in asked.items():
+        there = node.total.get(name, 0)
+        if there <= 0:
+            return 0
+        total += there
+        taken += count + max(0, node.used.get(name, 0))
     return min(MAX_SCORE, taken * MAX_SCORE // total)

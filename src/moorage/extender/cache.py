@@ -53,6 +53,7 @@ class ExtenderCache:
         self._totals: dict[str, dict[str, int]] = {}
         self._types: dict[str, str] = {}
         self._used: dict[str, dict[str, int]] = {}  # also of nodes not seen yet
+        self._views: dict[str, GpuNode] = {}  # made when asked for, dropped when the node changes
         self._holds: dict[Key, _Hold] = {}
         self._unsettled: dict[str, float] = {}  # uid of a pod asked about → until when it is waited for
         self._moved = asyncio.Event()
@@ -85,14 +86,18 @@ class ExtenderCache:
 
     def gpu_node(self, name: str, *, without: Key | None = None) -> GpuNode | None:
         """The node's GPUs, or None when it is not known; `without`: do not count that pod's own nomination."""
-        total = self._totals.get(name)
-        if total is None:
-            return None
-        used = self._used.get(name, {})
+        node = self._views.get(name)
+        if node is None:
+            total = self._totals.get(name)
+            if total is None:
+                return None
+            node = GpuNode(name=name, total=total, used=dict(self._used.get(name, {})))
+            self._views[name] = node
         hold = self._holds.get(without) if without is not None else None
-        if hold is not None and hold.node == name:
-            used = {resource: count - hold.gpus.get(resource, 0) for resource, count in used.items()}
-        return GpuNode(name=name, total=total, used=used)
+        if hold is None or hold.node != name:
+            return node
+        used = {resource: count - hold.gpus.get(resource, 0) for resource, count in node.used.items()}
+        return GpuNode(name=name, total=node.total, used=used)
 
     def nodes(self) -> list[tuple[GpuNode, str]]:
         """Every node with GPUs, and the type of its GPUs ("unknown" when no label tells)."""
@@ -148,6 +153,7 @@ class ExtenderCache:
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if after is None:
             if before is not None:
+                self._views.pop(before["metadata"]["name"], None)
                 self._totals.pop(before["metadata"]["name"], None)
                 self._types.pop(before["metadata"]["name"], None)
             return
@@ -156,6 +162,7 @@ class ExtenderCache:
         except (ValueError, KeyError, TypeError) as error:
             log.warning("a node cannot be read", extra={"node": str(key_of(after)), "error": repr(error)})
             return
+        self._views.pop(node.name, None)
         self._totals[node.name] = gpus_asked(node.allocatable)
         kind = next((labels_of(after)[label] for label in GPU_TYPE_LABELS if label in labels_of(after)), None)
         if kind is None:
@@ -183,6 +190,7 @@ class ExtenderCache:
             self._settle(obj)  # not on its creation alone, which the scheduler may have seen before us
 
     def _count(self, hold: _Hold, sign: int) -> None:
+        self._views.pop(hold.node, None)
         used = self._used.setdefault(hold.node, {})
         for resource, count in hold.gpus.items():
             used[resource] = used.get(resource, 0) + sign * count

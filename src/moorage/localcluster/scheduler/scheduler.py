@@ -204,24 +204,26 @@ class Scheduler:
         try:
             outcome = await self._decide(pod)
         except ExtenderError as error:
-            await self._failed(pod, item, error.message, reason="SchedulerError")
+            await self._failed(pod, item, error.message, reason="SchedulerError", retry=True)
             return
         match outcome:
             case Placed(node):
-                if self._cache.pending.get(item.key) is None:
-                    self._queue.remove(item.key)  # deleted while extenders were asked
-                    return
+                current = self._cache.pending.get(item.key)
+                if current is None or current.info.uid != pod.info.uid:
+                    return  # gone while extenders were asked, and out of the queue with it
                 self._queue.remove(item.key)
+                if current.info.deleting or current.info.gates:
+                    return
                 self._cache.assume(pod, node)
                 self._told.pop(item.key, None)
                 self._spawn(self._bind(pod, node, item.attempts))
             case Unplaced(message, candidate, keep):
                 nominated = None if keep else ""
+                retry = False
                 if candidate is not None:
-                    nominated = candidate.node
-                    if not await self._preempt(pod, candidate):
-                        nominated = None
-                await self._failed(pod, item, message, reason="Unschedulable", nominated=nominated)
+                    retry = not await self._preempt(pod, candidate)
+                    nominated = None if retry else candidate.node
+                await self._failed(pod, item, message, reason="Unschedulable", nominated=nominated, retry=retry)
 
     # deciding
 
@@ -371,9 +373,17 @@ class Scheduler:
         self._event(victim.obj, "Normal", "Preempted", f"Preempted by pod {pod.info.uid} on node {node}")
 
     async def _failed(
-        self, pod: PodView, item: Queued, message: str, *, reason: str, nominated: str | None = None
+        self,
+        pod: PodView,
+        item: Queued,
+        message: str,
+        *,
+        reason: str,
+        nominated: str | None = None,
+        retry: bool = False,
     ) -> None:
-        """Write why the pod waits and put it back; `nominated` None leaves the nomination as it is."""
+        """Write why the pod waits and put it back, to be tried again after a while (`retry`) or when something
+        changes. `nominated` None leaves the nomination as it is."""
         if nominated is not None:
             self._cache.nominate(pod.key, nominated)
         now = self._clock.monotonic()
@@ -387,7 +397,7 @@ class Scheduler:
             if nominated is not None and nominated != current.info.nominated_node:
                 changes["nominatedNodeName"] = nominated or None
             await self._patch_status(current, changes)
-        self._queue.fail(item, self._clock.monotonic(), error=reason != "Unschedulable")
+        self._queue.fail(item, self._clock.monotonic(), error=retry)
 
     async def _patch_status(self, pod: PodView, changes: Obj) -> None:
         """Best effort: what could not be written is written at the next try."""
@@ -422,7 +432,7 @@ class Scheduler:
                 self._queue.add(pod.key, priority=info.priority, created=_created(info.created))
                 item = self._queue.take(pod.key, attempts)
                 message = f"binding rejected: {error}"
-                await self._failed(pod, item, message, reason="SchedulerError", nominated="")
+                await self._failed(pod, item, message, reason="SchedulerError", nominated="", retry=True)
             self._wake()  # what it held on the node is free again
             return
         self._event(
