@@ -460,14 +460,14 @@ class _Making:
             if request.retries:
                 self.refuse(
                     "--retries",
-                    f"{request.retries} retries cannot stand with --memory none: a job without a limit would"
+                    f"{request.retries} cannot stand with --memory none: a job without a limit would"
                     " take one node after the other",
                     "give a --memory limit, or leave out --retries",
                 )
             if request.restart_limit:
                 self.refuse(
                     "--restart-limit",
-                    f"{request.restart_limit} restarts cannot stand with --memory none: a job without a limit"
+                    f"{request.restart_limit} cannot stand with --memory none: a job without a limit"
                     " would take one node after the other",
                     "give a --memory limit, or leave out --restart-limit",
                 )

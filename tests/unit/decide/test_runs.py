@@ -168,14 +168,14 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"memory": "none", "retries": 2},
             "--retries",
-            "2 retries cannot stand with --memory none: a job without a limit would take one node after the other",
+            "2 cannot stand with --memory none: a job without a limit would take one node after the other",
             "give a --memory limit, or leave out --retries",
             id="a wandering bomb by retries",
         ),
         pytest.param(
             {"memory": "none", "restart_limit": 1},
             "--restart-limit",
-            "1 restarts cannot stand with --memory none: a job without a limit would take one node after the other",
+            "1 cannot stand with --memory none: a job without a limit would take one node after the other",
             "give a --memory limit, or leave out --restart-limit",
             id="a wandering bomb by restarts",
         ),
@@ -613,7 +613,7 @@ def test_a_type_is_meant_by_its_whole_words(asked, value, means):
 @given(st.text(min_size=1))
 def test_a_type_always_means_itself_in_any_case(text):
     value = f"x-{text}-T4"
-    assert matches_type(value.upper(), value) or not value.upper().lower() == value.lower()
+    assert matches_type(value.upper(), value) or value.upper().lower() != value.lower()
 
 
 def test_gpus_of_a_cordoned_node_are_not_free():
