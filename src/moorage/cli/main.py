@@ -34,10 +34,10 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
     ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),
     ("On a cluster", "manifests", "moorage.cli.manifests:manifests", "Print what a cluster needs to run Moorage"),
-    ("On a cluster", "operator", "moorage.cli.services:operator", "Run the operator"),
-    ("On a cluster", "webhook", "moorage.cli.services:webhook", "Run the admission webhook"),
-    ("On a cluster", "extender", "moorage.cli.services:extender", "Run the scheduler extender"),
-    ("On a cluster", "server", "moorage.cli.services:server", "Run the REST API and the web page"),
+    ("On a cluster", "operator", "moorage.cli.service_commands:operator", "Run the operator"),
+    ("On a cluster", "webhook", "moorage.cli.service_commands:webhook", "Run the admission webhook"),
+    ("On a cluster", "extender", "moorage.cli.service_commands:extender", "Run the scheduler extender"),
+    ("On a cluster", "server", "moorage.cli.service_commands:server", "Run the REST API and the web page"),
     (
         "The command line",
         "completion",
@@ -134,7 +134,8 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else f"moor {name}"
-        _say_error(error.format_message().rstrip(".").replace("\n", " "), f"see `{where} --help`")
+        message, hint = _in_our_words(error)
+        _say_error(message, f"{hint}see `{where} --help`")
         return 2
     except click.ClickException as error:
         _say_error(error.format_message(), None)
@@ -151,6 +152,13 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return code if isinstance(code, int) else 0
+
+
+def _in_our_words(error: click.UsageError) -> tuple[str, str]:
+    """click's message as ours look: no capital, no full stop; what may have been meant goes into the hint."""
+    message = error.format_message().partition(" (Did you mean")[0].rstrip(".").replace("\n", " ")
+    meant = " or ".join(getattr(error, "possibilities", None) or ())
+    return message[:1].lower() + message[1:], f"did you mean {meant}? Or " if meant else ""
 
 
 def _say_error(message: str, hint: str | None) -> None:

@@ -1,0 +1,165 @@
+"""The way into `moor`: help, version, wrong words, and how errors look."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from moorage import __version__
+from moorage.cli.main import COMMANDS, help_text, load, main
+
+
+def test_the_help_names_every_command_with_one_line(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for section, name, _, text in COMMANDS:
+        assert f"\n{section}:\n" in out
+        assert any(line.split()[:1] == [name] and line.endswith(text) for line in out.splitlines())
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
+def test_moor_alone_shows_its_help(words, capsys):
+    assert main(words) == 0
+    assert capsys.readouterr().out == help_text()
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"moor {__version__}\n"
+
+
+def test_the_help_imports_neither_click_nor_anything_of_ours():
+    code = (
+        "import sys; before = set(sys.modules); from moorage.cli.main import main; main(['--help']);"
+        "new = {name for name in set(sys.modules) - before if not name.startswith('_')};"
+        "print(sorted(new), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert eval(done.stderr) == ["moorage", "moorage.cli", "moorage.cli.main"]
+
+
+@pytest.mark.parametrize("name", [name for _, name, _, _ in COMMANDS])
+def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
+    target = next(target for _, found, target, _ in COMMANDS if found == name)
+    module = target.partition(":")[0]
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        pytest.skip(f"{module} is not there yet")
+    command = load(target)
+    assert isinstance(command, click.Command)
+    assert main([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: moor {name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "err"),
+    [
+        (["jbos"], "error: moor has no command 'jbos'\nhint: did you mean `moor jobs`?\n"),
+        (["xyzzy"], "error: moor has no command 'xyzzy'\nhint: `moor --help` lists them all\n"),
+        (
+            ["--gpus", "1"],
+            "error: moor has no option --gpus\n"
+            "hint: options follow the command: moor run --gpus 1 -- python train.py\n",
+        ),
+        (["run"], "error: missing argument 'COMMAND...'\nhint: see `moor run --help`\n"),
+        (
+            ["jobs", "--nope"],
+            "error: no such option '--nope'\nhint: did you mean --mine or --owner? Or see `moor jobs --help`\n",
+        ),
+        (["volume", "create"], "error: missing argument 'NAME'\nhint: see `moor volume create --help`\n"),
+    ],
+)
+def test_wrong_usage_is_one_error_one_hint_and_exit_code_2(words, err, capsys):
+    assert main(words) == 2
+    out, said = capsys.readouterr()
+    assert (out, said) == ("", err)
+
+
+def test_help_of_a_command_may_be_asked_for_by_word(capsys):
+    assert main(["help", "jobs"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: moor jobs")
+
+
+def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_path):
+    for name in ("KUBECONFIG", "MOORAGE_KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MOORAGE_DATA", str(tmp_path / "data"))
+    assert main(["jobs"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: no Kubernetes cluster is configured")
+    assert "hint: run `moor up`" in err
+
+
+def test_an_interruption_is_130(moor):
+    def interrupt(verb: str, plural: str, name: str) -> None:
+        raise KeyboardInterrupt
+
+    moor.api.on_call = interrupt
+    assert moor("jobs").code == 130
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed(shell, moor):
+    done = moor("completion", shell)
+    assert done.code == 0
+    assert "_MOOR_COMPLETE" in done.out
+
+
+def test_the_shell_is_told_commands_and_options():
+    def complete(words: str, at: int) -> list[str]:
+        env = os.environ | {"_MOOR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        done = subprocess.run(
+            [sys.executable, "-m", "moorage.cli.main"], env=env, capture_output=True, text=True, check=False
+        )
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert complete("moor j", 1) == ["jobs"]
+    assert complete("moor run --gpu", 2) == ["--gpus", "--gpu-type"]
+    assert complete("moor volume cr", 2) == ["create"]
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    done = subprocess.run(
+        f"{sys.executable} -m moorage.cli.main --help | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):
+    from moorage.cli.datafolder import DataFolder
+    from moorage.cli.session import Target, choose_kubeconfig
+    from moorage.errors import NotReady
+
+    monkeypatch.setenv("MOORAGE_DATA", str(tmp_path))
+    folder = DataFolder(tmp_path)
+    folder.prepare()
+    (tmp_path / "kubeconfig").write_text("{}")
+    assert choose_kubeconfig(Target(), {}) is None  # it does not run
+    with pytest.raises(NotReady):
+        choose_kubeconfig(Target(data=tmp_path), {})
+    lock = folder.lock()
+    try:
+        assert choose_kubeconfig(Target(), {}) == tmp_path / "kubeconfig"
+        assert choose_kubeconfig(Target(data=tmp_path), {}) == tmp_path / "kubeconfig"
+        assert choose_kubeconfig(Target(), {"KUBECONFIG": "/x"}) is None
+        assert choose_kubeconfig(Target(), {"MOORAGE_KUBECONFIG": "/x"}) is None
+        assert choose_kubeconfig(Target(context="c"), {}) is None
+        assert choose_kubeconfig(Target(kubeconfig=Path("/k")), {}) == Path("/k")
+    finally:
+        os.close(lock)
