@@ -151,7 +151,7 @@ class NodeController:
     async def _set_conditions(self, key: Key, pod: Obj, conditions: list[Obj]) -> bool:
         """Write a pod's conditions; False when it is gone."""
         try:
-            await self._writer.write_status(key, self._pods, pod, {**pod["status"], "conditions": conditions})
+            await self._writer.write_status(key, self._pods, pod, {**(pod.get("status") or {}), "conditions": conditions})
         except NotFound:
             return False
         return True
