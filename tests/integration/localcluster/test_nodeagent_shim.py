@@ -1,0 +1,573 @@
+"""The shim with real processes, without any API."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
+from moorage.localcluster.nodeagent.plan import Body
+from moorage.localcluster.nodeagent.podfolder import PodFolder
+
+WAIT_SECONDS = 30.0
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOG = "x = bytearray({mib} << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
+
+
+def wait_for(what: Callable[[], Any], why: str = "") -> Any:
+    until = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain: {why}")
+
+
+@dataclass
+class World:
+    """One pod's folder; `python` starts the shim, as `user` when given."""
+
+    root: Path
+    python: str = sys.executable
+    user: str | None = None
+
+    @property
+    def folder(self) -> PodFolder:
+        return PodFolder(self.root / "nodes" / "n1" / "u1")
+
+    def container(
+        self, *argv: str, name: str = "c", env: dict[str, str] | None = None, **more: Any
+    ) -> dict[str, Any]:
+        home = self.root / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "name": name,
+            "argv": list(argv),
+            "env": {"PATH": PATH, "HOME": str(home)} | (env or {}),
+            "workingDir": str(home),
+        } | more
+
+    def shell(self, script: str, **more: Any) -> dict[str, Any]:
+        return self.container("sh", "-c", script, **more)
+
+    def python_code(self, code: str, **more: Any) -> dict[str, Any]:
+        return self.container(self.python, "-S", "-c", code, **more)
+
+    def launch(self, *containers: dict[str, Any], **spec: Any) -> int:
+        path = self.folder.path
+        path.mkdir(parents=True, exist_ok=True)
+        whole = {
+            "uid": "u1",
+            "name": "pod",
+            "namespace": "lab",
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 20,
+            "containers": list(containers),
+        } | spec
+        (path / "spec.json").write_text(json.dumps(whole))
+        if self.user is not None:
+            for one in (self.root, *self.root.rglob("*")):
+                os.chown(one, pwd.getpwnam(self.user).pw_uid, -1, follow_symlinks=False)
+        return self.launch_again()
+
+    def launch_again(self) -> int:
+        return subprocess.run(
+            [self.python, "-S", "-E", "-s", podshim.__file__, str(self.folder.path)],
+            env={"PATH": PATH},
+            cwd="/",
+            start_new_session=True,
+            user=self.user,
+            check=False,
+        ).returncode
+
+    def state(self) -> dict[str, Any]:
+        return self.folder.state() or {}
+
+    def report(self, name: str = "c") -> dict[str, Any]:
+        return next(one for one in self.state()["containers"] if one["name"] == name)
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the outcome and for all processes."""
+        wait_for(lambda: self.folder.body() is Body.ENDED, "the pod to end")
+        wait_for(lambda: not self.folder.is_locked(), "the guard to end")
+        return self.state()["pod"]
+
+    def terminated(self, name: str = "c") -> dict[str, Any]:
+        return self.report(name)["state"]["terminated"]
+
+    def running(self, name: str = "c") -> bool:
+        return bool(self.report(name)["state"].get("running"))
+
+    def output(self, name: str = "c", attempt: int = 0) -> list[str]:
+        path = self.folder.path / "logs" / name / f"{attempt}.log"
+        return [line.split(" ", 3)[3] for line in path.read_text().splitlines()]
+
+    def wait_output(self, word: str, name: str = "c", attempt: int = 0) -> None:
+        path = self.folder.path / "logs" / name / f"{attempt}.log"
+        wait_for(lambda: path.exists() and any(word in line for line in self.output(name, attempt)), word)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    root = Path(tempfile.mkdtemp(prefix="moor-shim-"))
+    root.chmod(0o755)
+    made = World(root)
+    yield made
+    stop_all(root / "nodes", grace_seconds=0.0)
+    kill_leftovers("u1")
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(params=["as this user", "as an ordinary user"])
+def any_user(request: pytest.FixtureRequest, world: World) -> World:
+    """The same test as root and as nobody, where the suite runs as root."""
+    if request.param == "as an ordinary user":
+        if os.geteuid() != 0:
+            pytest.skip("the suite runs as an ordinary user already")
+        python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
+        if python is None:
+            pytest.skip("no Python that other users can read")
+        world.python, world.user = python, "nobody"
+    return world
+
+
+def namespaces_allowed(world: World) -> bool:
+    code = "import ctypes; exit(0 if ctypes.CDLL(None).unshare(0x10020000) == 0 else 1)"
+    return subprocess.run([world.python, "-S", "-c", code], user=world.user, check=False).returncode == 0
+
+
+def test_exit_code_and_both_streams_are_written_down(world: World) -> None:
+    assert world.launch(world.shell("echo out; echo err >&2; exit 3")) == shim.LAUNCHED
+    pod = world.end()
+    assert (pod["phase"], pod["outcome"]) == ("Failed", "Failed")
+    ended = world.terminated()
+    assert (ended["exitCode"], ended["reason"], ended["signal"]) == (3, "Error", 0)
+    lines = (world.folder.path / "logs/c/0.log").read_text().splitlines()
+    assert sorted(line.split(" ", 1)[1] for line in lines) == ["stderr F err", "stdout F out"]
+
+
+def test_success_is_completed(world: World) -> None:
+    world.launch(world.container("true"), world.container("true", name="d"))
+    assert world.end()["phase"] == "Succeeded"
+    assert world.terminated("d")["reason"] == "Completed"
+
+
+def test_one_failed_container_of_two_fails_the_pod(world: World) -> None:
+    world.launch(world.container("true"), world.container("false", name="d"))
+    assert world.end()["phase"] == "Failed"
+
+
+def test_death_by_signal_is_128_plus_its_number(world: World) -> None:
+    world.launch(world.shell("kill -KILL $$"))
+    world.end()
+    ended = world.terminated()
+    assert (ended["exitCode"], ended["signal"], ended["reason"]) == (137, 9, "Error")
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "message"),
+    [
+        (["nosuchprogram"], {}, 'exec: "nosuchprogram": executable file not found in $PATH'),
+        (["/no/such"], {}, 'exec: "/no/such": stat /no/such: no such file or directory'),
+        (["/etc/passwd"], {}, 'exec: "/etc/passwd": permission denied'),
+        (
+            ["true"],
+            {"workingDir": "/no/such"},
+            'chdir to cwd ("/no/such") set in config.json failed: no such file or directory',
+        ),
+    ],
+)
+def test_what_cannot_be_started_says_why_as_containerd_does(
+    world: World, argv: list[str], more: dict[str, Any], message: str
+) -> None:
+    world.launch(world.container(*argv, **more))
+    assert world.end()["phase"] == "Failed"
+    ended = world.terminated()
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (128, "StartError", message)
+
+
+def test_file_that_is_no_program_is_a_start_error(world: World) -> None:
+    program = world.root / "garbage"
+    program.write_bytes(b"\x00\x01\x02")
+    program.chmod(0o755)
+    world.launch(world.container(str(program)))
+    world.end()
+    assert world.terminated()["message"] == f"exec {program}: exec format error"
+
+
+def test_init_containers_run_in_order_before_the_others(world: World) -> None:
+    trace = world.root / "trace"
+    world.launch(
+        world.shell(f"echo main >> {trace}"),
+        initContainers=[
+            world.shell(f"sleep 0.1; echo one >> {trace}", name="i1"),
+            world.shell(f"echo two >> {trace}", name="i2"),
+        ],
+    )
+    world.end()
+    assert trace.read_text().split() == ["one", "two", "main"]
+
+
+def test_failed_init_container_fails_a_pod_that_never_restarts(world: World) -> None:
+    world.launch(world.shell("echo main"), initContainers=[world.shell("exit 4", name="i")])
+    assert world.end()["phase"] == "Failed"
+    assert world.terminated("i")["exitCode"] == 4
+    assert world.report()["state"] == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_sidecar_starts_first_and_is_ended_after_the_others(world: World) -> None:
+    side = world.shell(
+        "echo up; trap 'echo down; exit 0' TERM; while :; do sleep 0.05; done", name="s", restartPolicy="Always"
+    )
+    world.launch(world.shell("sleep 0.3"), initContainers=[side])
+    assert world.end()["phase"] == "Succeeded"
+    assert world.output("s") == ["up", "down"]
+
+
+def test_failures_are_repeated_until_success_with_growing_waits(world: World) -> None:
+    script = "echo x >> count; test $(wc -l < count) -ge 4"
+    world.launch(world.shell(script), restartPolicy="OnFailure", backoffSeconds=0.1)
+    assert world.end()["phase"] == "Succeeded"
+    report = world.report()
+    assert report["restartCount"] == 3
+    assert report["lastState"]["terminated"]["exitCode"] == 1
+    assert report["state"]["terminated"]["exitCode"] == 0
+    assert sorted(os.listdir(world.folder.path / "logs/c")) == ["0.log", "1.log", "2.log", "3.log"]
+
+
+def test_second_failure_waits_in_crash_loop_back_off(world: World) -> None:
+    world.launch(world.container("false"), restartPolicy="Always")
+    waiting = wait_for(lambda: world.report()["state"].get("waiting"), "back-off")
+    assert waiting == {
+        "reason": "CrashLoopBackOff",
+        "message": "back-off 10s restarting failed container=c pod=pod_lab(u1)",
+    }
+    assert world.report()["restartCount"] == 1
+    world.folder.request_stop(0)
+    world.end()
+    assert world.terminated()["exitCode"] == 1
+
+
+def test_container_over_its_memory_limit_is_killed_alone_with_its_peak_recorded(world: World) -> None:
+    limit = 64 << 20
+    hog = world.python_code(HOG.format(mib=400) + "import time; time.sleep(60)", memoryLimitBytes=limit)
+    world.launch(hog, world.shell("sleep 1; exit 0", name="d"))
+    world.end()
+    ended = world.terminated()
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+    assert limit < ended["peakMemoryBytes"] < 400 << 20
+    assert ended["message"].startswith("memory limit 64Mi exceeded; peak ")
+    assert world.terminated("d")["exitCode"] == 0
+
+
+def test_memory_of_the_whole_tree_counts_also_of_daemons(world: World) -> None:
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        " + HOG.format(mib=300).replace("\n", "\n        ") + "\n"
+        "        time.sleep(60)\n"
+        "    os._exit(0)\n"
+        "time.sleep(60)\n"
+    )
+    world.launch(world.python_code(code, memoryLimitBytes=100 << 20))
+    world.end()
+    assert world.terminated()["reason"] == "OOMKilled"
+    assert marked_processes(frozenset({"u1"})) == {}
+
+
+def test_shared_pages_are_counted_once(world: World) -> None:
+    code = (
+        HOG.format(mib=60)
+        + "import os, time\n"
+        + "kids = []\n"
+        + "for _ in range(5):\n"
+        + "    pid = os.fork()\n"
+        + "    if pid == 0:\n"
+        + "        time.sleep(1.0); os._exit(0)\n"
+        + "    kids.append(pid)\n"
+        + "for pid in kids: os.waitpid(pid, 0)\n"
+    )
+    world.launch(world.python_code(code, memoryLimitBytes=150 << 20))
+    assert world.end()["phase"] == "Succeeded"
+    assert 60 << 20 < world.report()["peakMemoryBytes"] < 150 << 20
+
+
+def test_peak_memory_is_reported_while_running(world: World) -> None:
+    world.launch(world.python_code(HOG.format(mib=50) + "import time; time.sleep(60)"))
+    wait_for(lambda: world.report()["peakMemoryBytes"] > 50 << 20, "peak")
+    assert world.report()["memoryBytes"] > 50 << 20
+
+
+def test_stop_gives_the_main_process_its_chance(world: World) -> None:
+    world.launch(world.shell("trap 'echo saving; exit 7' TERM; echo up; while :; do sleep 0.05; done"))
+    world.wait_output("up")
+    world.folder.request_stop(20)
+    world.end()
+    assert world.output() == ["up", "saving"]
+    assert world.terminated()["exitCode"] == 7
+
+
+def test_stop_kills_all_when_the_grace_is_over(world: World) -> None:
+    world.launch(world.shell("trap '' TERM; setsid sleep 1000 & echo up; while :; do sleep 0.05; done"))
+    world.wait_output("up")
+    world.folder.request_stop(0.2)
+    world.end()
+    assert world.terminated()["exitCode"] == 137
+    assert marked_processes(frozenset({"u1"})) == {}
+
+
+def test_a_second_stop_may_only_shorten_the_grace(world: World) -> None:
+    world.launch(world.shell("trap '' TERM; echo up; while :; do sleep 0.05; done"))
+    world.wait_output("up")
+    world.folder.request_stop(1000)
+    world.folder.request_stop(2000)
+    wait_for(lambda: world.state()["pod"].get("stopping"), "stopping")
+    world.folder.request_stop(0.1)
+    world.end()
+    assert world.terminated()["exitCode"] == 137
+
+
+def test_sigterm_to_the_shim_stops_the_pod(world: World) -> None:
+    world.launch(world.shell("echo up; exec sleep 1000"))
+    world.wait_output("up")
+    os.kill(world.state()["shimPid"], signal.SIGTERM)
+    world.end()
+    assert world.terminated()["exitCode"] == 143
+
+
+def test_stop_with_a_reason_fails_the_pod(world: World) -> None:
+    world.launch(world.shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"))
+    world.wait_output("up")
+    assert stop_all(world.root / "nodes") == 1
+    pod = world.end()
+    assert (pod["phase"], pod["reason"]) == ("Failed", "Terminated")
+
+
+def test_pod_past_its_deadline_is_ended(world: World) -> None:
+    world.launch(world.shell("exec sleep 1000"), deadlineEpoch=time.time() + 0.3)
+    pod = world.end()
+    assert (pod["phase"], pod["reason"]) == ("Failed", "DeadlineExceeded")
+    assert world.terminated()["exitCode"] == 143
+
+
+def test_restart_order_ends_one_attempt_of_one_container(world: World) -> None:
+    world.launch(world.shell("echo up; exec sleep 1000"), restartPolicy="Always")
+    world.wait_output("up")
+    world.folder.request_restart("c", 0, 5.0, "unhealthy")
+    world.wait_output("up", attempt=1)
+    wait_for(lambda: world.report()["restartCount"] == 1, "restart")
+    assert world.report()["lastState"]["terminated"]["exitCode"] == 143
+
+
+def test_what_a_container_leaves_behind_ends_with_it(world: World) -> None:
+    world.launch(world.shell("setsid env -i sleep 1000 & sleep 0.2; echo done"))
+    world.end()
+    sleepers = subprocess.run(["pgrep", "-f", "^sleep 1000$"], capture_output=True, check=False).stdout
+    mine = [pid for pid in sleepers.split() if Path(f"/proc/{int(pid)}/cwd").resolve() == world.root / "home"]
+    assert mine == []
+
+
+def test_second_shim_is_refused_while_one_runs_and_ever_after(world: World) -> None:
+    world.launch(world.shell("echo x >> starts; exec sleep 1000"))
+    wait_for((world.root / "home/starts").exists, "start")
+    assert world.launch_again() == shim.LOCKED
+    world.folder.request_stop(0)
+    world.end()
+    assert world.launch_again() == shim.STARTED_BEFORE
+    assert (world.root / "home/starts").read_text() == "x\n"
+
+
+def test_killed_shim_takes_its_processes_along(world: World) -> None:
+    world.launch(
+        world.shell("sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo up; wait")
+    )
+    world.wait_output("up")
+    wait_for(lambda: len(marked_processes(frozenset({"u1"}))) >= 5, "all processes")
+    os.kill(world.state()["shimPid"], signal.SIGKILL)
+    wait_for(lambda: not world.folder.is_locked(), "the guard to have ended")
+    assert marked_processes(frozenset({"u1"})) == {}
+    assert world.folder.body() is Body.LOST
+
+
+def test_leftovers_are_found_when_guard_and_shim_were_killed(world: World) -> None:
+    world.launch(world.shell("setsid sleep 1000 & echo up; wait"))
+    world.wait_output("up")
+    pid = world.state()["shimPid"]
+    guard = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(guard, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not world.folder.is_locked(), "lock")
+    kill_leftovers("u1")
+    assert marked_processes(frozenset({"u1"})) == {}
+
+
+def test_log_is_rotated_by_size_and_keeps_five_files(world: World) -> None:
+    code = "for i in range(3000): print('line', i, 'x' * 50)"
+    world.launch(world.python_code(code), logMaxBytes=20_000)
+    world.end()
+    names = sorted(os.listdir(world.folder.path / "logs/c"))
+    assert names == ["0.log", "0.log.1", "0.log.2", "0.log.3", "0.log.4"]
+    last = (world.folder.path / "logs/c/0.log").read_text().splitlines()[-1]
+    assert "line 2999" in last
+
+
+def test_long_and_unfinished_lines_are_cut_in_parts(world: World) -> None:
+    world.launch(world.python_code("import sys; sys.stdout.write('y' * 40000); sys.stdout.write('\\nend')"))
+    world.end()
+    lines = (world.folder.path / "logs/c/0.log").read_text().splitlines()
+    parts = [line.split(" ", 3)[2:] for line in lines]
+    assert [(kind, len(text)) for kind, text in parts] == [("P", 16384), ("P", 16384), ("F", 7232), ("F", 3)]
+
+
+def test_unfinished_line_shows_while_the_container_runs(world: World) -> None:
+    world.launch(world.shell("printf 'progress 10%%'; exec sleep 1000"))
+    world.wait_output("progress 10%")
+
+
+def test_end_of_the_log_becomes_the_message_when_asked(world: World) -> None:
+    world.launch(world.shell("echo first; echo last words >&2; exit 1", messageFromLogs=True))
+    world.end()
+    assert world.terminated()["message"].endswith("last words\n")
+
+
+def test_agent_is_told_of_changes_by_its_socket(world: World) -> None:
+    folder = world.root / ("long-name-" * 12)  # longer than a socket address may be
+    folder.mkdir()
+    receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    receiver.settimeout(WAIT_SECONDS)
+    fd = os.open(folder, os.O_PATH)
+    receiver.bind(f"/proc/self/fd/{fd}/agent.sock")
+    os.close(fd)
+    world.launch(world.container("true"), notifySocket=str(folder / "agent.sock"))
+    assert receiver.recv(100) == b"u1"
+    world.end()
+    receiver.close()
+
+
+def test_volume_is_mounted_over_an_existing_folder(any_user: World) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this machine allows no mount namespaces")
+    volume = any_user.root / "vol"
+    volume.mkdir()
+    (volume / "a").write_text("inside")
+    mounts = [{"mountPath": "/srv", "hostPath": str(volume), "readOnly": False}]
+    any_user.launch(any_user.shell("cat /srv/a; echo new > /srv/b", mounts=mounts))
+    assert any_user.end()["phase"] == "Succeeded", any_user.state()
+    assert (any_user.output(), (volume / "b").read_text()) == (["inside"], "new\n")
+    assert any_user.state()["mounts"] == "namespace"
+
+
+def test_missing_mount_points_appear_for_the_container_only(any_user: World) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this machine allows no mount namespaces")
+    volume, secret = any_user.root / "vol", any_user.root / "token"
+    (volume / "sub").mkdir(parents=True)
+    (volume / "sub" / "a").write_text("inside")
+    secret.write_text("s3cret")
+    points = ["/moor-data", "/usr/share/moor-x/deep", "/var/run/secrets/kubernetes.io/serviceaccount"]
+    mounts = [{"mountPath": point, "hostPath": str(volume / "sub"), "readOnly": True} for point in points]
+    mounts.append({"mountPath": "/etc/moor-token", "hostPath": str(secret), "readOnly": True})
+    script = (
+        "set -e; for p in " + " ".join(points) + "; do cat $p/a; echo; ! touch $p/b 2>/dev/null; done;"
+        f" cat /etc/moor-token; echo; {any_user.python} -c 'import json, ssl; print(1)';"
+        " test -e /proc/self/stat; echo x > /dev/null; pwd; ls /usr/bin/env; id -u; touch /tmp/$$ && rm /tmp/$$"
+    )
+    any_user.launch(any_user.shell(script, mounts=mounts))
+    assert any_user.end()["phase"] == "Succeeded", (any_user.state(), any_user.output())
+    user = pwd.getpwnam(any_user.user).pw_uid if any_user.user else os.geteuid()
+    assert any_user.output() == [
+        *["inside"] * 3,
+        "s3cret",
+        "1",
+        str(any_user.root / "home"),
+        "/usr/bin/env",
+        str(user),
+    ]
+    assert not any(os.path.lexists(point) for point in (*points, "/etc/moor-token", "/usr/share/moor-x"))
+    assert list(volume.rglob("b")) == []
+
+
+def test_mount_point_in_the_working_folder_keeps_that_folder_writable(any_user: World) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this machine allows no mount namespaces")
+    volume = any_user.root / "vol"
+    volume.mkdir()
+    mounts = [{"mountPath": str(any_user.root / "home/data"), "hostPath": str(volume), "readOnly": False}]
+    any_user.launch(any_user.shell("echo kept > result; echo there > data/x", mounts=mounts))
+    assert any_user.end()["phase"] == "Succeeded", any_user.state()
+    assert (any_user.root / "home/result").read_text() == "kept\n"
+    assert (volume / "x").read_text() == "there\n"
+
+
+def test_volume_whose_folder_is_gone_is_a_start_error(any_user: World) -> None:
+    if not namespaces_allowed(any_user):
+        pytest.skip("this machine allows no mount namespaces")
+    mounts = [{"mountPath": "/moor-data", "hostPath": "/no/such", "readOnly": False}]
+    any_user.launch(any_user.shell("true", mounts=mounts))
+    any_user.end()
+    assert any_user.terminated()["message"] == 'mounting "/no/such" to "/moor-data": no such file or directory'
+
+
+def test_killed_shim_takes_processes_in_namespaces_along(any_user: World) -> None:
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(any_user.root), "readOnly": False}]
+    any_user.launch(any_user.shell("echo up; sleep 1000", mounts=mounts))
+    any_user.wait_output("up")
+    main = any_user.report()["pid"]
+    os.kill(any_user.state()["shimPid"], signal.SIGKILL)
+    wait_for(lambda: not any_user.folder.is_locked(), "lock")
+    assert not Path(f"/proc/{main}").exists()
+
+
+def test_without_namespaces_paths_are_translated(world: World) -> None:
+    volume = world.root / "vol"
+    volume.mkdir()
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(volume), "readOnly": False}]
+    container = world.shell(
+        'echo a > /moor-data/x; echo b > "$OUT"; pwd; echo /moor-database',
+        env={"OUT": "/moor-data/y"},
+        mounts=mounts,
+        workingDir="/moor-data",
+    )
+    world.launch(container, mountMode="translated")
+    assert world.end()["phase"] == "Succeeded", world.output()
+    assert world.state()["mounts"] == "translated"
+    assert ((volume / "x").read_text(), (volume / "y").read_text()) == ("a\n", "b\n")
+    assert world.output() == [str(volume), "/moor-database"]
+
+
+def test_command_can_be_run_beside_a_container(any_user: World) -> None:
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(any_user.root), "readOnly": False}]
+    if not namespaces_allowed(any_user):
+        mounts = []
+    any_user.launch(any_user.shell("echo up; sleep 1000", env={"WHO": "me"}, mounts=mounts))
+    any_user.wait_output("up")
+    answer = subprocess.run(
+        [any_user.python, "-S", "-E", "-s", podshim.__file__, "--enter", str(any_user.report()["pid"])]
+        + ["sh", "-c", "echo $WHO; pwd; ls -d /moor-data; exit 5"],
+        capture_output=True,
+        text=True,
+        user=any_user.user,
+        check=False,
+    )
+    assert answer.returncode in ((5,) if mounts else (5, 2)), answer
+    assert answer.stdout.split()[:2] == ["me", str(any_user.root / "home")]
+    if mounts:
+        assert answer.stdout.split()[2] == "/moor-data"
