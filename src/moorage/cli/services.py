@@ -266,7 +266,7 @@ def main() -> None:
                 page_token=tokens["page"],
                 certificate=pki.certificate,
                 key=pki.key,
-                ca_pem=pki.ca_pem,
+                ca_pem=pki.ca_pem.encode(),
                 install=True,
                 ready_fd=options.ready_fd,
             )

@@ -117,7 +117,9 @@ def _write_access(folder: DataFolder, config: Config, admin_token: str) -> None:
     from moorage.localcluster.apiserver.pki import ensure_pki
 
     pki = ensure_pki(folder.path / "pki")
-    folder.write_kubeconfig(port=config.ports["api"], user=config.user, token=admin_token, ca_pem=pki.ca_pem)
+    folder.write_kubeconfig(
+        port=config.ports["api"], user=config.user, token=admin_token, ca_pem=pki.ca_pem.encode()
+    )
     if config.extender:
         address = f"http://127.0.0.1:{config.ports['extender']}"
         folder.write("scheduler.json", json.dumps(kube_scheduler_configuration(address), indent=2) + "\n")

@@ -1,0 +1,151 @@
+"""`moor up`, `down`, `status` as typed, and what they say when something is in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.testing.waiting import wait_until
+
+
+def moor(*args: str, data: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "moorage.cli.main", *args, "--data", str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"NO_COLOR": "1"} | (env or {}),
+    )
+
+
+@pytest.fixture
+def data(tmp_path) -> Iterator[Path]:
+    folder = tmp_path / "d"
+    yield folder
+    if (folder / "VERSION").exists() and (folder / "VERSION").read_text() == "1\n":
+        assert moor("down", data=folder).returncode == 0
+
+
+def up(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return moor("up", "--port", "0", "--api-port", "0", *options, data=data)
+
+
+@pytest.mark.xdist_group("up")
+def test_up_status_down_and_up_again_keep_nodes_and_addresses(data):
+    done = up(data, "--nodes", "2", "--gpus", "2", "--gpu-type", "a100")
+    assert done.returncode == 0, done.stderr
+    before = json.loads(moor("status", "-o", "json", data=data).stdout)
+    assert [(node["name"], node["gpus"], node["gpuType"], node["state"]) for node in before["nodes"]] == [
+        ("node-1", 2, "a100", "Ready"),
+        ("node-2", 2, "a100", "Ready"),
+    ]
+    assert moor("down", data=data).returncode == 0
+    stopped = moor("status", "-o", "json", data=data)
+    assert (stopped.returncode, json.loads(stopped.stdout)["running"]) == (1, False)
+    assert moor("up", data=data).returncode == 0
+    after = json.loads(moor("status", "-o", "json", data=data).stdout)
+    assert (after["page"], after["nodes"]) == (before["page"], before["nodes"])
+
+
+@pytest.mark.xdist_group("up")
+def test_a_second_up_is_refused_and_leaves_the_first_alone(data):
+    assert up(data).returncode == 0
+    second = up(data)
+    assert second.returncode == 1
+    assert "running already" in second.stderr
+    assert "moor down" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 2
+    assert moor("status", data=data).returncode == 0
+
+
+def test_a_taken_port_is_named_and_nothing_is_started(data):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = moor("up", "--port", str(port), "--api-port", "0", data=data)
+    assert done.returncode == 1
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
+    assert moor("status", data=data).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        pytest.param({"VERSION": "99\n"}, "layout 99", id="a folder of another version"),
+        pytest.param({"thesis.tex": "x"}, "not empty", id="somebody's own folder"),
+    ],
+)
+def test_a_folder_that_is_not_ours_is_left_as_it_is(data, content, word):
+    data.mkdir()
+    for name, text in content.items():
+        (data / name).write_text(text)
+    done = up(data)
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert "hint:" in done.stderr
+    assert {path.name: path.read_text() for path in data.iterdir()} == content
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "shut").mkdir(mode=0o500)
+    done = up(tmp_path / "shut" / "d")
+    assert (done.returncode, "cannot write" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        pytest.param("- {count: 2}", "no name", id="no name"),
+        pytest.param("- {name: a, gpu: 2}", "unknown field 'gpu'", id="unknown field"),
+        pytest.param("- {name: a, gpus: many}", "gpus is 'many'", id="no number"),
+        pytest.param("- {name: a, memory: lots}", "'lots' is no quantity", id="no quantity"),
+        pytest.param("- {name: a}\n- {name: a}", "two nodes are named a", id="twins"),
+        pytest.param("{", "is not YAML", id="no YAML"),
+    ],
+)
+def test_a_wrong_node_file_is_refused_with_its_entry(data, tmp_path, text, word):
+    file = tmp_path / "nodes.yaml"
+    file.write_text(text)
+    done = up(data, "--node-file", str(file))
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert not data.exists()
+
+
+@pytest.mark.xdist_group("up")
+def test_a_node_file_makes_those_nodes(data, tmp_path):
+    file = tmp_path / "nodes.yaml"
+    file.write_text(
+        "- {name: cpu, cpu: 8, memory: 4Gi}\n"
+        "- {name: big, count: 2, gpus: 4, gpuType: h100, labels: {rack: r1},\n"
+        "   taints: [{key: team, value: vision, effect: NoSchedule}]}\n"
+    )
+    assert up(data, "--node-file", str(file)).returncode == 0
+    nodes = json.loads(moor("status", "-o", "json", data=data).stdout)["nodes"]
+    assert [(node["name"], node["gpus"], node["gpuType"]) for node in nodes] == [
+        ("big-1", 4, "h100"),
+        ("big-2", 4, "h100"),
+        ("cpu", 0, ""),
+    ]
+
+
+@pytest.mark.xdist_group("up")
+def test_a_child_that_dies_is_started_again(data):
+    assert up(data).returncode == 0
+    pid = json.loads(moor("status", "-o", "json", data=data).stdout)["processes"]["services"]
+    os.kill(pid, 9)
+
+    def again() -> bool:
+        found = json.loads(moor("status", "-o", "json", data=data).stdout)
+        return found["processes"]["services"] not in (pid, None) and "error" not in found
+
+    wait_until("the services to be back", again)
