@@ -33,6 +33,11 @@ COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
 MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
 ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the run is not started again
 
+ATTEMPTS_ANNOTATION = "moorage.dev/attempts"  # on the first attempt's Job: the highest attempt made so far
+RUNNING_SINCE_ANNOTATION = "moorage.dev/running-since"  # RFC 3339, on an attempt's Job: its first pod's start
+USED_SECONDS_ANNOTATION = "moorage.dev/used-seconds"  # on an attempt's Job: running time it took of the limit
+CANCELLED_ANNOTATION = "moorage.dev/cancelled"  # on the first attempt's Job: any text; no attempt is made again
+
 RESTART_LIMIT = 20  # restarts after disruptions, per run; above a month of a preemption a day would be odd
 
 CHECKPOINT_PATH = "/moorage/checkpoint"

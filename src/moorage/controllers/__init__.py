@@ -1,0 +1,5 @@
+"""The loops that bring the cluster to what its objects ask for.
+
+Belongs here: one loop, then a folder per kind: `plan.py` (pure) between objects and decisions, `controller.py`
+(reads and writes). Does not belong here: the decisions themselves (`decide`).
+"""

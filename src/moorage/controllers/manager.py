@@ -1,0 +1,60 @@
+"""The operator: every controller, in one process, behind one lease."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from moorage.apimachinery.api import Api
+from moorage.clock import SYSTEM, Clock
+from moorage.controllers.loop import LoopMetrics
+from moorage.controllers.run.controller import RunController
+from moorage.decide.restarts import LOST_AFTER
+from moorage.kube.events import EventRecorder
+from moorage.kube.leader import Elector
+from moorage.model.names import SYSTEM_NAMESPACE
+
+LEASE = "moorage-operator"
+COMPONENT = "moorage-operator"
+
+
+async def run_operator(
+    api: Api,
+    *,
+    identity: str,
+    leader_elect: bool,
+    clock: Clock = SYSTEM,
+    certificates: bool = False,
+    lost_after: timedelta = LOST_AFTER,
+    metrics: LoopMetrics | None = None,
+) -> None:
+    """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held.
+
+    `identity` must differ between processes. `certificates`: also make and renew the webhook's certificate (on a
+    real cluster; beside a local one `moor up` does).
+    """
+
+    async def lead() -> None:
+        await _run_controllers(api, clock=clock, certificates=certificates, lost_after=lost_after, metrics=metrics)
+
+    if not leader_elect:
+        await lead()
+        return
+    elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity)
+    await elector.run(lead)
+
+
+async def _run_controllers(
+    api: Api, *, clock: Clock, certificates: bool, lost_after: timedelta, metrics: LoopMetrics | None
+) -> None:
+    events = EventRecorder(api, component=COMPONENT, clock=clock)
+    controllers = [RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics)]
+    async with asyncio.TaskGroup() as tasks:
+        for controller in controllers:
+            for informer in controller.informers:
+                tasks.create_task(informer.run(), name=f"informer {informer.resource}")
+            tasks.create_task(controller.loop.run(), name=f"loop {controller.loop.name}")
+        if certificates:
+            from moorage.controllers.certs.controller import CertificateController
+
+            tasks.create_task(CertificateController(api, clock=clock).run(), name="certificates")

@@ -1,0 +1,1 @@
+"""Runs: start them again after disruptions, let go of pods on lost nodes."""

@@ -1,0 +1,237 @@
+"""Runs, kept going: the reads and writes around `moorage.decide.restarts`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label, index_by_node
+from moorage.apimachinery.meta import Key, controller_ref, labels_of
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.run.plan import attempts_of, failed_status, is_lost, next_job, observe
+from moorage.decide.restarts import (
+    LOST_AFTER,
+    Action,
+    AttemptSeen,
+    End,
+    FailPod,
+    NoteMade,
+    NoteRunning,
+    NoteUsed,
+    Observed,
+    PodSeen,
+    RemovePod,
+    StartAttempt,
+    Suspend,
+    plan,
+)
+from moorage.errors import AlreadyExists, BadRequest, Invalid, NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.names import (
+    ATTEMPTS_ANNOTATION,
+    ENDED_ANNOTATION,
+    RUN_LABEL,
+    RUNNING_SINCE_ANNOTATION,
+    USED_SECONDS_ANNOTATION,
+)
+
+log = logging.getLogger(__name__)
+
+
+class RunController:
+    """One per operator. `informers` are to be run by the caller."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        lost_after: timedelta = LOST_AFTER,
+        metrics: LoopMetrics | None = None,
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._lost_after = lost_after
+        by_run = {"run": index_by_label(RUN_LABEL)}
+        self._jobs = Informer(api, JOBS, label_selector=RUN_LABEL, indexes=by_run)
+        self._pods = Informer(api, PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
+        self._nodes = Informer(api, NODES)
+        self.informers = (self._jobs, self._pods, self._nodes)
+        self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._jobs, _run_of)
+        self.loop.hear(self._pods, _run_of)
+        self.loop.hear(self._nodes, self._runs_on)
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one run (its namespace and name) a step closer to its end; return when to look again."""
+        if (cached := self._observe_cached(key)) is None:
+            return None
+        expected = plan(cached)
+        if not expected.actions:
+            return expected.look_again_in
+        # acting is rare and a copy may be old: what is written rests on what the API says now
+        jobs, pods = await self._read(key)
+        seen = self._observe(key, jobs, pods, await self._lost_nodes(pods))
+        if seen is None:
+            return None
+        decided = plan(seen)
+        found = dict(attempts_of(seen.run, jobs))
+        by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
+        for action in decided.actions:
+            if not await self._act(key, seen, action, found, by_uid):
+                break
+        return decided.look_again_in
+
+    # --- reads
+
+    def _observe_cached(self, key: Key) -> Observed | None:
+        def mine(informer: Informer) -> list[Obj]:
+            found = informer.by_index("run", key.name)
+            return [obj for obj in found if obj["metadata"].get("namespace") == key.namespace]
+
+        pods = mine(self._pods)
+        lost: dict[str, datetime | None] = {}
+        for name in _nodes_of_deleted(pods):
+            node = self._nodes.get(name)
+            if node is None:
+                lost[name] = None
+            elif (state := is_lost(node))[0]:
+                lost[name] = state[1]
+        return self._observe(key, mine(self._jobs), pods, lost)
+
+    def _observe(
+        self, key: Key, jobs: list[Obj], pods: list[Obj], lost: dict[str, datetime | None]
+    ) -> Observed | None:
+        return observe(key.name, jobs, pods, lost, now=self._clock.now(), lost_after=self._lost_after)
+
+    async def _read(self, key: Key) -> tuple[list[Obj], list[Obj]]:
+        selector = f"{RUN_LABEL}={key.name}"
+        # Jobs first: a pod that ended its Job is then read in a state at least as new as the one that ended it
+        jobs = await self._api.list(JOBS, key.namespace, label_selector=selector)
+        pods = await self._api.list(PODS, key.namespace, label_selector=selector)
+        return jobs.items, pods.items
+
+    async def _lost_nodes(self, pods: list[Obj]) -> dict[str, datetime | None]:
+        found: dict[str, datetime | None] = {}
+        for name in _nodes_of_deleted(pods):
+            try:
+                lost, since = is_lost(await self._api.get(NODES, name))
+            except NotFound:
+                lost, since = True, None
+            if lost:
+                found[name] = since
+        return found
+
+    # --- writes
+
+    async def _act(
+        self, key: Key, seen: Observed, action: Action, jobs: dict[int, Obj], pods: dict[str, Obj]
+    ) -> bool:
+        """Do one step; False when those after it no longer make sense."""
+        match action:
+            case NoteRunning(attempt, since):
+                await self._note(key, attempt, RUNNING_SINCE_ANNOTATION, rfc3339(since))
+            case NoteUsed(attempt, seconds):
+                await self._note(key, attempt, USED_SECONDS_ANNOTATION, str(seconds))
+            case NoteMade(number):
+                await self._note(key, seen.attempts[0], ATTEMPTS_ANNOTATION, str(number))
+            case StartAttempt():
+                return await self._start(key, seen, action, jobs)
+            case End(reason, message):
+                await self._end(key, seen, jobs[1], reason, message)
+            case Suspend(attempt):
+                await self._patch(key, attempt, {"spec": {"suspend": True}})
+            case FailPod(pod):
+                await self._fail_pod(key, pods[pod.uid])
+            case RemovePod(pod):
+                await self._remove_pod(key, pod, pods[pod.uid])
+            case _:
+                assert_never(action)
+        return True
+
+    async def _start(self, key: Key, seen: Observed, start: StartAttempt, jobs: dict[int, Obj]) -> bool:
+        first, last = jobs[1], jobs[seen.attempts[-1].number]
+        job = next_job(seen.run, first, last, start)
+        name = job["metadata"]["name"]
+        if first["spec"].get("ttlSecondsAfterFinished") is not None:
+            # the first Job has finished: collected now, it would take every later attempt with it
+            await self._patch(key, seen.attempts[0], {"spec": {"ttlSecondsAfterFinished": None}})
+        try:
+            await self._api.create(JOBS, job, key.namespace)
+        except AlreadyExists:
+            # either an earlier pass of ours made it, or the name belongs to somebody else
+            found = await self._api.get(JOBS, name, key.namespace)
+            if not _is_owned_by(found, first):
+                message = f"a Job named {name} exists that is not of this run"
+                await self._end(key, seen, first, "CannotRestart", message)
+                return False
+            return True
+        except (Invalid, BadRequest) as error:
+            await self._end(key, seen, first, "CannotRestart", error.message)
+            return False
+        log.info(
+            "started a run again",
+            extra={"run": str(key), "attempt": start.number, "limit": seen.restart_limit, "cause": start.cause},
+        )
+        said = f"Started again as {name} after {start.cause} ({start.number - 1} of at most {seen.restart_limit})"
+        await self._events.record(first, "Normal", "Restarted", said)
+        return True
+
+    async def _end(self, key: Key, seen: Observed, first: Obj, reason: str, message: str) -> None:
+        await self._note(key, seen.attempts[0], ENDED_ANNOTATION, f"{reason}: {message}")
+        log.info("a run is not started again", extra={"run": str(key), "reason": reason})
+        await self._events.record(first, "Warning", reason, f"Not started again: {message}")
+
+    async def _fail_pod(self, key: Key, pod: Obj) -> None:
+        meta = pod["metadata"]
+        guard = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+        status = guard | failed_status(pod, now=self._clock.now())
+        await self._api.patch(PODS, meta["name"], status, key.namespace, subresource="status")
+
+    async def _remove_pod(self, key: Key, seen: PodSeen, pod: Obj) -> None:
+        try:
+            await self._api.delete(PODS, seen.name, key.namespace, grace_period_seconds=0, uid=seen.uid)
+        except NotFound:
+            return
+        log.warning(
+            "let go of a pod on a lost node", extra={"pod": f"{key.namespace}/{seen.name}", "node": seen.node}
+        )
+        said = (
+            f"Deleted without waiting for node {seen.node}, which does not answer; it may still be running there"
+        )
+        await self._events.record(pod, "Warning", "NodeLost", said)
+
+    async def _note(self, key: Key, attempt: AttemptSeen, annotation: str, text: str) -> None:
+        await self._patch(key, attempt, {"metadata": {"annotations": {annotation: text}}})
+
+    async def _patch(self, key: Key, attempt: AttemptSeen, patch: dict[str, Any]) -> None:
+        """Merge, guarded by the uid seen: another Job of the same name is a Conflict."""
+        meta = patch.get("metadata") or {}
+        guarded = patch | {"metadata": meta | {"uid": attempt.uid}}
+        await self._api.patch(JOBS, attempt.job, guarded, key.namespace)
+
+    def _runs_on(self, node: Obj) -> Iterable[Key]:
+        for pod in self._pods.by_index("node", node["metadata"]["name"]):
+            yield from _run_of(pod)
+
+
+def _run_of(obj: Obj) -> Iterable[Key]:
+    run = labels_of(obj).get(RUN_LABEL)
+    return (Key(obj["metadata"].get("namespace") or "", run),) if run else ()
+
+
+def _nodes_of_deleted(pods: Iterable[Obj]) -> set[str]:
+    """The nodes of pods that are being deleted; nothing is to be done about others."""
+    named = (pod["spec"].get("nodeName") for pod in pods if pod["metadata"].get("deletionTimestamp"))
+    return {name for name in named if name}
+
+
+def _is_owned_by(job: Obj, first: Obj) -> bool:
+    owner = controller_ref(job)
+    return owner is not None and owner.get("uid") == first["metadata"]["uid"]

@@ -1,0 +1,309 @@
+"""Whether a run is started again after its last attempt ended, and what must be written down for it.
+
+A run is one Job per attempt. Kubernetes fails an attempt's Job with reason PodFailurePolicy as soon as a pod of it
+is disrupted; the next attempt is then a new Job with a computed name. Everything a later decision needs stands in
+the Jobs themselves (annotations), so the operator may be killed between any two steps.
+
+- Started again: preempted, drained (eviction API), taken by a taint, collected with its node, stopped because the
+  node shuts down. Restarts are counted apart from failures: attempt n has n - 1 restarts behind it.
+- Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (seed 000's
+  wandering bomb), cancelled, out of time, or past its limit of restarts.
+
+Running time is counted from the start of an attempt's first pod to the end of its last, back-off between retries
+included, rounded up to whole seconds. An attempt that nobody saw running counts as zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from math import ceil
+from typing import Literal
+
+LOST_AFTER = timedelta(minutes=5)  # Kubernetes' own patience with an unreachable node (tolerationSeconds: 300)
+EVICTED = "Evicted"  # status.reason of a pod that its kubelet evicted for memory, disk or process ids
+
+# https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go
+_BY_CONDITION = re.compile(r"Pod (?P<namespace>[^/\s]+)/(?P<pod>\S+) has condition (?P<condition>\S+) matching")
+_BY_EXIT_CODE = re.compile(r"failed with exit code (?P<code>\d+) matching")
+_KILLED = 137  # 128 + SIGKILL; the rule that names it stands for "killed for its memory"
+
+
+class Cause(Enum):
+    """Why an attempt's Job failed."""
+
+    DISRUPTED = "disrupted"
+    MEMORY = "killed for its own memory"
+    EVICTED = "evicted by its node for memory or disk"
+    FAILED = "failed by itself"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """A pod of an attempt that still exists."""
+
+    name: str
+    uid: str
+    node: str = ""
+    phase: str = "Pending"
+    status_reason: str = ""  # status.reason, such as Evicted or DeadlineExceeded
+    disruption: str | None = None  # reason of the condition DisruptionTarget when it is True
+    disrupted_at: datetime | None = None
+    out_of_memory: bool = False  # a container ended as OOMKilled
+    started: datetime | None = None  # status.startTime: accepted by its node
+    ended: datetime | None = None  # when its last container ended
+    deleting_since: datetime | None = None  # deletionTimestamp: the end of its grace period
+    forced: bool = False  # it was deleted without grace already
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen:
+    """One Job of the run."""
+
+    number: int
+    job: str
+    uid: str
+    state: Literal["active", "succeeded", "failed"] = "active"
+    reason: str = ""  # of the Job's condition Failed
+    message: str = ""
+    ended: datetime | None = None
+    deleting: bool = False
+    suspended: bool = False
+    backoff_limit: int = 0
+    failed_pods: int = 0  # status.failed: own failures and the disrupted pods
+    parallelism: int = 1
+    running_since: datetime | None = None  # as written down
+    used_seconds: int | None = None  # as written down
+    pods: tuple[PodSeen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One run and all that was read about it, at one moment. `attempts` are in the order of their numbers."""
+
+    run: str
+    attempts: tuple[AttemptSeen, ...]
+    now: datetime
+    restart_limit: int
+    time_limit_seconds: int | None = None
+    ended: str | None = None  # what ENDED_ANNOTATION says
+    cancelled: bool = False
+    made: int = 1  # what ATTEMPTS_ANNOTATION says
+    lost_nodes: Mapping[str, datetime | None] = field(default_factory=dict)  # unreachable since; None: gone
+    lost_after: timedelta = LOST_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class NoteRunning:
+    """Write on the attempt's Job since when it runs."""
+
+    attempt: AttemptSeen
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NoteUsed:
+    """Write on the attempt's Job how long it ran."""
+
+    attempt: AttemptSeen
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Create the Job of attempt `number`. `deadline_seconds`: what is left of the run's time; None: no limit."""
+
+    number: int
+    backoff_limit: int
+    deadline_seconds: int | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteMade:
+    """Write on the first attempt's Job that attempt `number` was made: gone after this, it was deleted."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Write on the first attempt's Job why the run is not started again. `reason` is one CamelCase word of
+    OutOfMemory, Evicted, RestartLimit, TimeLimit, Deleted, CannotRestart."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Stop an attempt that was made while its run was being cancelled."""
+
+    attempt: AttemptSeen
+
+
+@dataclass(frozen=True, slots=True)
+class FailPod:
+    """Say in the pod's status that it failed, as pod garbage collection does: its node will not say it."""
+
+    pod: PodSeen
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Delete the pod without waiting for its node."""
+
+    pod: PodSeen
+
+
+Action = NoteRunning | NoteUsed | StartAttempt | NoteMade | End | Suspend | FailPod | RemovePod
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    actions: tuple[Action, ...] = ()
+    look_again_in: timedelta | None = None  # None: wait for the next change
+
+
+def plan(seen: Observed) -> Plan:
+    """Return the steps that bring the run closer to its end.
+
+    Safe to stop after any step: planning again on what was reached finishes the work. Planning on a settled run
+    returns no steps. Actions are in the order in which they must be done.
+    """
+    released, again = _release(seen)
+    actions: list[Action] = list(released)
+    if seen.attempts and seen.attempts[0].number == 1 and not seen.attempts[0].deleting:
+        actions += _advance(seen)
+    return Plan(tuple(actions), again)
+
+
+def cause_of(attempt: AttemptSeen) -> Cause:
+    """Why a failed attempt ended, from its Job first: disrupted pods are often gone by then."""
+    found = _BY_CONDITION.search(attempt.message) if attempt.reason == "PodFailurePolicy" else None
+    if found is not None and found["condition"] == "DisruptionTarget":
+        # only the pod that ended the Job counts: an earlier one may have been killed for memory and retried
+        judged = [pod for pod in attempt.pods if pod.name == found["pod"]]
+        return _own_fault(judged) or Cause.DISRUPTED
+    if fault := _own_fault(attempt.pods):
+        return fault
+    if attempt.reason == "PodFailurePolicy":
+        code = _BY_EXIT_CODE.search(attempt.message)
+        if code is not None and int(code["code"]) == _KILLED:
+            return Cause.MEMORY
+        if code is None and found is None and any(pod.disruption for pod in attempt.pods):
+            return Cause.DISRUPTED  # a Job controller that words its message in another way
+    return Cause.FAILED
+
+
+def used_seconds(attempt: AttemptSeen) -> int:
+    """How long the attempt ran, as best known; see the module's docstring."""
+    if attempt.used_seconds is not None:
+        return attempt.used_seconds
+    starts = [pod.started for pod in attempt.pods if pod.started is not None]
+    since = attempt.running_since or min(starts, default=None)
+    if since is None:
+        return 0
+    ends = [when for pod in attempt.pods if (when := pod.ended or pod.disrupted_at) is not None]
+    until = max(ends, default=None) or attempt.ended
+    return max(0, ceil((until - since).total_seconds())) if until is not None else 0
+
+
+def _own_fault(pods: Iterable[PodSeen]) -> Cause | None:
+    if any(pod.out_of_memory for pod in pods):
+        return Cause.MEMORY
+    return Cause.EVICTED if any(pod.status_reason == EVICTED for pod in pods) else None
+
+
+def _advance(seen: Observed) -> list[Action]:
+    last = seen.attempts[-1]
+    actions: list[Action] = []
+    if seen.time_limit_seconds is not None and last.state == "active" and last.running_since is None:
+        starts = [pod.started for pod in last.pods if pod.started is not None]
+        if starts:
+            actions.append(NoteRunning(last, min(starts)))
+    if last.number > seen.made:
+        actions.append(NoteMade(last.number))
+    if seen.ended is not None or seen.cancelled:
+        by_user = seen.cancelled or (seen.ended or "").startswith("Cancelled")
+        if by_user and last.number > 1 and last.state == "active" and not last.suspended and not last.deleting:
+            actions.append(Suspend(last))
+        return actions
+    if last.state != "failed" or last.deleting:
+        return actions
+    return actions + _after_failure(seen, last)
+
+
+def _after_failure(seen: Observed, last: AttemptSeen) -> list[Action]:
+    if last.number < seen.made:
+        return [End("Deleted", f"attempt {seen.made} was deleted, so the run is over")]
+    match cause_of(last):
+        case Cause.FAILED:
+            return []
+        case Cause.MEMORY:
+            return [End("OutOfMemory", "killed for its own memory; such a run is not started again")]
+        case Cause.EVICTED:
+            return [End("Evicted", _evicted(last))]
+        case Cause.DISRUPTED:
+            return _restart(seen, last)
+
+
+def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
+    if last.number > seen.restart_limit:
+        times = f"{seen.restart_limit} time{'' if seen.restart_limit == 1 else 's'}"
+        return [End("RestartLimit", f"disrupted again after being started again {times}, its limit")]
+    used = used_seconds(last)
+    actions: list[Action] = [] if last.used_seconds is not None else [NoteUsed(last, used)]
+    left = None
+    if seen.time_limit_seconds is not None:
+        spent = used + sum(used_seconds(one) for one in seen.attempts[:-1])
+        left = seen.time_limit_seconds - spent
+        if left <= 0:
+            said = f"disrupted after {spent} s of the {seen.time_limit_seconds} s it may run"
+            return [*actions, End("TimeLimit", said)]
+    # with FailJob the other pods of the Job are stopped and counted too, so up to `parallelism` are not its fault
+    own_failures = max(0, last.failed_pods - last.parallelism)
+    number = last.number + 1
+    start = StartAttempt(number, max(0, last.backoff_limit - own_failures), left, _disruption(last))
+    return [*actions, start, NoteMade(number)]
+
+
+def _disruption(last: AttemptSeen) -> str:
+    reasons = sorted({pod.disruption for pod in last.pods if pod.disruption})
+    return ", ".join(reasons) or "DisruptionTarget"
+
+
+def _evicted(last: AttemptSeen) -> str:
+    nodes = sorted({pod.node for pod in last.pods if pod.status_reason == EVICTED and pod.node})
+    where = f" ({', '.join(nodes)})" if nodes else ""
+    return f"evicted by its node{where} for memory or disk; such a run is not started again"
+
+
+def _release(seen: Observed) -> tuple[list[Action], timedelta | None]:
+    """Let go of pods that are being deleted on nodes that will not answer.
+
+    Nobody can know that the process has ended there: a node that lost only its network may still run it, and
+    write to the same volume as the next attempt. That is the price of going on, paid after `lost_after`.
+    """
+    actions: list[Action] = []
+    waits: list[timedelta] = []
+    for pod in (pod for attempt in seen.attempts for pod in attempt.pods):
+        if pod.deleting_since is None or pod.node not in seen.lost_nodes:
+            continue
+        lost_since = seen.lost_nodes[pod.node] or pod.deleting_since
+        wait = max(pod.deleting_since, lost_since) + seen.lost_after - seen.now
+        if wait > timedelta(0):
+            waits.append(wait)
+            continue
+        if not pod.finished:
+            actions.append(FailPod(pod))
+        if not pod.forced:
+            actions.append(RemovePod(pod))
+    return actions, min(waits, default=None)

@@ -1,0 +1,184 @@
+"""CustomResourceDefinitions, made from the kinds of this package so that the two cannot drift.
+
+`python -m moorage.model.crds --write deploy/crds` renews the files, `--check deploy/crds` fails when
+they are stale.
+https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.tenant import TENANTS, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """One of our kinds and how kubectl shows it."""
+
+    resource: Resource
+    struct: type[msgspec.Struct]
+    short_names: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str, str], ...] = ()  # name, type, JSON path
+
+
+KINDS = (
+    _Kind(
+        resource=TENANTS,
+        struct=Tenant,
+        columns=(
+            ("Namespace", "string", ".spec.namespace"),
+            ("Memory", "string", ".spec.defaults.memory"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+)
+
+_DROPPED = frozenset({"title", "$defs", "$ref"})
+
+
+def all_crds() -> list[Obj]:
+    """Every CRD of ours, ready to create, in the order of their names."""
+    return sorted((_crd(kind) for kind in KINDS), key=lambda crd: str(crd["metadata"]["name"]))
+
+
+def structural(schema: Mapping[str, Any]) -> Obj:
+    """A JSON Schema of msgspec's as the structural schema that CRDs demand.
+
+    References are put in place (recursion is not allowed), `X | None` becomes an optional X, `int | str` becomes
+    x-kubernetes-int-or-string, a free mapping keeps unknown fields. Raises ValueError for any other union.
+    """
+    return _structural(schema, schema.get("$defs") or {}, ())
+
+
+def _crd(kind: _Kind) -> Obj:
+    resource = kind.resource
+    singular = resource.kind.lower()
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": singular,
+                **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+            },
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [
+                {
+                    "name": resource.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": type_, "jsonPath": path} for name, type_, path in kind.columns
+                    ],
+                    "schema": {"openAPIV3Schema": _root(kind.struct)},
+                }
+            ],
+        },
+    }
+
+
+def _root(struct: type[msgspec.Struct]) -> Obj:
+    schema = structural(msgspec.json.schema(struct))
+    own = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+    }
+    schema["properties"] = own | schema["properties"]
+    return schema
+
+
+def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], inside: Sequence[str]) -> Obj:
+    if ref := schema.get("$ref"):
+        name = str(ref).rsplit("/", 1)[-1]
+        if name in inside:
+            raise ValueError(f"{name} holds itself; a CRD schema cannot say that")
+        return _structural(definitions[name] | _besides(schema), definitions, (*inside, name))
+    if union := schema.get("anyOf"):
+        some = [one for one in union if one.get("type") != "null"]
+        if len(some) == 1:
+            return _structural(some[0] | _besides(schema), definitions, inside)
+        if {one.get("type") for one in some} == {"integer", "string"}:
+            text = next(one for one in some if one["type"] == "string")
+            more = {key: text[key] for key in ("pattern", "description") if key in text}
+            return more | {"x-kubernetes-int-or-string": True} | _besides(schema)
+        raise ValueError(f"a CRD schema cannot say {union}")
+    out: Obj = {}
+    for key, value in schema.items():
+        if key in _DROPPED:
+            continue
+        match key:
+            case "properties":
+                out[key] = {name: _structural(one, definitions, inside) for name, one in value.items()}
+            case "items" | "additionalProperties" if isinstance(value, Mapping):
+                out[key] = _structural(value, definitions, inside)
+            case "default" if value in (None, "", 0, [], {}):
+                continue  # absent says as much, and is not written into every object
+            case _:
+                out[key] = value
+    if out.get("type") == "object" and "properties" not in out and "additionalProperties" not in out:
+        out["x-kubernetes-preserve-unknown-fields"] = True
+    return out
+
+
+def _besides(schema: Mapping[str, Any]) -> Obj:
+    """What stands beside a reference or a union, such as a description of its use there."""
+    return {
+        key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "$defs", "title", "default")
+    }
+
+
+def files() -> dict[str, str]:
+    """File name → text of the YAML of each CRD."""
+    import yaml
+
+    note = "# Generated by `python -m moorage.model.crds --write`; edit moorage/model instead.\n"
+    return {
+        f"{crd['metadata']['name']}.yaml": note + yaml.safe_dump(crd, sort_keys=False, width=115)
+        for crd in all_crds()
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or check the files of a folder; 1 when the check finds one stale, missing or left over."""
+    parser = argparse.ArgumentParser(description="Generate the CustomResourceDefinitions.")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--write", metavar="FOLDER", type=Path)
+    which.add_argument("--check", metavar="FOLDER", type=Path)
+    options = parser.parse_args(arguments)
+    folder: Path = options.write or options.check
+    wanted = files()
+    present = {path.name: path for path in folder.glob("*.yaml")}
+    if options.write:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in wanted.items():
+            (folder / name).write_text(text)
+        for name in present.keys() - wanted.keys():
+            present[name].unlink()
+        return 0
+    stale = [name for name, text in wanted.items() if name not in present or present[name].read_text() != text]
+    stale += sorted(present.keys() - wanted.keys())
+    for name in stale:
+        print(f"error: {folder / name} is stale", file=sys.stderr)
+    if stale:
+        print(f"hint: run `python -m moorage.model.crds --write {folder}`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Tenant: a team, its namespace, and what is filled in for its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.names import GROUP, VERSION
+
+TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
+
+Quantity = (
+    int
+    | Annotated[
+        str, Meta(pattern=r"^\+?([0-9]+|[0-9]+\.[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$")
+    ]
+)
+
+
+class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One aspect of the state, as every Kubernetes kind reports it."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=316)]
+    status: Annotated[str, Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]})]
+    reason: Annotated[str, Meta(max_length=1024)] = ""
+    message: Annotated[str, Meta(max_length=32768)] = ""
+    last_transition_time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] = ""
+    observed_generation: Annotated[int, Meta(ge=0)] = 0
+
+
+class TenantDefaults(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a run gets that does not ask for it."""
+
+    cpu: Annotated[Quantity | None, Meta(description="CPU of a run that names none.")] = None
+    memory: Annotated[
+        Quantity | None, Meta(description="Memory limit of a run that names none: it alone is killed beyond it.")
+    ] = None
+    time_seconds: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Time limit of a run that names none, in seconds.")
+    ] = None
+    image: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, Meta(description="Image of a run that names none.")
+    ] = None
+
+
+class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What an admin decides for a team."""
+
+    namespace: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=63,
+            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            description="The namespace the team works in.",
+        ),
+    ]
+    defaults: TenantDefaults = TenantDefaults()
+    restart_limit: Annotated[
+        Annotated[int, Meta(ge=0, le=998)] | None,
+        Meta(description="Restarts after disruptions that a run of the team may have at most."),
+    ] = None
+
+
+class TenantStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the operator reports."""
+
+    conditions: Annotated[
+        list[Condition],
+        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = []
+    observed_generation: Annotated[int, Meta(ge=0)] = 0
+
+
+class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A team that shares the cluster: its namespace, and the defaults of its runs."""
+
+    spec: TenantSpec
+    status: TenantStatus = TenantStatus()
+
+
+def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:
+    """The tenant whose namespace this is; of several, the first by name. None where there is none."""
+    mine = [one for one in tenants if (one.get("spec") or {}).get("namespace") == namespace]
+    return dict(min(mine, key=lambda one: str(one["metadata"]["name"]))) if mine else None
+
+
+def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
+    """The defaults of a tenant as stored; none at all where there is no tenant. Numbers become texts."""
+    given = ((tenant or {}).get("spec") or {}).get("defaults") or {}
+
+    def text(key: str) -> str | None:
+        return str(given[key]) if given.get(key) not in (None, "") else None
+
+    return TenantDefaults(
+        cpu=text("cpu"), memory=text("memory"), time_seconds=given.get("timeSeconds"), image=text("image")
+    )
