@@ -74,15 +74,13 @@ def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
         spec = tenant.get("spec") or {}
         if namespace not in (spec.get("namespaces") or ()):
             continue
-        given = spec.get("defaults") or {}
+        name, given = tenant["metadata"]["name"], spec.get("defaults") or {}
         builtin = Defaults()
         return Defaults(
             cpu=str(given.get("cpu") or builtin.cpu),
             memory=str(given.get("memory") or builtin.memory),
             image=given.get("image") or None,
-            origin=f"the default of tenant {tenant['metadata']['name']}"
-            if given.get("memory")
-            else builtin.origin,
+            origin=f"tenant {name}'s default" if given.get("memory") else builtin.origin,
         )
     return Defaults()
 

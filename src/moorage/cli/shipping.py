@@ -194,7 +194,10 @@ def _segment(part: str) -> str:
         elif piece == "?":
             out += "[^/]"
         elif piece.startswith("[") and len(piece) > 1:
-            out += "[" + piece[1:-1].replace("\\", "\\\\").replace("!", "^", piece.startswith("[!")) + "]"
+            inside = piece[1:-1]
+            negated = inside.startswith("!")
+            inside = "".join(one if one == "-" else re.escape(one) for one in inside[negated:])
+            out += f"[{'^' if negated else ''}{inside}]"
         else:
             out += re.escape(piece)
     return out

@@ -581,7 +581,7 @@ class _Making:
         with_gpus = [node for node in nodes if node.gpus]
         without = [node for node in nodes if not node.gpus and not _shut(node)]
         if not without:
-            if with_gpus:
+            if with_gpus and len(nodes) > 1:
                 self.notes.append("every node here has GPUs, so this run takes CPU and memory beside them")
             self._check_size(list(nodes))
             return []

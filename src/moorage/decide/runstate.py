@@ -19,9 +19,11 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain import pod_of_job, wanted_types
 from moorage.decide.gpus import owner_of
+from moorage.decide.restarts import AttemptSeen, Cause, PodSeen, cause_of
 from moorage.errors import QuantityError
 from moorage.model.names import (
     ATTEMPT_LABEL,
+    CANCELLED_ANNOTATION,
     CHECKPOINT_ANNOTATION,
     CHECKPOINT_AT_ANNOTATION,
     CHECKPOINT_CHECKED_ANNOTATION,
@@ -149,6 +151,8 @@ def view_run(
     model = parse_pod(pod_of_job(last))
     notes = annotations_of(first)
     ended_because = notes.get(ENDED_ANNOTATION, "")
+    if CANCELLED_ANNOTATION in notes and not ended_because:
+        ended_because = CANCELLED
     limit = _number(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT)
     state = _state(attempts, ended_because, limit)
     live = next((pod for pod in reversed(attempts[-1].pods) if pod.phase == "Running"), None)
@@ -224,20 +228,43 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int) -> S
     if ended_because.startswith(CANCELLED):
         return State.CANCELLED
     if last.state == "Failed":
-        if any(pod.reason == "OOMKilled" for pod in last.pods[-1:]):
-            return State.OOM_KILLED
-        disrupted = last.reason == "PodFailurePolicy" and not any(
-            pod.exit_code is not None and not pod.disrupted for pod in last.pods[-1:]
-        )
-        if disrupted and not ended_because and last.number <= limit:
-            return State.RESTARTING
-        return State.FAILED
+        match _cause(last):
+            case Cause.MEMORY:
+                return State.OOM_KILLED
+            case Cause.DISRUPTED if not ended_because and last.number <= limit:
+                return State.RESTARTING
+            case _:
+                return State.FAILED
     newest = last.pods[-1] if last.pods else None
     if newest is not None and newest.disrupted:
         return State.RESTARTING
     if newest is not None and newest.phase == "Running":
         return State.RUNNING
     return State.WAITING
+
+
+def _cause(attempt: AttemptView) -> Cause:
+    """Why a failed attempt ended, by the same reading as the controller that restarts it."""
+    return cause_of(
+        AttemptSeen(
+            number=attempt.number,
+            job=attempt.job,
+            uid="",
+            state="failed",
+            reason=attempt.reason,
+            message=attempt.message,
+            pods=tuple(
+                PodSeen(
+                    name=pod.name,
+                    uid="",
+                    status_reason=pod.reason,
+                    disruption=pod.reason if pod.disrupted else None,
+                    out_of_memory=pod.reason == "OOMKilled",
+                )
+                for pod in attempt.pods
+            ),
+        )
+    )
 
 
 def _reason(state: State, last: AttemptView, ended_because: str) -> str:

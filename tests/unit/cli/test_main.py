@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from moorage import __version__
+from moorage.apimachinery.resources import PVCS
 from moorage.cli.main import COMMANDS, help_text, load, main
 
 
@@ -102,12 +104,11 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     assert "hint: run `moor up`" in err
 
 
-def test_an_interruption_is_130(moor):
-    def interrupt(verb: str, plural: str, name: str) -> None:
-        raise KeyboardInterrupt
-
-    moor.api.on_call = interrupt
-    assert moor("jobs").code == 130
+def test_an_answer_that_is_not_given_is_130(moor, monkeypatch):
+    moor.api.put(PVCS, {"metadata": {"name": "data"}, "spec": {}})
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert moor("volume", "delete", "data").code == 130
+    assert moor.api.named(PVCS) == ["data"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -19,10 +19,13 @@ def ago(**span: float) -> str:
     return rfc3339(NOON - timedelta(**span))
 
 
-def a_job(attempt: int = 1, *, end: str | None = None, reason: str = "", **annotations: str) -> dict[str, Any]:
+def a_job(
+    attempt: int = 1, *, end: str | None = None, reason: str = "", message: str = "", **annotations: str
+) -> dict[str, Any]:
     conditions = []
     if end is not None:
-        conditions = [{"type": end, "status": "True", "reason": reason, "lastTransitionTime": ago(minutes=1)}]
+        told = {"reason": reason, "message": message, "lastTransitionTime": ago(minutes=1)}
+        conditions = [{"type": end, "status": "True"} | told]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -101,7 +104,14 @@ def a_pod(
 
 
 FAILED = {"end": "Failed", "reason": "BackoffLimitExceeded"}
-DISRUPTED = {"end": "Failed", "reason": "PodFailurePolicy"}
+POLICY = {"end": "Failed", "reason": "PodFailurePolicy"}
+DISRUPTED = POLICY | {
+    "message": "Pod default/train-1-pod has condition DisruptionTarget matching FailJob rule at index 0"
+}
+BY_CODE = POLICY | {
+    "message": "Container main for pod default/train-1-pod failed with exit code 137"
+    " matching FailJob rule at index 1"
+}
 
 
 @pytest.mark.parametrize(
@@ -139,12 +149,31 @@ DISRUPTED = {"end": "Failed", "reason": "PodFailurePolicy"}
             id="killed for its memory",
         ),
         pytest.param(
-            [a_job(**DISRUPTED)],
+            [a_job(**BY_CODE)],
             [a_pod(phase="Failed", code=137, why="OOMKilled")],
             State.OOM_KILLED,
             "killed for its memory",
             id="killed for its memory, with --retries",
         ),
+        pytest.param(
+            [a_job(**BY_CODE)], [], State.OOM_KILLED, "killed for its memory", id="killed for its memory, pod gone"
+        ),
+        pytest.param(
+            [a_job(**DISRUPTED)],
+            [
+                a_pod(
+                    phase="Failed",
+                    code=137,
+                    why="Error",
+                    disrupted="TerminationByKubelet",
+                    status_reason="Evicted",
+                )
+            ],
+            State.FAILED,
+            "Evicted",
+            id="evicted by its node for memory",
+        ),
+        pytest.param([a_job(cancelled="yes")], [], State.CANCELLED, "Cancelled", id="cancelled by the other mark"),
         pytest.param(
             [a_job(**FAILED)],
             [a_pod(phase="Failed", code=143, why="Error", status_reason="DeadlineExceeded")],
