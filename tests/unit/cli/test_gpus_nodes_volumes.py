@@ -1,0 +1,184 @@
+"""`moor gpus`, `top`, `drain`, `cordon`, `uncordon`, `volume`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import NODES, PODS, PVCS
+from moorage.errors import Forbidden, TooManyRequests
+from moorage.testing.clock import NOON, FakeClock
+
+
+def a_pod(name: str = "p", node: str = "node-1", **more: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"moorage.dev/run": "train"},
+            "annotations": {"moorage.dev/owner": "ada", "moorage.dev/expected-seconds": "3600"},
+            "ownerReferences": [{"kind": "Job", "name": "train", "uid": "u", "controller": True}],
+        }
+        | more.get("metadata", {}),
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": "main",
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}},
+                }
+            ],
+        }
+        | more.get("spec", {}),
+        "status": {"phase": "Running", "startTime": "2026-11-21T11:30:00Z"},
+    }
+
+
+@pytest.fixture
+def two(moor):
+    moor.clock = FakeClock()
+    moor.node("node-1", gpus=1)
+    moor.node("node-2", gpus=1)
+    moor.api.put(PODS, a_pod())
+    return moor
+
+
+def test_every_gpu_is_shown_free_or_whose_even_without_a_server(two):
+    done = two("gpus")
+    assert done.code == 0
+    assert done.out == (
+        "NODE     GPU   TYPE   STATE   OWNER   RUN     SINCE     EXPECTED-UNTIL\n"
+        "node-1   0     a100   used    ada     train   30m ago   in 30m\n"
+        "node-2   0     a100   free    -       -       -         -\n"
+    )
+    assert done.err == "1 of 2 GPUs are free\n"
+    assert two("gpus", "--free", "-o", "name").out == "node-2/0\n"
+
+
+def test_the_server_is_asked_first_for_gpus(two):
+    two.server.answers["/api/v1/gpus"] = {"nodes": [], "totals": {"free": 0, "total": 0, "unavailable": 0}}
+    two.api.refuse["list", "nodes"] = Forbidden("no")
+    done = two("gpus")
+    assert (done.code, done.out, done.err) == (0, "", "no node of this cluster has GPUs\n")
+
+
+def test_top_shows_gpu_hours(moor):
+    row = {"name": "ada", "gpuHours": 1.5, "cpuHours": 3.0, "memoryGiBHours": 4.25, "runningGpus": 2, "pods": 3}
+    moor.server.answers["/api/v1/top"] = {"rows": [row]}
+    done = moor("top", "--since", "7d", "--by", "user")
+    assert moor.server.asked[-1][1] == {"since": "7d", "by": "user"}
+    assert done.out == (
+        "USER   GPU-HOURS   GPUS-NOW   CPU-HOURS   MEMORY-GIB-HOURS   PODS\n"
+        "ada    1.50        2          3.00        4.25               3\n"
+    )
+    assert json.loads(moor("top", "-o", "json").out) == [row]
+
+
+def test_top_without_a_server_is_one_error(moor):
+    done = moor("top")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: this cluster has no Moorage server")
+
+
+def test_a_drain_cordons_evicts_and_waits(two):
+    done = two("drain", "node-1")
+    assert (done.code, done.out) == (0, "node-1 drained\n")
+    assert done.err.splitlines() == [
+        "node-1 cordoned",
+        "evicting pod default/p",
+        "evicted 1 pod in 0s",
+    ]
+    assert two.api.objects["nodes", "", "node-1"]["spec"]["unschedulable"] is True
+    assert two.api.named(PODS) == []
+
+
+def test_a_pod_that_forbids_the_drain_names_the_option_and_nothing_is_evicted(two):
+    two.api.put(PODS, a_pod("bare", metadata={"name": "bare", "ownerReferences": []}))
+    done = two("drain", "node-1")
+    assert done.code == 2
+    assert done.err.splitlines()[1:] == [
+        "error: pod default/bare forbids the drain: it has no controller, so nothing would make it again",
+        "hint: --force allows it",
+    ]
+    assert two.api.named(PODS) == ["bare", "p"]
+    assert two("drain", "node-1", "--force").code == 0
+
+
+def test_a_disruption_budget_that_says_not_now_is_asked_again(moor):
+    moor.node("node-1", gpus=1)
+    moor.api.put(PODS, a_pod())
+    moor.api.refuse["eviction", "pods"] = TooManyRequests("the budget allows none")
+
+    class Impatient(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            moor.api.refuse.clear()
+
+    moor.clock = Impatient(NOON)
+    done = moor("drain", "node-1")
+    assert done.code == 0
+    assert "pod default/p may not go yet: the budget allows none; trying again every 5 s" in done.err
+
+
+def test_a_drain_that_takes_too_long_says_how_to_go_on(moor):
+    moor.node("node-1")
+    moor.api.put(PODS, a_pod(metadata={"name": "p", "deletionTimestamp": "2026-11-21T12:00:00Z"}))
+    done = moor("drain", "node-1", "--timeout", "1s")
+    assert done.code == 1
+    assert done.err.splitlines()[-2:] == [
+        "error: node node-1 is cordoned but not empty after 1s",
+        "hint: `moor drain node-1` goes on; `moor uncordon node-1` opens it again",
+    ]
+
+
+def test_nodes_are_cordoned_and_opened_again(two):
+    assert two("cordon", "node-1", "node-2").out == "node-1 cordoned\nnode-2 cordoned\n"
+    assert two("cordon", "node-1").out == "node-1 already cordoned\n"
+    assert two("uncordon", "node-1").out == "node-1 uncordoned\n"
+    assert not two.api.objects["nodes", "", "node-1"]["spec"].get("unschedulable")
+
+
+@pytest.mark.parametrize("command", ["drain", "cordon", "uncordon"])
+def test_a_node_that_is_not_there_is_named_with_those_that_are(two, command):
+    done = two(command, "nod")
+    assert done.code == 1
+    assert done.err == "error: there is no node 'nod'\nhint: there are: node-1, node-2\n"
+
+
+def test_a_volume_is_created_listed_and_deleted(moor):
+    assert moor("volume", "create", "data", "--size", "5Gi", "--mode", "rwx").out == "data\n"
+    claim = moor.api.objects["persistentvolumeclaims", "default", "data"]
+    assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "5Gi"}}}
+    moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
+    [head, row] = moor("volume", "list").out.splitlines()
+    assert head.split() == ["NAME", "SIZE", "MODE", "STATE", "OWNER", "USED-BY", "AGE"]
+    assert row.split()[:6] == ["data", "5Gi", "ReadWriteMany", "Pending", "ada", "train"]
+    done = moor("volume", "delete", "data", "--yes")
+    assert (done.code, done.err) == (1, "error: the volume 'data' is in use by train\nhint: cancel that first\n")
+    moor.api.remove(PODS, "p")
+    assert moor("volume", "delete", "data", "--yes").out == "data deleted\n"
+    assert moor.api.named(PVCS) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["volume", "create", "Data"], 2, "error: 'Data' is no volume name"),
+        (["volume", "create", "d", "--size", "big"], 2, "error: 'big' is no quantity"),
+        (["volume", "create", "d", "--size", "0"], 2, "error: --size: '0' is not more than zero"),
+        (["volume", "create", "there"], 1, "error: the volume 'there' exists already in namespace default"),
+        (["volume", "delete", "none", "--yes"], 1, "error: there is no volume 'none' in namespace default"),
+    ],
+)
+def test_a_wrong_volume_is_one_clear_error(moor, words, code, says):
+    moor.api.put(PVCS, {"metadata": {"name": "there"}, "spec": {}})
+    done = moor(*words)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith(says)
+
+
+def test_a_dry_run_of_a_volume_creates_nothing(moor):
+    done = moor("volume", "create", "data", "--dry-run")
+    assert "kind: PersistentVolumeClaim" in done.out
+    assert moor.api.named(PVCS) == []
+    assert moor.api.named(NODES) == []
