@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, Obj, Resource
+from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, Obj
 from moorage.apimachinery.scheduling import parse_node, parse_pod
 from moorage.cli.session import Session, server_url
-from moorage.decide.runs import Caller, ClusterFacts, Defaults, RunRequest
+from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, Caller, ClusterFacts, Defaults, RunRequest
 from moorage.errors import Forbidden, NotFound
-from moorage.model.names import GROUP, PROCESS_RUNTIME, RUN_LABEL, VERSION
-
-TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
+from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
+from moorage.model.tenant import TENANTS, tenant_of
+from moorage.model.tenant import defaults_of as tenant_defaults
 
 T = TypeVar("T")
 
@@ -70,19 +70,18 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
 
 def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
     """What the tenant whose namespace this is fills in; the built-in values where no tenant says otherwise."""
-    for tenant in sorted(tenants, key=lambda obj: str(obj["metadata"]["name"])):
-        spec = tenant.get("spec") or {}
-        if namespace not in (spec.get("namespaces") or ()):
-            continue
-        name, given = tenant["metadata"]["name"], spec.get("defaults") or {}
-        builtin = Defaults()
-        return Defaults(
-            cpu=str(given.get("cpu") or builtin.cpu),
-            memory=str(given.get("memory") or builtin.memory),
-            image=given.get("image") or None,
-            origin=f"tenant {name}'s default" if given.get("memory") else builtin.origin,
-        )
-    return Defaults()
+    tenant = tenant_of(namespace, tenants)
+    if tenant is None:
+        return Defaults()
+    given = tenant_defaults(tenant)
+    return Defaults(
+        cpu=str(given.cpu or DEFAULT_CPU),
+        memory=str(given.memory or DEFAULT_MEMORY),
+        image=given.image,
+        seconds=given.time_seconds,
+        restart_limit=(tenant.get("spec") or {}).get("restartLimit"),
+        origin=f"tenant {tenant['metadata']['name']}'s default" if given.memory else "the default",
+    )
 
 
 def read_caller(command: tuple[str, ...], user: str) -> Caller:

@@ -127,6 +127,8 @@ class Defaults:
     cpu: str = DEFAULT_CPU
     memory: str = DEFAULT_MEMORY
     image: str | None = None
+    seconds: int | None = None  # time limit of a run that names none
+    restart_limit: int | None = None  # the most that a run may ask for
     origin: str = "the default"
 
 
@@ -479,7 +481,12 @@ class _Making:
 
     def _seconds(self) -> int | None:
         if self.request.time is None:
-            return None
+            usual = self.facts.defaults.seconds
+            if usual is not None:
+                self.notes.append(
+                    f"no --time given: stopped after {say_seconds(usual)}, {self.facts.defaults.origin}"
+                )
+            return usual
         try:
             seconds = parse_time(self.request.time)
         except ValueError:
@@ -769,11 +776,12 @@ class _Making:
 
     def _restarts(self) -> int:
         limit = self.request.restart_limit
-        if limit is not None and not 0 <= limit <= 998:
-            self.refuse("--restart-limit", f"{limit} restarts; allowed are 0 to 998")
+        most = 998 if self.facts.defaults.restart_limit is None else self.facts.defaults.restart_limit
+        if limit is not None and not 0 <= limit <= most:
+            self.refuse("--restart-limit", f"{limit} restarts; allowed are 0 to {most}")
         if self.request.memory is not None and self.request.memory.lower() == "none":
             return 0
-        return RESTART_LIMIT if limit is None else limit
+        return min(RESTART_LIMIT, most) if limit is None else limit
 
     def _priority_class(self) -> None:
         known, asked = self.facts.priority_classes, self.request.priority_class

@@ -52,9 +52,9 @@ def test_what_was_filled_in_is_said(local):
 
 
 def test_a_tenants_default_is_taken(local):
-    from moorage.cli.facts import TENANTS
+    from moorage.model.tenant import TENANTS
 
-    tenant = {"metadata": {"name": "lab"}, "spec": {"namespaces": ["default"], "defaults": {"memory": "6Gi"}}}
+    tenant = {"metadata": {"name": "lab"}, "spec": {"namespace": "default", "defaults": {"memory": "6Gi"}}}
     local.api.put(TENANTS, tenant)
     done = local("run", "--name", "a", "--", "true")
     assert "limited to 6Gi, tenant lab's default" in done.err

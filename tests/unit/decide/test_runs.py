@@ -346,6 +346,19 @@ def test_a_tenants_defaults_go_before_ours():
     assert "limited to 6Gi, tenant lab's default" in plan.notes[0]
 
 
+def test_a_tenants_time_and_restart_limit_hold_for_its_runs():
+    defaults = Defaults(seconds=3600, restart_limit=3, origin="tenant lab's default")
+    facts = ClusterFacts(nodes=(A100,), process_runtime=True, defaults=defaults)
+    plan = planned(facts)
+    assert pod_spec(plan)["activeDeadlineSeconds"] == 3600
+    assert "no --time given: stopped after 1h, tenant lab's default" in plan.notes
+    assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "3"
+    assert pod_spec(planned(facts, time="2h"))["activeDeadlineSeconds"] == 7200
+    assert problems(facts, restart_limit=4) == (
+        Problem("--restart-limit", "4 restarts; allowed are 0 to 3", None),
+    )
+
+
 def test_without_a_limit_a_run_is_never_started_again():
     plan = planned(memory="none")
     assert container(plan)["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
