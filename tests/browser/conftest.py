@@ -32,7 +32,7 @@ ARGS = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend():
     return "asyncio"
 
@@ -150,11 +150,33 @@ def furnish(api):
     api.put(NODES, a_node("gpu-t-01", 4, "Tesla-T4"))
     api.put(NODES, a_node("gpu-t-02", 2, "Tesla-T4", cordoned=True))
     a100, t4 = "NVIDIA-A100-SXM4-80GB", "Tesla-T4"
-    scene.run("llm-sft-7b", "ada.lovelace", 4, a100, node="gpu-a-01", ago=5.2, time=8, devices=(0, 1, 2, 3), checkpoint=0.1, attempt=2)
+    scene.run(
+        "llm-sft-7b",
+        "ada.lovelace",
+        4,
+        a100,
+        node="gpu-a-01",
+        ago=5.2,
+        time=8,
+        devices=(0, 1, 2, 3),
+        checkpoint=0.1,
+        attempt=2,
+    )
     scene.run("detector-yolo", "mika", 2, a100, node="gpu-a-01", ago=1.4, time=2, devices=(4, 5), checkpoint=0.05)
     scene.run("eval-suite", "jun", 1, a100, node="gpu-a-01", ago=0.3, devices=(6,))
-    scene.run("pretrain-vit", "sofia", 4, a100, node="gpu-a-02", ago=26, time=30, devices=(0, 1, 2, 3), checkpoint=0.9)
-    scene.run("diffusion-ablation-lr-3e-4", "ada.lovelace", 1, a100, node="gpu-a-02", ago=3, devices=(4,), namespace="gen")
+    scene.run(
+        "pretrain-vit", "sofia", 4, a100, node="gpu-a-02", ago=26, time=30, devices=(0, 1, 2, 3), checkpoint=0.9
+    )
+    scene.run(
+        "diffusion-ablation-lr-3e-4",
+        "ada.lovelace",
+        1,
+        a100,
+        node="gpu-a-02",
+        ago=3,
+        devices=(4,),
+        namespace="gen",
+    )
     scene.run("whisper-ft", "omar", 2, t4, node="gpu-t-01", ago=0.7, time=1.5, devices=(0, 1), namespace="speech")
     scene.run("notebook-probe", "jun", 1, t4, node="gpu-t-02", ago=9, devices=(0,))
     scene.run("llm-sft-13b", "ada.lovelace", 8, a100, ago=0.6, time=12)
@@ -168,7 +190,14 @@ def furnish(api):
 
 def remember(store, now):
     """What was used in the last day."""
-    rows = [("ada.lovelace", 4, 5.2), ("sofia", 4, 24), ("mika", 2, 9.5), ("omar", 2, 3), ("jun", 1, 9), ("lena", 1, 2)]
+    rows = [
+        ("ada.lovelace", 4, 5.2),
+        ("sofia", 4, 24),
+        ("mika", 2, 9.5),
+        ("omar", 2, 3),
+        ("jun", 1, 9),
+        ("lena", 1, 2),
+    ]
     store.apply(
         [
             Open(
@@ -226,15 +255,26 @@ def chromium_path():
     return os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
-@pytest.fixture
-async def site(tmp_path, anyio_backend):
-    async with serving(tmp_path) as running:
+@contextlib.asynccontextmanager
+async def lively(folder, *, port=0):
+    async with serving(folder, port=port) as running:
         furnish(running.api)
         remember(running.service.usage, SYSTEM.now())
         yield running
 
 
 @pytest.fixture
+def start_site():
+    return lively
+
+
+@pytest.fixture
+async def site(tmp_path, anyio_backend):
+    async with lively(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 async def chromium(anyio_backend):
     path = chromium_path()
     if path is None:

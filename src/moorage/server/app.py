@@ -12,6 +12,7 @@ from starlette.routing import Mount
 
 from moorage.apimachinery.api import Api
 from moorage.clock import SYSTEM, Clock
+from moorage.errors import MoorageError
 from moorage.server.auth import Auth, Gate
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
@@ -49,5 +50,5 @@ def create_app(
             Mount("/static", StaticFolder()),
         ],
         middleware=[Middleware(Gate, auth=auth, hosts=tuple(hosts))],
-        exception_handlers={HTTPException: on_error, Problem: on_error, Exception: on_error},
+        exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )

@@ -195,7 +195,9 @@ def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGro
             for gpu in node.gpus:
                 counts = counts.plus(gpu)
         groups.append(
-            TypeGroup(name=type_name(name), counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes))
+            TypeGroup(
+                name=type_name(name), counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes)
+            )
         )
     return tuple(groups)
 

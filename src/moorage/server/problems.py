@@ -87,13 +87,13 @@ def problem_of(error: Exception) -> Problem:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for whatever a route raises; what is our fault is logged, once."""
+    """Starlette's handler for whatever a route raises. What nobody foresaw is logged by the ASGI server, to which
+    Starlette hands it on; the rest of what is not the asker's fault is logged here."""
     problem = problem_of(error)
-    if problem.status >= 500:
-        log.error(
+    if problem.status > 500:
+        log.warning(
             "request failed",
-            extra={"method": request.method, "path": request.url.path, "status": problem.status},
-            exc_info=error if problem.status == 500 else None,
+            extra={"path": request.url.path, "status": problem.status, "error": problem.message},
         )
     headers = getattr(error, "headers", None)
     return answer(problem, dict(headers) if headers else None)

@@ -1,0 +1,172 @@
+"""The web page in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from moorage.apimachinery.resources import PODS
+
+pytestmark = [pytest.mark.browser, pytest.mark.anyio]
+
+
+@contextlib.asynccontextmanager
+async def looking(chromium, site, *, signed_in=True, quiet=True, **options):
+    """The page, open; with `quiet` it fails when the browser reported an error on its console."""
+    context = await chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    page = await context.new_page()
+    trouble = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda said: trouble.append(said.text) if said.type in ("error", "warning") else None)
+    try:
+        await page.goto(site.base + (f"/?token={site.token}" if signed_in else "/"))
+        if signed_in:
+            await page.wait_for_selector("#live[data-state=live]")
+        yield page
+        if quiet:
+            assert trouble == []
+    finally:
+        await context.close()
+
+
+async def seventh(page):
+    """Wait for a seventh free GPU. (No wait_for_function: the page's own policy forbids eval.)"""
+    await page.locator(".tile.free").nth(6).wait_for()
+
+
+async def test_the_printed_address_opens_the_page_and_the_token_leaves_it(chromium, site):
+    async with looking(chromium, site) as page:
+        assert page.url == f"{site.base}/"
+        assert await page.locator("#live-words").inner_text() == "Live"
+        cookies = await page.context.cookies()
+        assert [(one["httpOnly"], one["sameSite"], site.token in one["value"]) for one in cookies] == [
+            (True, "Strict", False)
+        ]
+        assert await page.evaluate("document.cookie") == ""
+        await page.reload()
+        assert await page.locator(".tile").count() == 22
+
+
+async def test_without_the_token_the_page_says_where_to_find_it(chromium, site):
+    async with looking(chromium, site, signed_in=False, quiet=False) as page:
+        assert "needs its token" in await page.locator("h1").inner_text()
+
+
+async def test_every_gpu_is_shown_free_or_whose(chromium, site):
+    async with looking(chromium, site) as page:
+        assert await page.locator(".tile.used").count() == 15
+        assert await page.locator(".tile.free").count() == 6
+        assert await page.locator(".tile.none").count() == 1
+        first = await page.locator(".tile.used").first.inner_text()
+        assert "ada.lovelace" in first
+        assert "llm-sft-7b" in first
+        assert "left" in first
+        assert await page.locator("#h-queue + div tbody tr").count() == 3
+        assert await page.locator(".users tbody tr").count() == 6
+
+
+async def test_a_change_in_the_cluster_is_seen_without_a_reload(chromium, site):
+    async with looking(chromium, site) as page:
+        await page.evaluate("window.untouched = true")
+        site.api.remove(PODS, "eval-suite-x1", "vision")
+        await seventh(page)
+        assert await page.evaluate("window.untouched") is True
+        spoken = await page.locator("[aria-live=polite][sse-swap=spoken]").inner_text()
+        assert spoken.startswith("7 of 22 GPUs free")
+
+
+async def test_the_page_says_when_the_server_is_gone_and_comes_back_with_it(chromium, tmp_path, start_site):
+    async with contextlib.AsyncExitStack() as stack:
+        async with start_site(tmp_path) as first:
+            page = await stack.enter_async_context(looking(chromium, first, quiet=False))
+            assert await page.locator(".tile").count() == 22
+        await page.wait_for_selector("#live[data-state=lost]")
+        assert await page.locator("#live-words").inner_text() == "Reconnecting…"
+        assert await page.locator(".tile").count() == 22
+        async with start_site(tmp_path, port=int(first.base.rpartition(":")[2])) as second:
+            await page.wait_for_selector("#live[data-state=live]")
+            second.api.remove(PODS, "eval-suite-x1", "vision")
+            await seventh(page)
+
+
+async def test_nothing_runs_off_the_screen(chromium, site):
+    async with looking(chromium, site) as page:
+        for width in (320, 390, 768, 820, 1024, 1920):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width
+            outside = """() => [...document.querySelectorAll('.tile, .pill, h2, h4, .big')].filter(
+                one => one.getBoundingClientRect().right > innerWidth + 1).map(one => one.textContent.trim())"""
+            assert await page.evaluate(outside) == [], width
+
+
+CONTRAST = """() => {
+  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgb = (colours) => {  // painted one over the other
+    canvas.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (c) => {
+    const [r, g, b] = c.map(v => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const poor = [];
+  for (const one of document.querySelectorAll('main *, .top *, footer *')) {
+    const own = [...one.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    if (!own || one.closest('.spoken') || !one.getClientRects().length) continue;
+    const behind = [];
+    for (let at = one; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+    const back = rgb(['white', ...behind]), ink = rgb(['white', ...behind, getComputedStyle(one).color]);
+    const [high, low] = [light(back), light(ink)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    const text = one.textContent.trim().slice(0, 20);
+    if (ratio < 4.5) poor.push(`${one.className || one.tagName}: ${text} ${ratio.toFixed(2)}`);
+  }
+  return [...new Set(poor)];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_text_stands_out_enough_to_be_read(chromium, site, scheme):
+    """WCAG 2.2 AA: a contrast of 4.5 to 1."""
+    async with looking(chromium, site, color_scheme=scheme) as page:
+        assert await page.evaluate(CONTRAST) == []
+
+
+async def test_a_screen_reader_meets_headings_lists_and_tables(chromium, site):
+    async with looking(chromium, site) as page:
+        assert await page.locator("h1").count() == 1
+        assert await page.get_by_role("table").count() == 3
+        names = await page.get_by_role("table").evaluate_all("all => all.map(one => one.caption.innerText)")
+        assert all(names)
+        await page.set_viewport_size({"width": 390, "height": 800})
+        assert await page.get_by_role("row").count() > 10  # tables stay tables when laid out as cards
+        assert await page.get_by_role("progressbar").count() == 12  # GPUs whose holder gave a time limit
+        levels = await page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(one => +one.tagName[1])")
+        assert all(later - sooner <= 1 for sooner, later in zip(levels, levels[1:], strict=False))
+
+
+async def test_the_keyboard_reaches_the_content_first(chromium, site):
+    async with looking(chromium, site) as page:
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.className") == "skip"
+        await page.keyboard.press("Enter")
+        assert await page.evaluate("document.activeElement.id") == "main"
+
+
+async def test_the_page_is_whole_without_javascript(chromium, site):
+    context = await chromium.new_context(java_script_enabled=False)
+    page = await context.new_page()
+    await page.goto(f"{site.base}/?token={site.token}")
+    assert await page.locator(".tile").count() == 22
+    assert await page.locator("noscript").count() == 1
+    await context.close()
+
+
+async def test_many_viewers_share_the_rendering(chromium, site):
+    async with contextlib.AsyncExitStack() as stack:
+        pages = [await stack.enter_async_context(looking(chromium, site)) for _ in range(3)]
+        site.api.remove(PODS, "eval-suite-x1", "vision")
+        await asyncio.gather(*(seventh(page) for page in pages))

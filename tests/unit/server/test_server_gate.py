@@ -1,0 +1,221 @@
+"""Who gets in, and what every answer looks like."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from starlette.routing import Mount, Route
+
+from moorage.errors import ServerError
+from moorage.server.auth import Auth, same
+from moorage.server.problems import problem_of
+from moorage.testing.fakeapi import FakeApi
+
+OPEN = {"/healthz", "/readyz", "/metrics"}
+FILLED = {"{namespace}": "lab", "{name}": "none", "{run}": "none"}
+
+
+def every_route(site):
+    """(path, methods) of all routes, their parameters filled in with what does not exist."""
+    found = []
+    for route in site.service.app.routes:
+        if isinstance(route, Route):
+            path = route.path
+            for mark, value in FILLED.items():
+                path = path.replace(mark, value)
+            found.append((path, sorted(route.methods or ())))
+        else:
+            assert isinstance(route, Mount)
+            found.append((f"{route.path}/none.css", ["GET", "HEAD"]))
+    return found
+
+
+def assert_is_problem(answer, status=None):
+    assert answer.headers["content-type"] == "application/json"
+    assert set(answer.json) <= {"code", "message", "hint", "field"}
+    assert answer.json["code"]
+    assert answer.json["message"]
+    assert all(isinstance(value, str) for value in answer.json.values())
+    if status is not None:
+        assert answer.status == status
+
+
+@pytest.mark.anyio
+async def test_every_route_but_health_metrics_and_files_asks_for_a_token(site):
+    async with site.running():
+        for path, methods in every_route(site):
+            for method in methods:
+                for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "moorage_session=wrong"}):
+                    answer = await site.ask(path, method=method, token=False, headers=headers)
+                    if path in OPEN:
+                        assert answer.status == 200, path
+                    elif path.startswith("/static/"):
+                        assert answer.status == 404, path
+                    else:
+                        assert_is_problem(answer, 401)
+
+
+@pytest.mark.anyio
+async def test_every_error_has_the_one_shape(site):
+    async with site.running():
+        for path, methods in every_route(site):
+            wrong = await site.ask(path, method="PATCH")
+            assert_is_problem(wrong, 401 if path.endswith("/checkpoint") and wrong.status == 401 else 405)
+            assert_is_problem(await site.ask(path + "/more"), 404)
+            assert_is_problem(await site.ask(path, host="evil.example"), 400) if path not in OPEN else None
+            if path == "/static/none.css" or "none" in path:
+                answer = await site.ask(path, method=methods[0])
+                assert_is_problem(answer)
+        assert_is_problem(await site.ask("/nowhere"), 404)
+
+
+@pytest.mark.anyio
+async def test_before_the_cluster_is_read_the_server_says_so(site, monkeypatch):
+    monkeypatch.setattr("moorage.server.context.SYNC_WAIT_SECONDS", 0.01)
+    for path in ("/readyz", "/api/v1/gpus", "/api/v1/jobs", "/", "/metrics"):
+        answer = await site.ask(path)
+        assert_is_problem(answer, 503)
+        assert answer.json["code"] == "starting"
+    assert (await site.ask("/healthz")).status == 200
+
+
+@pytest.mark.anyio
+async def test_what_nobody_foresaw_is_no_more_than_an_internal_error(site, monkeypatch):
+    async with site.running():
+        monkeypatch.setattr(site.service.cluster, "gpus", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # Starlette answers, then hands it to the ASGI server
+            await site.ask("/api/v1/gpus")
+    problem = problem_of(ZeroDivisionError("secret"))
+    assert (problem.status, problem.code) == (500, "internal_error")
+    assert "secret" not in problem.message
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:8080", True),
+        ("localhost", True),
+        ("LOCALHOST:1", True),
+        ("[::1]:8080", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("localhost.evil.example:8080", False),
+    ],
+)
+async def test_only_loopback_names_are_answered_to(site, host, allowed):
+    async with site.running():
+        assert (await site.ask("/api/v1/gpus", host=host)).status == (200 if allowed else 400)
+        assert (await site.ask("/metrics", host=host)).status == (200 if allowed else 400)
+        assert (await site.ask("/healthz", host=host)).status == 200  # kubelets probe by address
+
+
+@pytest.mark.anyio
+async def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(site):
+    async with site.running():
+        answer = await site.ask(f"/?a=1&token={site.token}&b=2", token=False)
+        assert (answer.status, answer.headers["location"]) == (303, "/?a=1&b=2")
+        cookie = answer.headers["set-cookie"]
+        assert "httponly" in cookie.lower()
+        assert "samesite=strict" in cookie.lower()
+        assert site.token not in cookie
+        value = cookie.split(";")[0]
+        page = await site.ask("/", token=False, headers={"cookie": f"theme=x; {value}"})
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert (await site.ask("/?token=wrong")).status == 401
+        assert (await site.ask(f"/api/v1/gpus?token={site.token}", token=False)).status == 401
+
+
+@pytest.mark.anyio
+async def test_the_redirect_after_the_token_stays_on_this_server(site):
+    for path in ("//evil.example/", "/\\evil.example"):
+        answer = await site.ask(f"{path}?token={site.token}", token=False)
+        assert answer.status == 303
+        assert answer.headers["location"].startswith("/")
+        assert not answer.headers["location"].startswith(("//", "/\\"))
+
+
+@pytest.mark.anyio
+async def test_a_browser_without_a_token_is_told_where_to_find_it(site):
+    answer = await site.ask("/", token=False, headers={"accept": "text/html,*/*"})
+    assert answer.status == 401
+    assert "moor status" in answer.text
+
+
+@pytest.mark.anyio
+async def test_every_answer_forbids_foreign_scripts_and_frames(site):
+    async with site.running():
+        for path in ("/", "/api/v1/gpus", "/static/moorage.css", "/nowhere", "/healthz"):
+            answer = await site.ask(path)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+        page = (await site.ask("/")).text
+        assert "<style" not in page
+        assert " style=" not in page
+        assert " onclick" not in page
+        assert page.count("<script") == page.count("<script src=")
+
+
+@pytest.mark.anyio
+async def test_a_kubernetes_token_is_reviewed_once_a_minute(site):
+    async with site.running():
+        headers = {"authorization": "bearer kube-token"}
+
+        def reviews():
+            return sum(call.resource == "tokenreviews" for call in site.api.calls)
+
+        for _ in range(3):
+            assert (await site.ask("/api/v1/gpus", token=False, headers=headers)).status == 200
+        assert reviews() == 1
+        site.clock.advance(61)
+        assert (await site.ask("/api/v1/gpus", token=False, headers=headers)).status == 200
+        assert reviews() == 2
+        site.api.users.clear()
+        site.clock.advance(61)
+        assert (await site.ask("/api/v1/gpus", token=False, headers=headers)).status == 401
+        site.api.users["kube-token"] = "ada"
+        assert (await site.ask("/api/v1/gpus", token=False, headers=headers)).status == 401
+        site.clock.advance(6)
+        assert (await site.ask("/api/v1/gpus", token=False, headers=headers)).status == 200
+
+
+@pytest.mark.anyio
+async def test_a_review_that_cannot_be_had_is_no_no(site):
+    async with site.running():
+        site.api.failing = ServerError("etcd is away")
+        answer = await site.ask("/api/v1/gpus", token=False, headers={"authorization": "Bearer kube-token"})
+        assert_is_problem(answer, 503)
+        site.api.failing = None
+        assert (await site.ask("/api/v1/gpus")).status == 200
+
+
+@pytest.mark.anyio
+async def test_reviews_kept_are_bounded(monkeypatch):
+    monkeypatch.setattr("moorage.server.auth.REVIEWS_KEPT", 3)
+    auth = Auth(FakeApi(), page_token="x")
+    for at in range(10):
+        assert await auth.review(f"t{at}") is None
+    assert len(auth._reviews) == 3
+
+
+@pytest.mark.anyio
+async def test_without_a_page_token_no_empty_secret_opens_the_door():
+    auth = Auth(FakeApi(users={"": "nobody"}), page_token="")
+    for headers in (
+        {},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer"},
+        {"cookie": "moorage_session="},
+        {"cookie": "moorage_session=" + hashlib.sha256(b"").hexdigest()},
+        {"cookie": "\x00;;=;moorage_session"},
+    ):
+        assert await auth.identify(headers) is None
+    assert not same("", "")
+    assert not same("a", "")
+    assert same("é", "é")
