@@ -142,6 +142,7 @@ class NodeAgent:
         self._probing: dict[tuple[str, str], tuple[int, asyncio.Task[None]]] = {}
         self._unready: dict[str, set[str]] = {}
         self._unstarted: dict[str, set[str]] = {}
+        self._over: set[str] = set()  # admitted pods that are known to have ended
         self._sent: dict[str, tuple[Obj, Obj]] = {}  # uid → the status last sent, and as the API gave it back
         self._launching = asyncio.Semaphore(LAUNCHES)
         self._admitting = asyncio.Lock()
@@ -347,8 +348,8 @@ class NodeAgent:
                 name = min(short)
                 rejected = (
                     f"OutOf{name}",
-                    f"Pod was rejected: Node didn't have enough resource: {name},"
-                    f" requested: {info.requests[name]}, used: {used.get(name, 0)}, capacity: {offers.get(name, 0)}",
+                    f"Pod was rejected: Node didn't have enough resource: {name}, requested: {short[name][0]},"
+                    f" used: {used.get(name, 0)}, capacity: {offers.get(name, 0)}",
                 )
             divided = container_gpus(pod["spec"], indices or ())
             real = self._node.real_gpu_uuids
@@ -373,9 +374,12 @@ class NodeAgent:
 
     def _holds(self, uid: str, admission: Admission) -> bool:
         """Whether an admitted pod still holds its resources."""
-        if admission.rejected:
+        if admission.rejected or uid in self._over:
             return False
-        return self._pod_folder(uid).body() in (Body.ADMITTED, Body.ALIVE)
+        if self._pod_folder(uid).body() in (Body.ADMITTED, Body.ALIVE):
+            return True
+        self._over.add(uid)  # an end is for ever
+        return False
 
     async def _start(self, pod: Obj, folder: PodFolder) -> None:
         """Write the order and start the shim, or write down why that cannot be done yet."""
@@ -546,6 +550,7 @@ class NodeAgent:
             self._sent,
         ):
             table.pop(uid, None)
+        self._over.discard(uid)
 
     # -- volumes and environment
 

@@ -83,7 +83,8 @@ def stop_all(nodes: Path, grace_seconds: float = STOP_GRACE_SECONDS) -> int:
 def _folders(nodes: Path) -> list[PodFolder]:
     if not nodes.is_dir():
         return []
-    return [PodFolder(pod) for node in sorted(nodes.iterdir()) if node.is_dir() for pod in sorted(node.iterdir())]
+    found = [pod for node in sorted(nodes.iterdir()) if node.is_dir() for pod in sorted(node.iterdir())]
+    return [PodFolder(pod) for pod in found if pod.is_dir()]
 
 
 def _kill_shims(folder: PodFolder) -> None:

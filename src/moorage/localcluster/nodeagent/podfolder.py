@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -162,18 +163,20 @@ class PodFolder:
         A pod that was started before is not started again: that is no error here, its state says what became
         of it. Raises LaunchError.
         """
-        process = await asyncio.create_subprocess_exec(
-            *shim_command(self.path),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+        # in a thread: should this task be cancelled, the launch still comes to its end
+        process = await asyncio.to_thread(
+            subprocess.run,
+            shim_command(self.path),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env={"PATH": os.environ.get("PATH", os.defpath)},
             cwd="/",
             start_new_session=True,
+            check=False,
         )
-        _, errors = await process.communicate()
         if process.returncode not in (shim.LAUNCHED, shim.LOCKED, shim.STARTED_BEFORE):
-            said = errors.decode("utf-8", "replace").strip() or _last_lines(self.path / "shim.log")
+            said = process.stderr.decode("utf-8", "replace").strip() or _last_lines(self.path / "shim.log")
             raise LaunchError(f"the pod's shim did not start (exit code {process.returncode}): {said[-400:]}")
 
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:

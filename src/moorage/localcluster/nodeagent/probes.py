@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
+import signal
 import ssl
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ from typing import Any
 
 from moorage.clock import Clock
 from moorage.localcluster.nodeagent import podshim
-
-log = logging.getLogger(__name__)
 
 KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
 HOST = "127.0.0.1"  # pods share the machine's network
@@ -91,9 +90,10 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
 async def run_once(container: Mapping[str, Any], probe: Probe, pid: int) -> tuple[bool, str]:
     """(success, what was seen) of one try."""
     try:
+        if probe.action.get("exec"):
+            command = list(probe.action["exec"].get("command") or ())
+            return await asyncio.to_thread(_exec, command, pid, probe.timeout_seconds)
         async with asyncio.timeout(probe.timeout_seconds):
-            if probe.action.get("exec"):
-                return await _exec(list(probe.action["exec"].get("command") or ()), pid)
             if probe.action.get("httpGet"):
                 return await _http(container, probe.action["httpGet"])
             return await _tcp(container, probe.action["tcpSocket"])
@@ -194,28 +194,22 @@ async def _http(container: Mapping[str, Any], action: Mapping[str, Any]) -> tupl
     return 200 <= code < 400, f"HTTP probe failed with statuscode: {code}"
 
 
-async def _exec(command: list[str], pid: int) -> tuple[bool, str]:
+def _exec(command: list[str], pid: int, timeout_seconds: float) -> tuple[bool, str]:
     """Run the command beside the container's main process, in its mounts and environment."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-S",
-        "-E",
-        "-s",
-        podshim.__file__,
-        "--enter",
-        str(pid),
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-E", "-s", podshim.__file__, "--enter", str(pid), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env={"PATH": os.environ.get("PATH", os.defpath)},
         start_new_session=True,
     )
-    try:
-        said, _ = await process.communicate()
-    except asyncio.CancelledError:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, 9)
-        await process.wait()
-        raise
+    with process:
+        try:
+            said, _ = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return False, f"no answer within {timeout_seconds:g}s"
     return process.returncode == 0, said.decode("utf-8", "replace")[-400:].strip()

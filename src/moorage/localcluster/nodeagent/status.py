@@ -242,11 +242,10 @@ def _conditions(
         _set(found, "PodScheduled", True, now)
     if local.rejected is None:
         _set(found, "PodReadyToStartContainers", local.state is not None and not over, now)
-        undone = [
-            one["name"] for one in inits if not (one["ready"] or (one["started"] and "running" in one["state"]))
-        ]
-        started = any("waiting" not in one["state"] or one["lastState"] for one in mains)
-        if succeeded or not undone or (started and not any(one["state"].get("terminated") for one in inits)):
+        undone = [one["name"] for one in inits if not one["ready"] and not _is_sidecar(pod, one["name"])]
+        undone += [one["name"] for one in inits if not one["started"] and _is_sidecar(pod, one["name"])]
+        begun = any("waiting" not in one["state"] or one["lastState"] for one in mains)
+        if succeeded or begun or not undone:
             _set(found, "Initialized", True, now, reason="PodCompleted" if succeeded else "")
         else:
             message = f"containers with incomplete status: [{' '.join(undone)}]"
@@ -271,6 +270,11 @@ def _conditions(
         message = LOST_MESSAGE if local.lost_at is not None else SHUTDOWN_MESSAGE
         _set(found, "DisruptionTarget", True, now, reason="TerminationByKubelet", message=message)
     return list(found.values())
+
+
+def _is_sidecar(pod: Mapping[str, Any], name: str) -> bool:
+    inits = pod["spec"].get("initContainers") or ()
+    return any(one["name"] == name and one.get("restartPolicy") == "Always" for one in inits)
 
 
 def _set(found: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str = "", message: str = "") -> None:

@@ -1,0 +1,662 @@
+"""The node agent with real processes and an API in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.meta import condition
+from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
+from moorage.errors import NotFound
+from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
+from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
+from moorage.localcluster.nodeagent.podfolder import PodFolder
+
+FAKE = Path(__file__).parents[2] / "unit/localcluster/nodeagent/fakeapi.py"
+_spec = importlib.util.spec_from_file_location("nodeagent_fakeapi", FAKE)
+assert _spec is not None
+assert _spec.loader is not None
+fakeapi = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fakeapi)
+
+WAIT_SECONDS = 30.0
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Events:
+    seen: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def event(self, obj: Any, type: str, reason: str, message: str) -> None:
+        self.seen.append((obj["metadata"]["name"], reason, message))
+
+    def reasons(self, name: str) -> list[str]:
+        return [reason for who, reason, _ in self.seen if who == name]
+
+
+@dataclass
+class Lab:
+    """A fake API, and one node agent that can be ended and started again."""
+
+    root: Path
+    api: Any = field(default_factory=lambda: fakeapi.FakeApi())
+    events: Events = field(default_factory=Events)
+    spec: NodeSpec = NodeSpec(name="n1", cpu_milli=4000, memory_bytes=8 << 30, gpus=2, gpu_type="a100")
+    agent: NodeAgent = None  # type: ignore[assignment]
+    task: asyncio.Task[None] = None  # type: ignore[assignment]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[NodeAgent]:
+        self.agent = NodeAgent(
+            self.api,
+            self.spec,
+            self.root / "nodes/n1",
+            recorder=self.events,
+            server_url="https://127.0.0.1:6443",
+            poll_seconds=0.1,
+        )
+        task = asyncio.create_task(self.agent.run())
+        ready = asyncio.create_task(self.agent.ready.wait())
+        try:
+            await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+            yield self.agent
+        finally:
+            ready.cancel()
+            task.cancel()
+            await asyncio.gather(task, ready, return_exceptions=True)
+
+    async def create(self, name: str = "p", script: str = "true", **more: Any) -> Any:
+        return await self.api.create(PODS, a_pod(name, script, **more), "default")
+
+    async def pod(self, name: str = "p") -> Any:
+        return await self.api.get(PODS, name, "default")
+
+    async def until(self, what: Callable[[Any], Any], name: str = "p") -> Any:
+        until = time.monotonic() + WAIT_SECONDS
+        pod = None
+        while time.monotonic() < until:
+            pod = await self.pod(name)
+            if what(pod):
+                return pod
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"waited in vain: {json.dumps(pod, indent=1)}")
+
+    async def phase(self, phase: str, name: str = "p") -> Any:
+        return await self.until(lambda pod: pod["status"].get("phase") == phase, name)
+
+    async def gone(self, name: str = "p") -> None:
+        until = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < until:
+            try:
+                await self.pod(name)
+            except NotFound:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"pod {name} is still there")
+
+    async def text(self, name: str = "p", **options: Any) -> str:
+        pod = await self.pod(name)
+        return b"".join([chunk async for chunk in self.agent.logs(pod, **options)]).decode()
+
+    def folder(self, pod: Any) -> PodFolder:
+        return PodFolder(self.root / "nodes/n1" / pod["metadata"]["uid"])
+
+
+def a_pod(name: str, script: str, *, spec: Any = None, container: Any = None, meta: Any = None) -> dict[str, Any]:
+    one = {"name": "c", "image": "localhost/host", "command": ["sh", "-c", script]} | (container or {})
+    return {
+        "metadata": {"name": name, "namespace": "default"} | (meta or {}),
+        "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [one]} | (spec or {}),
+    }
+
+
+async def eventually(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        await asyncio.sleep(0.01)
+
+
+def state(pod: Any, index: int = 0) -> Any:
+    return pod["status"]["containerStatuses"][index]["state"]
+
+
+def gpus(count: int) -> Any:
+    return {"resources": {"limits": {"nvidia.com/gpu": str(count)}, "requests": {"nvidia.com/gpu": str(count)}}}
+
+
+@pytest.fixture
+def lab() -> Any:
+    root = Path(tempfile.mkdtemp(prefix="moor-agent-"))
+    yield Lab(root)
+    stop_all(root / "nodes", grace_seconds=0.0)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+async def test_node_is_registered_with_what_it_offers(lab: Lab) -> None:
+    async with lab.running():
+        node = await lab.api.get(NODES, "n1")
+        assert node["metadata"]["labels"]["nvidia.com/gpu.product"] == "a100"
+        assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "n1"
+        offers = node["status"]["allocatable"]
+        assert (offers["cpu"], offers["memory"], offers["nvidia.com/gpu"]) == ("4", "8388608Ki", "2")
+        assert condition(node, "Ready")["status"] == "True"  # type: ignore[index]
+        assert node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("process://")
+        lease = await lab.api.get(LEASES, "n1", "kube-node-lease")
+        assert lease["spec"]["holderIdentity"] == "n1"
+
+
+async def test_what_others_did_to_the_node_stays(lab: Lab) -> None:
+    async with lab.running():
+        await lab.api.patch(NODES, "n1", {"metadata": {"labels": {"mine": "x"}}, "spec": {"unschedulable": True}})
+    async with lab.running():
+        node = await lab.api.get(NODES, "n1")
+        assert (node["metadata"]["labels"]["mine"], node["spec"]["unschedulable"]) == ("x", True)
+
+
+async def test_pod_runs_to_its_exit_code(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="echo hello; exit 3")
+        pod = await lab.phase("Failed")
+        assert state(pod)["terminated"]["exitCode"] == 3
+        assert pod["status"]["qosClass"] == "BestEffort"
+        assert await lab.text() == "hello\n"
+        assert "Started" in lab.events.reasons("p")
+
+
+async def test_running_pod_is_ready(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+        assert {one["type"]: one["status"] for one in pod["status"]["conditions"]} == {
+            "PodScheduled": "True",
+            "PodReadyToStartContainers": "True",
+            "Initialized": "True",
+            "ContainersReady": "True",
+            "Ready": "True",
+        }
+
+
+async def test_environment_volumes_and_references_reach_the_process(lab: Lab) -> None:
+    secret = base64.b64encode(b"s3cret").decode()
+    await lab.api.create(CONFIGMAPS, {"metadata": {"name": "cfg"}, "data": {"a": "1", "b.txt": "file"}}, "default")
+    await lab.api.create(SECRETS, {"metadata": {"name": "sec"}, "data": {"key": secret}}, "default")
+    folder = lab.root / "pv"
+    pv = {"metadata": {"name": "pv1"}, "spec": {"hostPath": {"path": str(folder)}}}
+    await lab.api.create(PVS, pv)
+    claim = {"metadata": {"name": "data"}, "spec": {"volumeName": "pv1"}, "status": {"phase": "Bound"}}
+    await lab.api.create(PVCS, claim, "default")
+    container = {
+        "env": [
+            {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cfg", "key": "a"}}},
+            {"name": "B", "value": "$(A)+$(NONE)"},
+            {"name": "ME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "MEM", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "key"}}},
+        ],
+        "resources": {"limits": {"memory": "200Mi"}},
+        "volumeMounts": [
+            {"name": "cfg", "mountPath": "/moor/cfg"},
+            {"name": "all", "mountPath": "/moor/all"},
+            {"name": "data", "mountPath": "/moor/data", "subPath": "sub"},
+            {"name": "tmp", "mountPath": "/moor/tmp"},
+        ],
+    }
+    volumes = [
+        {"name": "cfg", "configMap": {"name": "cfg", "items": [{"key": "b.txt", "path": "x/y.txt"}]}},
+        {
+            "name": "all",
+            "projected": {
+                "sources": [
+                    {"secret": {"name": "sec"}},
+                    {"serviceAccountToken": {"path": "token"}},
+                    {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+                ]
+            },
+        },
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    script = (
+        'echo "$A $B $ME $MEM $S $HOSTNAME";'
+        'echo "$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT [$CUDA_VISIBLE_DEVICES]";'
+        " cat /moor/cfg/x/y.txt; echo; cat /moor/all/key; echo; cat /moor/all/name; echo;"
+        " cut -c-16 /moor/all/token; echo kept > /moor/data/out; touch /moor/tmp/t && echo ok"
+    )
+    async with lab.running():
+        await lab.create(script=script, container=container, spec={"volumes": volumes})
+        await lab.phase("Succeeded")
+        assert (await lab.text()).splitlines() == [
+            "1 1+$(NONE) p 200 s3cret p",
+            "127.0.0.1:6443 []",
+            "file",
+            "s3cret",
+            "p",
+            "token-of-default",
+            "ok",
+        ]
+        assert (folder / "sub/out").read_text() == "kept\n"
+
+
+async def test_missing_configmap_is_waited_for(lab: Lab) -> None:
+    container = {"envFrom": [{"configMapRef": {"name": "late"}}]}
+    async with lab.running():
+        await lab.create(script="echo $WORD", container=container)
+        pod = await lab.until(
+            lambda pod: "waiting" in state(pod) if pod["status"].get("containerStatuses") else False
+        )
+        assert state(pod)["waiting"] == {
+            "reason": "CreateContainerConfigError",
+            "message": 'configmap "late" not found',
+        }
+        await lab.api.create(CONFIGMAPS, {"metadata": {"name": "late"}, "data": {"WORD": "there"}}, "default")
+        await lab.phase("Succeeded")
+        assert await lab.text() == "there\n"
+
+
+async def test_missing_volume_is_told_in_an_event(lab: Lab) -> None:
+    spec = {"volumes": [{"name": "v", "secret": {"secretName": "none"}}]}
+    async with lab.running():
+        await lab.create(spec=spec)
+        await lab.until(lambda pod: "FailedMount" in lab.events.reasons("p"))
+        assert ("p", "FailedMount", 'MountVolume.SetUp failed for volume "v" : secret "none" not found') in (
+            lab.events.seen
+        )
+        pod = await lab.pod()
+        assert state(pod)["waiting"]["reason"] == "ContainerCreating"
+
+
+async def test_image_is_refused_unless_the_host_environment_is_asked_for(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(container={"image": "python:3.12"})
+        pod = await lab.until(lambda pod: bool(pod["status"].get("containerStatuses")))
+        assert state(pod)["waiting"]["reason"] == "ImageNotRunnable"
+        await lab.api.patch(
+            PODS, "p", {"metadata": {"annotations": {"localcluster.moorage.dev/host-env": "true"}}}, "default"
+        )
+        await lab.phase("Succeeded")
+
+
+async def test_pod_without_command_waits(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(container={"command": None})
+        pod = await lab.until(lambda pod: bool(pod["status"].get("containerStatuses")))
+        assert state(pod)["waiting"] == {"reason": "CreateContainerConfigError", "message": "no command specified"}
+
+
+async def test_gpus_are_given_lowest_free_first_and_named(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create("a", "echo $CUDA_VISIBLE_DEVICES; exec sleep 1000", container=gpus(1))
+        await lab.phase("Running", "a")
+        await lab.create("b", "echo $CUDA_VISIBLE_DEVICES", container=gpus(1))
+        pod = await lab.phase("Succeeded", "b")
+        assert (await lab.text("a", tail_lines=1), await lab.text("b")) == ("0\n", "1\n")
+        assert pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"] == [
+            {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-n1-1", "health": "Healthy"}]}
+        ]
+
+
+async def test_pod_beyond_what_is_left_is_refused(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create("a", "exec sleep 1000", container=gpus(2))
+        await lab.phase("Running", "a")
+        await lab.create("b", container=gpus(1))
+        assert (await lab.phase("Failed", "b"))["status"]["reason"] == "UnexpectedAdmissionError"
+        await lab.create("c", container={"resources": {"requests": {"cpu": "5"}}})
+        status = (await lab.phase("Failed", "c"))["status"]
+        assert status["reason"] == "OutOfcpu"
+        assert "requested: 5000, used: 0, capacity: 4000" in status["message"]
+
+
+async def test_pod_waits_for_gpus_of_one_that_was_deleted_by_force(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create("a", "trap '' TERM; echo up; while :; do sleep 0.05; done", container=gpus(2))
+        await lab.phase("Running", "a")
+        await lab.api.delete(PODS, "a", "default", grace_period_seconds=0)
+        await lab.create("b", container=gpus(2))
+        await lab.phase("Succeeded", "b")
+
+
+async def test_memory_over_the_limit_is_oom_killed_with_the_peak(lab: Lab) -> None:
+    code = "x = bytearray(300 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nimport time; time.sleep(60)"
+    container = {"command": [sys.executable, "-S", "-c", code], "resources": {"limits": {"memory": "64Mi"}}}
+    async with lab.running():
+        await lab.create(container=container)
+        pod = await lab.phase("Failed")
+        ended = state(pod)["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+        assert ended["message"].startswith("memory limit 64Mi exceeded; peak ")
+        assert int(pod["metadata"]["annotations"][PEAK_ANNOTATION]) > 64 << 20
+        assert "OOMKilling" in lab.events.reasons("p")
+
+
+async def test_deletion_is_graceful_and_leaves_nothing(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.05; done")
+        pod = await lab.phase("Running")
+        folder = lab.folder(pod)
+        await lab.until(lambda _: (folder.path / "logs/c/0.log").exists())
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+        await eventually(lambda: not folder.path.exists())
+        assert "Killing" in lab.events.reasons("p")
+
+
+async def test_final_status_is_published_before_the_pod_is_removed(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="trap 'exit 5' TERM; while :; do sleep 0.05; done", meta={"finalizers": ["x/y"]})
+        await lab.phase("Running")
+        lab.api.log.clear()
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+        verbs = [verb for verb, resource, _ in lab.api.log if resource == "pods"]
+        assert verbs[-2:] == ["update status", "delete"]
+
+
+async def test_pod_deleted_before_it_started_is_removed(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(container={"image": "python:3.12"})
+        await lab.until(lambda pod: bool(pod["status"].get("containerStatuses")))
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+
+
+async def test_running_pod_is_adopted_and_its_exit_code_found(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(
+            script="echo x >> starts; while ! test -e go; do sleep 0.02; done; exit 9", container=gpus(1)
+        )
+        pod = await lab.phase("Running")
+    work = lab.folder(pod).path / "work/c"
+    assert lab.folder(pod).is_locked()
+    (work / "go").touch()
+    await eventually(lambda: not lab.folder(pod).is_locked())
+    async with lab.running():
+        pod = await lab.phase("Failed")
+        assert state(pod)["terminated"]["exitCode"] == 9
+        assert (work / "starts").read_text() == "x\n"
+
+
+async def test_adopted_pod_keeps_its_gpus(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create("a", "exec sleep 1000", container=gpus(1))
+        await lab.phase("Running", "a")
+    async with lab.running():
+        await lab.create("b", "echo $CUDA_VISIBLE_DEVICES", container=gpus(1))
+        await lab.phase("Succeeded", "b")
+        assert await lab.text("b") == "1\n"
+
+
+def is_lost(pod: Any) -> bool:
+    found = condition(pod, "DisruptionTarget")
+    return (
+        pod["status"]["phase"] == "Failed"
+        and pod["status"]["reason"] == "Terminated"
+        and found is not None
+        and (found["status"], found["reason"]) == ("True", "TerminationByKubelet")
+        and state(pod)["terminated"]["reason"] == "ContainerStatusUnknown"
+        and state(pod)["terminated"]["exitCode"] == 137
+    )
+
+
+async def test_processes_killed_while_nobody_watched_are_reported_lost(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+    folder = lab.folder(pod)
+    os.kill((folder.state() or {})["shimPid"], signal.SIGKILL)
+    async with lab.running():
+        await lab.until(is_lost)
+
+
+async def test_shim_killed_under_a_watching_agent_is_reported_lost(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+        os.kill((lab.folder(pod).state() or {})["shimPid"], signal.SIGKILL)
+        await lab.until(is_lost)
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+
+
+async def test_running_pod_without_folder_is_lost_and_not_started_again(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+    stop_all(lab.root / "nodes", grace_seconds=0.0)
+    lab.folder(pod).remove()
+    async with lab.running():
+        await lab.until(is_lost)
+
+
+async def test_folder_without_object_is_stopped_and_removed(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+    await lab.api.delete(PODS, "p", "default", grace_period_seconds=0)
+    async with lab.running():
+        await eventually(lambda: not lab.folder(pod).path.exists())
+        assert marked_processes(frozenset({pod["metadata"]["uid"]})) == {}
+
+
+async def test_shutdown_ends_pods_as_a_kubelet_does(lab: Lab) -> None:
+    async with lab.running() as agent:
+        await lab.create("a", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+        await lab.create("b", "trap '' TERM; while :; do sleep 0.05; done")
+        await lab.phase("Running", "a")
+        await lab.phase("Running", "b")
+        await agent.shutdown(stop_pods=True, grace_seconds=0.5)
+        for name in ("a", "b"):
+            pod = await lab.pod(name)
+            assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "Terminated")
+            assert condition(pod, "DisruptionTarget")["reason"] == "TerminationByKubelet"  # type: ignore[index]
+        assert condition(await lab.api.get(NODES, "n1"), "Ready")["status"] == "False"  # type: ignore[index]
+
+
+async def test_shutdown_that_leaves_pods_alone_does(lab: Lab) -> None:
+    async with lab.running() as agent:
+        await lab.create(script="exec sleep 1000")
+        pod = await lab.phase("Running")
+        await agent.shutdown(stop_pods=False)
+    assert lab.folder(pod).is_locked()
+
+
+async def test_deadline_fails_the_pod(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000", spec={"activeDeadlineSeconds": 1})
+        assert (await lab.phase("Failed"))["status"]["reason"] == "DeadlineExceeded"
+
+
+async def test_others_conditions_are_kept(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="while ! test -e go; do sleep 0.02; done")
+        pod = await lab.phase("Running")
+        pod["status"]["conditions"].append({"type": "mine", "status": "True"})
+        await lab.api.update(PODS, pod, subresource="status")
+        (lab.folder(pod).path / "work/c/go").touch()
+        assert condition(await lab.phase("Succeeded"), "mine") is not None
+
+
+async def test_log_options(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="for i in 1 2 3 4; do echo $i; done; printf rest")
+        await lab.phase("Succeeded")
+        assert await lab.text() == "1\n2\n3\n4\nrest\n"
+        assert await lab.text(tail_lines=2) == "4\nrest\n"
+        assert await lab.text(tail_lines=0) == ""
+        assert await lab.text(limit_bytes=3) == "1\n2"
+        assert await lab.text(since_seconds=3600) == "1\n2\n3\n4\nrest\n"
+        stamped = (await lab.text(timestamps=True)).splitlines()
+        assert stamped[0].endswith("Z 1")
+        with pytest.raises(NotFound):
+            await lab.text(previous=True)
+
+
+async def test_followed_log_ends_with_the_container(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="echo first; while ! test -e go; do sleep 0.02; done; echo last")
+        pod = await lab.phase("Running")
+        got = b""
+        async for chunk in lab.agent.logs(pod, "c", follow=True):
+            got += chunk
+            if b"first" in got:
+                (lab.folder(pod).path / "work/c/go").touch()
+        assert got == b"first\nlast\n"
+
+
+async def test_previous_log_is_that_of_the_attempt_before(lab: Lab) -> None:
+    script = "echo try $(ls | wc -l); if test -e seen; then exec sleep 1000; fi; touch seen; exit 1"
+    async with lab.running():
+        await lab.create(script=script, spec={"restartPolicy": "Always"})
+        await lab.until(
+            lambda pod: (
+                bool(pod["status"].get("containerStatuses"))
+                and pod["status"]["containerStatuses"][0]["restartCount"] == 1
+                and "running" in state(pod)
+            )
+        )
+        assert await lab.text(previous=True) == "try 0\n"
+        assert await lab.text() == "try 1\n"
+
+
+async def test_readiness_follows_its_probe_and_liveness_restarts(lab: Lab) -> None:
+    container = {
+        "readinessProbe": {"exec": {"command": ["test", "-e", "good"]}, "periodSeconds": 0.05},
+        "livenessProbe": {
+            "exec": {"command": ["sh", "-c", "! test -e bad"]},
+            "periodSeconds": 0.05,
+            "failureThreshold": 1,
+        },
+    }
+    async with lab.running():
+        await lab.create(script="exec sleep 1000", container=container, spec={"restartPolicy": "Always"})
+        pod = await lab.phase("Running")
+        assert pod["status"]["containerStatuses"][0]["ready"] is False
+        work = lab.folder(pod).path / "work/c"
+        (work / "good").touch()
+        await lab.until(lambda pod: pod["status"]["containerStatuses"][0]["ready"])
+        (work / "bad").touch()
+        await lab.until(lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+        assert "Unhealthy" in lab.events.reasons("p")
+
+
+async def test_tcp_and_http_probes(lab: Lab) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if b"/ok" in line else b"HTTP/1.1 500 Oh\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+
+    def probe(**action: Any) -> Any:
+        return {"readinessProbe": action | {"periodSeconds": 0.05}}
+
+    async with lab.running(), server:
+        named = {"ports": [{"name": "web", "containerPort": port}]}
+        await lab.create(
+            "good", "exec sleep 1000", container=named | probe(httpGet={"path": "/ok", "port": "web"})
+        )
+        await lab.create("bad", "exec sleep 1000", container=probe(httpGet={"path": "/no", "port": port}))
+        await lab.create("tcp", "exec sleep 1000", container=probe(tcpSocket={"port": port}))
+        for name in ("good", "tcp"):
+            await lab.until(
+                lambda pod: condition(pod, "Ready") and condition(pod, "Ready")["status"] == "True", name
+            )
+        await lab.until(lambda _: "Unhealthy" in lab.events.reasons("bad"), "bad")
+        assert condition(await lab.pod("bad"), "Ready")["status"] == "False"  # type: ignore[index]
+
+
+async def test_init_containers_are_reported(lab: Lab) -> None:
+    init = {
+        "name": "i",
+        "image": "localhost/host",
+        "command": ["sh", "-c", "while ! test -e go; do sleep 0.02; done"],
+    }
+    async with lab.running():
+        await lab.create(spec={"initContainers": [init]})
+        pod = await lab.until(
+            lambda pod: "running" in (pod["status"].get("initContainerStatuses") or [{"state": {}}])[0]["state"]
+        )
+        assert pod["status"]["phase"] == "Pending"
+        assert condition(pod, "Initialized")["status"] == "False"  # type: ignore[index]
+        assert state(pod)["waiting"]["reason"] == "PodInitializing"
+        (lab.folder(pod).path / "work/i/go").touch()
+        pod = await lab.phase("Succeeded")
+        assert condition(pod, "Initialized")["status"] == "True"  # type: ignore[index]
+
+
+@pytest.mark.timeout(200)
+async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_twice(lab: Lab) -> None:
+    """A whole control plane of its own, killed with SIGKILL again and again while pods start and end."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    inbox = lab.root / "in"
+    inbox.mkdir()
+    runs = lab.root / "runs"
+    runs.mkdir()
+    count = 24
+    for number in range(count):
+        script = f"echo x >> {runs}/{number}; sleep {dice.random() * 0.6:.3f}; exit {number + 1}"
+        pod = a_pod(f"p{number}", script, container=gpus(1) if number % 8 == 0 else None)
+        (inbox / f"{number:03}.json").write_text(json.dumps(pod))
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(FAKE), str(lab.root)])
+
+    def phases() -> dict[str, Any]:
+        path = lab.root / "api.json"
+        found = json.loads(path.read_text())["objects"].get("pods", {}) if path.exists() else {}
+        return {pod["metadata"]["name"]: pod for pod in found.values()}
+
+    control = start()
+    try:
+        until = time.monotonic() + 150
+        kills = 0
+        while time.monotonic() < until:
+            await asyncio.sleep(0.4 + dice.random() * 0.8 if kills < 8 else 0.1)
+            if kills < 8:
+                control.kill()
+                control.wait()
+                kills += 1
+                control = start()
+            pods = phases()
+            if (
+                kills >= 8
+                and len(pods) == count
+                and all(pod["status"]["phase"] == "Failed" for pod in pods.values())
+            ):
+                break
+        pods = phases()
+        codes = {
+            name: (pod["status"].get("containerStatuses") or [{"state": None}])[0]["state"]
+            for name, pod in pods.items()
+        }
+        assert {name: (one or {}).get("terminated", {}).get("exitCode") for name, one in codes.items()} == {
+            f"p{number}": number + 1 for number in range(count)
+        }
+        assert {file.name: file.read_text() for file in runs.iterdir()} == {str(n): "x\n" for n in range(count)}
+    finally:
+        control.kill()
+        control.wait()
+        for folder in (lab.root / "pods").iterdir():
+            kill_leftovers(folder.name)
