@@ -1,0 +1,93 @@
+"""The configuration that brings Jobs and pods before our webhook; one source for `moor up` and for `deploy/`.
+
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Literal
+
+from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from moorage.model.names import GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
+
+TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
+SERVICE_PORT = 443
+RULES = (("batch", "jobs"), ("", "pods"))  # (group, plural)
+
+FailurePolicy = Literal["Ignore", "Fail"]
+
+
+def webhook_configurations(
+    *,
+    url: str | None = None,
+    service: tuple[str, str] = (SYSTEM_NAMESPACE, WEBHOOK_SERVICE),
+    ca_pem: bytes = b"",
+    failure_policy: FailurePolicy = "Ignore",
+) -> list[Obj]:
+    """The mutating and the validating configuration, in this order.
+
+    `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a (namespace,
+    name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator, which fills it
+    in. With "Ignore", the default, work goes on while we are away; with "Fail" nothing gets past the guardrails.
+    """
+    return [
+        _configuration(MUTATING_WEBHOOKS, "mutate", _client("/mutate", url, service, ca_pem), failure_policy),
+        _configuration(
+            VALIDATING_WEBHOOKS, "validate", _client("/validate", url, service, ca_pem), failure_policy
+        ),
+    ]
+
+
+def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes) -> Obj:
+    namespace, name = service
+    client: Obj = (
+        {"url": url.rstrip("/") + path}
+        if url is not None
+        else {"service": {"namespace": namespace, "name": name, "path": path, "port": SERVICE_PORT}}
+    )
+    if ca_pem:
+        client["caBundle"] = base64.b64encode(ca_pem).decode()
+    return client
+
+
+def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: FailurePolicy) -> Obj:
+    webhook: Obj = {
+        "name": f"{verb}.guard.moorage.dev",
+        "clientConfig": client,
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT_SECONDS,
+        "failurePolicy": failure_policy,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {
+            "matchLabels": {GUARD_LABEL: "enabled"},
+            # never our own pods, nor the control plane's: a webhook that is down must not keep itself down
+            "matchExpressions": [
+                {
+                    "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn",
+                    "values": [SYSTEM_NAMESPACE, "kube-system"],
+                }
+            ],
+        },
+        "rules": [
+            {
+                "apiGroups": [group],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": [plural],
+                "scope": "Namespaced",
+            }
+            for group, plural in RULES
+        ],
+    }
+    if resource is MUTATING_WEBHOOKS:
+        # others may add containers after us (sidecars): see them too. Admitting twice changes nothing more.
+        webhook["reinvocationPolicy"] = "IfNeeded"
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": WEBHOOK_CONFIGURATION},
+        "webhooks": [webhook],
+    }
