@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from moorage.cli.services import Settings, start
 from moorage.errors import UsageError
 
+if TYPE_CHECKING:
+    from socket import socket as Socket
 
-def _options(port: int | None) -> Any:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _options(port: int | None) -> Callable[[F], F]:
     """The options that every service takes; `port` None: it does not listen."""
 
-    def decorate(function: Any) -> Any:
+    def decorate(function: F) -> F:
         function = click.option(
             "--kubeconfig",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -82,7 +88,12 @@ def extender(kubeconfig: Path | None, host: str, port: int) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the token of the web page (default: $MOORAGE_PAGE_TOKEN).",
 )
-def server(kubeconfig: Path | None, host: str, port: int, data: Path, page_token_file: Path | None) -> None:
+@click.option(
+    "--allowed-host", "hosts", multiple=True, help="Name under which the server may be reached; repeatable."
+)
+def server(
+    kubeconfig: Path | None, host: str, port: int, data: Path, page_token_file: Path | None, hosts: tuple[str, ...]
+) -> None:
     """Run the server: REST API, web page, GPU history, metrics."""
     token = page_token_file.read_text().strip() if page_token_file else os.environ.get("MOORAGE_PAGE_TOKEN", "")
     if not token:
@@ -91,13 +102,18 @@ def server(kubeconfig: Path | None, host: str, port: int, data: Path, page_token
     with _listening(host, port) as sock:
         start(
             Settings(
-                parts=("server",), kubeconfig=kubeconfig, sockets={"server": sock}, data=data, page_token=token
+                parts=("server",),
+                kubeconfig=kubeconfig,
+                sockets={"server": sock},
+                data=data,
+                page_token=token,
+                hosts=hosts,
             )
         )
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Any:
+def _listening(host: str, port: int) -> Iterator[Socket]:
     import socket
 
     from moorage.errors import PortTaken

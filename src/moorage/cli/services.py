@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage import __version__
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent
 from moorage.apimachinery.resources import (
@@ -60,6 +61,7 @@ class Settings:
     sockets: dict[str, socket.socket] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
     page_token: str = ""
+    hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
     key: Path | None = None
     ca_pem: bytes = b""
@@ -128,7 +130,7 @@ def _works(
             cache = ExtenderCache(api)
             works.append(("extender cache", cache.run()))
             works.append(("extender", serve(create_app(cache), sockets["extender"], stop=stop)))
-            ready.append(cache.wait_synced())
+            ready.append(_set(cache.synced))
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
 
@@ -152,11 +154,18 @@ def _works(
 
             if settings.data is None:
                 raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
-            service = ServerService(api, usage_db=settings.data / "usage.db", page_token=settings.page_token)
+            service = ServerService(
+                api, hosts=settings.hosts, usage_db=settings.data / "usage.db", page_token=settings.page_token
+            )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))
-            ready.append(service.wait_synced())
+            cluster = service.cluster
+            ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
     return works
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:

@@ -7,8 +7,10 @@ still its own, and clients wait in the backlog instead of being refused.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,6 +40,7 @@ class Child:
         self._started = 0.0
         self._failures = 0
         self.due = 0.0  # monotonic time at which to start it (again)
+        self.ready_fd: int | None = None  # where whoever waits for readiness is told of a failed start
 
     def start(self, ready_fd: int | None) -> None:
         argv = [sys.executable, "-m", CHILDREN[self.name], "--data", str(self._data)]
@@ -75,6 +78,9 @@ class Child:
             self._failures += 1
             self.due = time.monotonic() + wait
             say(f"{self.name} ended with exit code {code}; started again in {wait:g} s")
+            if self.ready_fd is not None:
+                with contextlib.suppress(OSError):  # nobody waits any more
+                    os.write(self.ready_fd, f"{self.name} ended with exit code {code}\n".encode())
         if time.monotonic() >= self.due:
             self.start(None)
 
@@ -116,13 +122,10 @@ def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_s
     children = [Child(name, data, fds, log_to_stderr=log_to_stderr) for name in CHILDREN]
     for child in reversed(children):  # the API server first: the services wait for it
         child.start(ready_fd)
-    if ready_fd is not None:
-        os.close(ready_fd)
+        child.ready_fd = ready_fd
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    import select
-
     while not stopping:
         readable, _, _ = select.select([wakeup_read], [], [], 0.5)
         if readable:

@@ -143,34 +143,40 @@ def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
     )
     log.close()
     os.close(ready_write)
+    problem: str | None = "interrupted"
+    try:
+        problem = _wait_ready(ready_read)
+    finally:
+        os.close(ready_read)
+        if problem:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            process.wait()
+    if problem:
+        raise NotReady(f"the cluster did not start: {problem}", hint=f"see the logs in {folder.log}")
+
+
+def _wait_ready(ready: int) -> str | None:
+    """None once both children said on the pipe that they are ready, else what went wrong."""
     waiting, said = {"localcluster", "services"}, b""
     deadline = time.monotonic() + READY_SECONDS
-    problem = ""
-    while waiting and not problem:
+    while waiting:
         left = deadline - time.monotonic()
         if left <= 0:
-            problem = f"{' and '.join(sorted(waiting))} not ready after {READY_SECONDS:g} s"
-            break
-        if not select.select([ready_read], [], [], left)[0]:
+            return f"{' and '.join(sorted(waiting))} not ready after {READY_SECONDS:g} s"
+        if not select.select([ready], [], [], left)[0]:
             continue
-        chunk = os.read(ready_read, 4096)
+        chunk = os.read(ready, 4096)
         if not chunk:
-            problem = f"{' and '.join(sorted(waiting))} ended while starting"
-            break
+            return f"{' and '.join(sorted(waiting))} ended while starting"
         said += chunk
         *lines, said = said.split(b"\n")
         for line in lines:
             name, _, word = line.decode().partition(" ")
-            if word == "ready":
-                waiting.discard(name)
-            else:
-                problem = f"{name}: {word}"
-    os.close(ready_read)
-    if problem:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGTERM)
-        process.wait()
-        raise NotReady(f"the cluster did not start: {problem}", hint=f"see the logs in {folder.log}")
+            if word != "ready":
+                return f"{name}: {word}"
+            waiting.discard(name)
+    return None
 
 
 def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> None:
@@ -265,14 +271,13 @@ def _status_text(found: dict[str, Any]) -> str:
 
 
 async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
-    from moorage.kube.client import KubeClient
-    from moorage.kube.config import load_config
-
     from moorage.apimachinery.resources import NODES, PODS
     from moorage.apimachinery.scheduling import parse_node, parse_pod
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import load_connection
     from moorage.model.names import GPU_TYPE_LABELS
 
-    async with KubeClient(load_config(kubeconfig=kubeconfig)) as api:
+    async with KubeClient(load_connection(kubeconfig)) as api:
         nodes = [parse_node(obj) for obj in (await api.list(NODES)).items]
         pods = [parse_pod(obj) for obj in (await api.list(PODS)).items]
     phases: dict[str, int] = {}

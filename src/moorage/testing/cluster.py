@@ -66,7 +66,7 @@ class Cluster:
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=self.environment() | (env or {}),
+            env=self.environment() | dict(env or {}),
             cwd=cwd,
             input=stdin,
             check=False,
