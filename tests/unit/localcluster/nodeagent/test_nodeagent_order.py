@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moorage.localcluster.nodeagent.environment import ConfigError
+from moorage.localcluster.nodeagent.order import HOST_ENV_ANNOTATION, Place, make_order, unrunnable
+from moorage.localcluster.nodeagent.shim import translate
+
+PLACE = Place(
+    node="n1", folder="/pods/u", socket="/pods/agent.sock", base_env={"PATH": "/bin", "HOME": "/home/me"}
+)
+
+
+def a_pod(annotations: Any = None, spec: Any = None, **container: Any) -> dict[str, Any]:
+    one = {"name": "c", "image": "localhost/host", "command": ["run"]} | container
+    return {
+        "metadata": {"name": "p", "namespace": "lab", "uid": "u", "annotations": annotations or {}},
+        "spec": {"restartPolicy": "Never", "containers": [one]} | (spec or {}),
+    }
+
+
+def ordered(pod: Any, volumes: Any = None, gpu_indices: Any = ()) -> Any:
+    return make_order(
+        pod,
+        place=PLACE,
+        lookup={},
+        volumes=volumes or {},
+        gpu_indices=gpu_indices,
+        admitted_at="2026-11-21T12:00:00Z",
+    )
+
+
+def test_whole_order() -> None:
+    pod = a_pod(
+        spec={"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5},
+        args=["--name", "$(NAME)"],
+        env=[{"name": "NAME", "value": "x"}],
+        resources={"limits": {"memory": "1Gi", "nvidia.com/gpu": "1"}},
+        volumeMounts=[{"name": "d", "mountPath": "/data", "subPath": "a/b"}],
+        workingDir="/srv",
+    )
+    assert ordered(pod, {"d": ("/vol", False)}, (3,)) == {
+        "uid": "u",
+        "name": "p",
+        "namespace": "lab",
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 5,
+        "deadlineEpoch": 1795262460.0,
+        "notifySocket": "/pods/agent.sock",
+        "gpuIndices": [3],
+        "initContainers": [],
+        "containers": [
+            {
+                "name": "c",
+                "argv": ["run", "--name", "x"],
+                "env": {
+                    "PATH": "/bin",
+                    "HOME": "/home/me",
+                    "HOSTNAME": "p",
+                    "NAME": "x",
+                    "CUDA_VISIBLE_DEVICES": "3",
+                    "NVIDIA_VISIBLE_DEVICES": "GPU-n1-3",
+                },
+                "workingDir": "/srv",
+                "memoryLimitBytes": 1 << 30,
+                "mounts": [{"mountPath": "/data", "hostPath": "/vol/a/b", "subPath": True, "readOnly": False}],
+                "messageFromLogs": False,
+                "oomScoreAdj": 500,
+                "gpuIndices": [3],
+            }
+        ],
+    }
+
+
+def test_pods_cannot_widen_the_gpus_they_see() -> None:
+    pod = a_pod(env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2"}])
+    assert ordered(pod)["containers"][0]["env"]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_grace_of_zero_is_kept() -> None:
+    assert ordered(a_pod(spec={"terminationGracePeriodSeconds": 0}))["terminationGracePeriodSeconds"] == 0
+
+
+@pytest.mark.parametrize("below", ["../x", "/x", "a/../../x"])
+def test_sub_paths_stay_inside_their_volume(below: str) -> None:
+    with pytest.raises(ConfigError):
+        ordered(a_pod(volumeMounts=[{"name": "d", "mountPath": "/d", "subPath": below}]), {"d": ("/vol", False)})
+
+
+def test_undeclared_volume_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ordered(a_pod(volumeMounts=[{"name": "d", "mountPath": "/d"}]))
+    assert caught.value.message == 'volume "d" is mounted but not declared'
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (a_pod(), None),
+        (a_pod(image="localhost/host:latest"), None),
+        (a_pod(image="localhost/hostile"), "ImageNotRunnable"),
+        (a_pod(image="python:3.12"), "ImageNotRunnable"),
+        (a_pod({HOST_ENV_ANNOTATION: "true"}, image="python:3.12"), None),
+        (a_pod({HOST_ENV_ANNOTATION: "false"}, image="python:3.12"), "ImageNotRunnable"),
+        (a_pod(command=None), "CreateContainerConfigError"),
+        (a_pod(command=None, args=["x"]), None),
+    ],
+)
+def test_what_this_runtime_refuses(pod: Any, reason: str | None) -> None:
+    refused = unrunnable(pod)
+    assert (refused["c"][0] if refused else None) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("/data", "/vol"),
+        ("/data/x", "/vol/x"),
+        ("--in=/data:/y", "--in=/vol:/y"),
+        ("cat '/data/x'", "cat '/vol/x'"),
+        ("cat /data/x /data", "cat /vol/x /vol"),
+        ("/database", "/database"),
+        ("/my/data", "/my/data"),
+        ("/data-2", "/data-2"),
+        ("/data.d", "/data.d"),
+        ("see /data.", "see /vol."),
+        ("/data/sub/x", "/other/x"),
+    ],
+)
+def test_paths_are_translated_where_they_begin_with_a_mount(text: str, want: str) -> None:
+    mounts = [{"mountPath": "/data", "hostPath": "/vol"}, {"mountPath": "/data/sub", "hostPath": "/other"}]
+    assert translate(text, mounts) == want
