@@ -16,6 +16,7 @@ INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration
 WEBHOOK_SERVICE = "moorage-webhook"  # in SYSTEM_NAMESPACE
 WEBHOOK_TLS_SECRET = "moorage-webhook-tls"  # in SYSTEM_NAMESPACE: tls.crt, tls.key, ca.crt
+PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 
 # namespaces
 GUARD_LABEL = "moorage.dev/guard"  # on a namespace: "enabled" puts its pods and Jobs before our webhook

@@ -1,0 +1,17 @@
+"""Keep the webhook's certificate, the registrations that trust it, and the web page's token."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.api import Api
+from moorage.clock import SYSTEM, Clock
+from moorage.kube.certs import keep_certificates
+
+
+class CertificateController:
+    """`run` keeps them until cancelled."""
+
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
+        self._api, self._clock = api, clock
+
+    async def run(self) -> None:
+        await keep_certificates(self._api, clock=self._clock)

@@ -1,0 +1,287 @@
+"""The webhook's serving certificate, and the web page's token: made once, kept in Secrets, renewed in time.
+
+The operator's leader does this, so that the pods of webhook and server need no rights on Secrets: they mount them,
+and their kubelet starts them as soon as the Secrets are there.
+
+Each certificate has an authority of its own whose key is thrown away at once: nobody can sign with it, so nothing
+worth stealing is stored. `ca.crt` in the Secret holds the new authority and the one before it; the API server trusts
+both, so pods may go on with the old certificate until their kubelet has brought the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Obj, Resource
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
+from moorage.kube.objects import make_object
+from moorage.model.names import (
+    PAGE_SECRET,
+    SYSTEM_NAMESPACE,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SERVICE,
+    WEBHOOK_TLS_SECRET,
+)
+
+log = logging.getLogger(__name__)
+
+LIFETIME = timedelta(days=365)
+RENEW_BEFORE = timedelta(days=30)
+BACKDATED = timedelta(hours=1)  # for clocks that run behind ours
+CHECK_SECONDS = 60.0  # so long may an `apply` that dropped the caBundle go unmended
+PAGE_TOKEN_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    """A certificate with its key, and the authority that vouches for it; all PEM."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+
+def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME) -> Issued:
+    """Make an authority and a server certificate for these DNS names; the authority's key is not kept.
+
+    `cryptography` takes 140 ms to import and is loaded here.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def builder(
+        subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - BACKDATED)
+            .not_valid_after(now + lifetime)
+        )
+
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    # two authorities of one name side by side in a bundle confuse verifiers: the moment tells them apart
+    authority_name = x509.Name(
+        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"moorage-webhook-ca-{now:%Y%m%d%H%M%S}")]
+    )
+    authority = (
+        builder(authority_name, authority_name, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(x509, "key_cert_sign", "crl_sign"), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    certificate = (
+        builder(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])]),
+            authority_name,
+            key.public_key(),
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(x509, "digital_signature"), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
+        )
+        .sign(authority_key, hashes.SHA256())
+    )
+    return Issued(
+        certificate=certificate.public_bytes(serialization.Encoding.PEM),
+        key=key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        authority=authority.public_bytes(serialization.Encoding.PEM),
+    )
+
+
+def service_names(service: str = WEBHOOK_SERVICE, namespace: str = SYSTEM_NAMESPACE) -> tuple[str, ...]:
+    """The names under which the API server and others reach a Service; it asks for the first."""
+    return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}"
+
+
+def why_renew(data: Mapping[str, bytes], names: Sequence[str], *, now: datetime) -> str | None:
+    """Why a Secret's contents cannot go on serving; None when they can."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import serialization
+
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        if not data.get(name):
+            return f"{name} is missing"
+    try:
+        certificate = x509.load_pem_x509_certificate(data["tls.crt"])
+        authorities = x509.load_pem_x509_certificates(data["ca.crt"])
+        key = serialization.load_pem_private_key(data["tls.key"], None)
+        if key.public_key() != certificate.public_key():
+            return "the key is not that of the certificate"
+        certificate.verify_directly_issued_by(authorities[0])
+        alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        lacking = set(names) - set(alternatives.get_values_for_type(x509.DNSName))
+    except (ValueError, TypeError, x509.ExtensionNotFound) as error:
+        return f"it cannot be read: {error}"
+    except InvalidSignature:
+        return "its authority did not sign it"
+    if lacking:
+        return f"it does not name {', '.join(sorted(lacking))}"
+    if min(certificate.not_valid_after_utc, authorities[0].not_valid_after_utc) - now < RENEW_BEFORE:
+        return f"it expires at {certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
+    return None
+
+
+def _usage(x509: Any, *allowed: str) -> Any:
+    every = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
+    return x509.KeyUsage(**{name: name in allowed for name in every})
+
+
+def bundle(newest: bytes, before: bytes, *, now: datetime) -> bytes:
+    """The authorities to trust: the newest, and the one before it while it is still valid."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        old = x509.load_pem_x509_certificates(before)[:1] if before else []
+    except ValueError:
+        old = []
+    kept = [one.public_bytes(serialization.Encoding.PEM) for one in old if one.not_valid_after_utc > now]
+    return b"".join([newest, *(one for one in kept if one != newest)])
+
+
+async def keep_certificates(
+    api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE, check_seconds: float = CHECK_SECONDS
+) -> None:
+    """See to Secrets and registrations until cancelled; failures are logged and tried again."""
+    while True:
+        try:
+            await ensure_page_token(api, namespace=namespace)
+            await ensure_certificate(api, clock=clock, namespace=namespace)
+        except (ApiError, OSError) as error:
+            log.warning("cannot keep the certificates", extra={"error": str(error)})
+        await clock.sleep(check_seconds)
+
+
+async def ensure_page_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """Make the web page's token when there is none. It is never changed: browsers hold it."""
+    try:
+        await api.get(SECRETS, PAGE_SECRET, namespace)
+    except NotFound:
+        token = secrets.token_urlsafe(PAGE_TOKEN_BYTES).encode()
+        try:
+            await api.create(SECRETS, make_secret(PAGE_SECRET, namespace, {"token": token}))
+        except AlreadyExists:
+            return
+        log.info("made the token of the web page", extra={"secret": PAGE_SECRET})
+
+
+async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """One pass: the Secret holds a good certificate, and the registrations trust its authority."""
+    registrations = [
+        (resource, found)
+        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+        if (found := await _get(api, resource, WEBHOOK_CONFIGURATION)) is not None
+    ]
+    names = service_names(namespace=namespace)
+    now = clock.now()
+    secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
+    data = contents(secret)
+    # parsing takes 140 ms of imports and a few of work: off the loop
+    reason = await asyncio.to_thread(why_renew, data, names, now=now) if secret is not None else "there is none"
+    if reason is not None:
+        issued = await asyncio.to_thread(issue, names, now=now)
+        trusted = await asyncio.to_thread(bundle, issued.authority, data.get("ca.crt", b""), now=now)
+        data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": trusted}
+        # trusted before it is used: registrations first, then the Secret that pods mount
+        await _trust(api, registrations, trusted)
+        try:
+            await _store(api, secret, data, namespace)
+        except (AlreadyExists, Conflict):
+            log.info("another wrote the certificate; looking again", extra={"secret": WEBHOOK_TLS_SECRET})
+            return
+        log.info("made a certificate for the webhook", extra={"reason": reason, "secret": WEBHOOK_TLS_SECRET})
+        return
+    await _trust(api, registrations, data["ca.crt"])
+
+
+def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
+    """The data of a Secret, decoded; what is no base64 counts as missing."""
+    found = {}
+    for name, text in ((secret or {}).get("data") or {}).items():
+        try:
+            found[name] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            continue
+    return found
+
+
+def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: str = "Opaque") -> Obj:
+    """A Secret of ours."""
+    return make_object(
+        SECRETS,
+        name,
+        namespace,
+        labels={"app.kubernetes.io/part-of": "moorage"},
+        type=type_,
+        data={key: base64.b64encode(value).decode() for key, value in data.items()},
+    )
+
+
+def trusting(registration: Obj, authority: bytes) -> Obj | None:
+    """A webhook registration that trusts `authority`; None when it does already, or asks a URL and not a Service.
+
+    Registrations by URL are not ours to mend: `moor up` gives them its own certificate.
+    """
+    text = base64.b64encode(authority).decode()
+    webhooks = [
+        one | {"clientConfig": one["clientConfig"] | {"caBundle": text}}
+        if "service" in one["clientConfig"]
+        else one
+        for one in registration.get("webhooks") or ()
+    ]
+    return registration | {"webhooks": webhooks} if webhooks != (registration.get("webhooks") or []) else None
+
+
+async def _trust(api: Api, registrations: Sequence[tuple[Resource, Obj]], authority: bytes) -> None:
+    for resource, registration in registrations:
+        if (better := trusting(registration, authority)) is not None:
+            await api.update(resource, better)  # guarded by its resourceVersion
+            log.info("the registration trusts the webhook's certificate", extra={"resource": str(resource)})
+
+
+async def _store(api: Api, before: Obj | None, data: Mapping[str, bytes], namespace: str) -> None:
+    secret = make_secret(WEBHOOK_TLS_SECRET, namespace, data, type_="kubernetes.io/tls")
+    if before is None:
+        await api.create(SECRETS, secret)
+    else:
+        await api.update(SECRETS, before | {"data": secret["data"]})
+
+
+async def _get(api: Api, resource: Resource, name: str, namespace: str | None = None) -> Obj | None:
+    try:
+        return await api.get(resource, name, namespace)
+    except NotFound:
+        return None
