@@ -11,7 +11,8 @@ from functools import lru_cache
 
 from moorage.errors import QuantityError
 
-_FORM = re.compile(r"([+-]?)(\d+(?:\.\d*)?|\.\d+)(?:([numkKMGTPE]|Ki|Mi|Gi|Ti|Pi|Ei)|([eE][+-]?\d+))?")
+_FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([numkMGTPE]|[KMGTPE]i)|([eE][+-]?[0-9]+))?")
+_DIGITS_MAX = 100  # beyond any amount there is; far below what int() itself refuses
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9),
     "u": Fraction(1, 10**6),
@@ -38,7 +39,7 @@ def parse_quantity(text: str | int | float) -> Fraction:
     Raises QuantityError, naming the text, for anything the API server itself would refuse.
     """
     found = _FORM.fullmatch(str(text))
-    if not found or found[3] == "K":
+    if not found or len(found[0]) > _DIGITS_MAX:
         raise QuantityError(
             f"{text!r} is no quantity",
             hint="write a number with an optional unit: 500m, 2, 512Mi, 8Gi, 1.5G",
@@ -71,17 +72,16 @@ def amount(resource: str, text: str | int | float) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people and for manifests, with the largest binary unit that divides exactly, else one decimal.
+    """Bytes for people, in the largest binary unit with at most one decimal, rounded down: what is free is
+    never overstated. Manifests that must be exact write the plain number instead.
 
     1610612736 → "1.5Gi", 8589934592 → "8Gi", 1000 → "1000".
     """
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         unit = int(_SUFFIX[suffix])
         if count >= unit:
-            whole = Fraction(count, unit)
-            if whole.denominator == 1:
-                return f"{whole.numerator}{suffix}"
-            return f"{float(whole):.1f}".removesuffix(".0") + suffix
+            whole, tenths = divmod(count * 10 // unit, 10)
+            return f"{whole}.{tenths}{suffix}" if tenths else f"{whole}{suffix}"
     return str(count)
 
 

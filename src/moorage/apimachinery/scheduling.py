@@ -349,13 +349,9 @@ def refusals(pod: PodInfo, node: NodeInfo, on_node: Sequence[PodInfo], used: Amo
 
 def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
+    # a limit without a request is a request, of every resource: the API server's own default
     asked = dict(resources.get("limits") or {}) | dict(resources.get("requests") or {})
-    limits_only = set(resources.get("limits") or ()) - set(resources.get("requests") or ())
-    return {
-        name: amount(name, text)
-        for name, text in asked.items()
-        if name not in limits_only or name in ("cpu", "memory", "ephemeral-storage") or is_extended(name)
-    }
+    return {name: amount(name, text) for name, text in asked.items()}
 
 
 def _add(total: dict[str, int], more: Amounts) -> None:

@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,10 @@ def parse_label_selector(text: str) -> LabelSelector:
     for part in _split_outside_parentheses(text):
         if matched := _SET.fullmatch(part):
             values = tuple(sorted({one.strip() for one in matched[3].split(",")}))
+            _check_values(values, part)
             found.append(Requirement(matched[1], "In" if matched[2] == "in" else "NotIn", values))
         elif matched := _EQUAL.fullmatch(part):
+            _check_values((matched[3],), part)
             found.append(Requirement(matched[1], "NotIn" if matched[2] == "!=" else "In", (matched[3],)))
         elif matched := _COMPARE.fullmatch(part):
             found.append(Requirement(matched[1], "Gt" if matched[2] == ">" else "Lt", (matched[3],)))
@@ -153,6 +155,15 @@ def field_selector_paths(text: str) -> tuple[str, ...]:
 def is_label_value(text: str) -> bool:
     """At most 63 characters of letters, digits, "-", "_", ".", an alphanumeric at both ends; may be empty."""
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
+
+
+def _check_values(values: Iterable[str], part: str) -> None:
+    for value in values:
+        if not is_label_value(value):
+            raise SelectorError(
+                f"{value!r} in {part.strip()!r} is no label value",
+                hint="at most 63 letters, digits, '-', '_' and '.', a letter or digit at both ends",
+            )
 
 
 def _field(obj: Any, path: tuple[str, ...]) -> str:

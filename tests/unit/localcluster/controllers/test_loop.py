@@ -153,7 +153,7 @@ def an_object(name, version, *, uid=None, deleting=False, labels=None):
 
 async def until(test):
     async with asyncio.timeout(10):
-        while not test():  # noqa: ASYNC110: any change of a cache may be the one
+        while not test():  # noqa: ASYNC110 - any change of a cache may be the one
             await asyncio.sleep(0)
 
 
