@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, Obj
+from moorage.apimachinery.meta import annotations_of, labels_of
+from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_node, parse_pod
 from moorage.cli.session import Session, server_url
 from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, Caller, ClusterFacts, Defaults, RunRequest
@@ -22,6 +22,8 @@ from moorage.errors import Forbidden, NotFound
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ class Seen:
 async def read_cluster(session: Session, request: RunRequest) -> Seen:
     """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
     api, namespace = session.api, request.namespace
-    (nodes, pods, claims, classes, tenants), jobs, url = await asyncio.gather(
+    (nodes, pods, claims, priorities, tenants), storage, jobs, url = await asyncio.gather(
         asyncio.gather(
             _or_none(api.list(NODES)),
             _or_none(api.list(PODS)),
@@ -47,6 +49,7 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
             _or_none(api.list(PRIORITYCLASSES)),
             _or_none(api.list(TENANTS)),
         ),
+        _or_none(api.list(STORAGECLASSES)),
         api.list(JOBS, namespace),
         server_url(api),
     )
@@ -62,7 +65,12 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
         ),
-        priority_classes=None if classes is None else frozenset(obj["metadata"]["name"] for obj in classes.items),
+        priority_classes=None
+        if priorities is None
+        else frozenset(obj["metadata"]["name"] for obj in priorities.items),
+        has_default_class=None
+        if storage is None
+        else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),
         server_url=url,
     )
     return Seen(facts=facts, nodes=node_objs, pods=pod_objs, claims=claim_objs)

@@ -143,6 +143,7 @@ class ClusterFacts:
     claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
+    has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
     server_url: str = ""  # empty: no server is known, so no checkpoint is reported
 
 
@@ -708,6 +709,11 @@ class _Making:
                 make_claim(claim, self.request.namespace, size or DEFAULT_CHECKPOINT_SIZE, self.caller.user)
             )
             self.notes.append(f"making the checkpoint volume {claim} ({size or DEFAULT_CHECKPOINT_SIZE})")
+            if self.facts.has_default_class is False:
+                self.notes.append(
+                    f"this cluster has no default StorageClass: the run waits until {claim} gets its storage;"
+                    f" `moor volume create {claim} --class CLASS` names one"
+                )
         self._mount(claim, CHECKPOINT_PATH)
         return claim
 

@@ -494,6 +494,14 @@ def test_a_checkpoint_makes_its_volume_when_absent_and_gives_time_to_write():
     assert plan.job["metadata"]["annotations"]["moorage.dev/checkpoint"] == "digits"
 
 
+@pytest.mark.parametrize(("default", "said"), [(True, False), (None, False), (False, True)])
+def test_a_checkpoint_that_nothing_will_store_is_said(default, said):
+    plan = planned(
+        ClusterFacts(nodes=(A100,), process_runtime=True, has_default_class=default), checkpoint="digits"
+    )
+    assert any("no default StorageClass" in note for note in plan.notes) is said
+
+
 def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     busy = a_pod("gpu-a", labels={"moorage.dev/run": "older"}, claims=("data",), phase="Running")
     plan = planned(
