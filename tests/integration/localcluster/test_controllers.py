@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 
 import pytest
 
@@ -28,7 +29,7 @@ from moorage.apimachinery.resources import (
     Resource,
 )
 from moorage.clock import SYSTEM, rfc3339, rfc3339_micro
-from moorage.errors import AlreadyExists, Conflict, NotFound
+from moorage.errors import AlreadyExists, Conflict, NotFound, ServerError
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.manager import ControllerManager
@@ -642,6 +643,128 @@ async def test_a_job_survives_its_controllers_being_killed_again_and_again(tmp_p
     agent_task.cancel()
     await asyncio.gather(agent_task, return_exceptions=True)
     await server.stop()
+
+
+class Unreliable:
+    """An API whose writes fail now and then: before they were done, after they were done, or by a conflict."""
+
+    def __init__(self, api, seed, often=0.15):
+        self.api = api
+        self.random = random.Random(seed)
+        self.often = often
+        self.failed = 0
+        for name in ("get", "list", "watch", "create_subresource"):
+            setattr(self, name, getattr(api, name))
+
+    async def _maybe(self, write, *args, **options):
+        fate = self.random.random() / self.often
+        if fate < 1:
+            self.failed += 1
+        if fate < 0.3:
+            raise ServerError("no answer: it was not done", status=0)
+        if fate < 0.4:
+            raise Conflict("somebody was quicker")
+        answer = await write(*args, **options)
+        if fate < 1:
+            raise ServerError("no answer: it was done", status=0)
+        return answer
+
+    async def create(self, *args, **options):
+        return await self._maybe(self.api.create, *args, **options)
+
+    async def update(self, *args, **options):
+        return await self._maybe(self.api.update, *args, **options)
+
+    async def patch(self, *args, **options):
+        return await self._maybe(self.api.patch, *args, **options)
+
+    async def delete(self, *args, **options):
+        return await self._maybe(self.api.delete, *args, **options)
+
+
+@contextlib.asynccontextmanager
+async def unreliable(folder, seed):
+    """A cluster whose controllers meet an unreliable API; yields it and the uids of all pods ever made."""
+    server = ApiServer(MemoryStorage(), tokens={})
+    await server.start()
+    api = server.client("system:kube-controller-manager")
+    await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    agent = Agent(api)
+    made = set()
+    agent.pods.on_change(lambda _, after: made.add(after["metadata"]["uid"]) if after else None)
+    flaky = Unreliable(api, seed)
+    manager = ControllerManager(flaky, volumes_folder=folder, ca_pem="x")
+    tasks = [asyncio.create_task(manager.run()), asyncio.create_task(agent.run())]
+    try:
+        yield Cluster(api, folder, agent), made
+    finally:
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, asyncio.CancelledError), result
+        await server.stop()
+    assert flaky.failed
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["NonIndexed", "Indexed"])
+async def test_answers_that_are_lost_make_no_pod_twice_and_count_none_twice(tmp_path, seed, mode):
+    async with unreliable(tmp_path, seed) as (cluster, made):
+        wanted = job("sum", "Succeeded", completions=12, parallelism=4, completionMode=mode)
+        await cluster.api.create(JOBS, wanted)
+        ended = await cluster.get_when(JOBS, "sum", done("Complete"))
+        assert (ended["status"]["succeeded"], len(made)) == (12, 12)
+        await cluster.until(lambda: _no_finalizers(cluster), "pods released")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_answers_that_are_lost_bind_one_volume_and_leave_no_folder(tmp_path, seed):
+    async with unreliable(tmp_path, seed) as (cluster, _):
+        await cluster.api.create(STORAGECLASSES, STORAGE_CLASS)
+        for number in range(4):
+            await cluster.api.create(PVCS, claim(f"data-{number}"))
+        for number in range(4):
+            await cluster.get_when(PVCS, f"data-{number}", bound)
+        assert len((await cluster.api.list(PVS)).items) == 4
+        assert len(list(tmp_path.iterdir())) == 4
+        for number in range(4):
+            await cluster.api.delete(PVCS, f"data-{number}", "default")
+
+        async def no_volumes():
+            return not (await cluster.api.list(PVS)).items
+
+        await cluster.until(no_volumes, "volumes are gone")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_answers_that_are_lost_make_one_set_per_template(tmp_path, seed):
+    async with unreliable(tmp_path, seed) as (cluster, _):
+        await cluster.api.create(DEPLOYMENTS, deployment(replicas=4))
+        await cluster.get_when(DEPLOYMENTS, "web", rolled_out(4))
+        change = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "v2"}]}}}}
+        await cluster.api.patch(DEPLOYMENTS, "web", change, "default", kind="strategic")
+        await cluster.get_when(
+            DEPLOYMENTS,
+            "web",
+            lambda obj: rolled_out(4)(obj) and annotations_of(obj).get("deployment.kubernetes.io/revision") == "2",
+        )
+        sets = (await cluster.api.list(REPLICASETS, "default")).items
+        assert sorted(one["spec"]["replicas"] for one in sets) == [0, 4]
+        live = [pod for pod in await cluster.pods() if not is_deleting(pod)]
+        assert len(live) == 4
+
+
+async def test_events_are_only_advice_and_never_raise(cluster):
+    recorder = EventRecorder(Unreliable(cluster.api, 1, often=1.0), "tester")
+    recorder.event({"no": "metadata"}, "Normal", "Odd", "nothing to tell of")
+    node = await cluster.api.get(NODES, "n1")
+    recorder.event(node, "Normal", "Long", "x" * 5000)
+    for _ in range(3000):
+        recorder.event(node, "Normal", "Often", "too often to write down")
+    await recorder.close()
+    EventRecorder(cluster.api, "tester")  # closing one that told nothing is fine, too
+    await EventRecorder(cluster.api, "tester").close()
 
 
 async def test_the_same_event_again_is_counted_up(cluster):
