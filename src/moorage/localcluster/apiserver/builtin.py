@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver import schema
+from moorage.localcluster.apiserver.crd import CRD_RULES
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import DEFAULT_RULES, Column, Decoded, Kind, Subresource
+from moorage.localcluster.apiserver.kinds import DEFAULT_RULES, Column, Decoded, Kind, Rules, Subresource
 from moorage.localcluster.apiserver.rules import RULES
 
 SHARED_STORAGE = {("events.k8s.io", "events"): "core/events/"}
@@ -44,6 +45,13 @@ def builtin_kinds() -> list[Kind]:
     return [_kind(entry) for entry in schema.builtin()["resources"]]
 
 
+def _rules(resource: Resource) -> Rules:
+    found = RULES.get((resource.group, resource.plural), DEFAULT_RULES)
+    if resource.group == "apiextensions.k8s.io":
+        return replace(CRD_RULES, cells=found.cells)
+    return found
+
+
 def _kind(entry: Obj) -> Kind:
     resource = Resource(entry["group"], entry["version"], entry["plural"], entry["kind"], entry["namespaced"])
     prefix = SHARED_STORAGE.get(
@@ -55,7 +63,7 @@ def _kind(entry: Obj) -> Kind:
         list_kind=f"{resource.kind}List",
         verbs=tuple(entry["verbs"]),
         codec=BuiltinCodec(entry["type"], resource),
-        rules=RULES.get((resource.group, resource.plural), DEFAULT_RULES),
+        rules=_rules(resource),
         short_names=tuple(entry.get("shortNames", ())),
         categories=tuple(entry.get("categories", ())),
         subresources={

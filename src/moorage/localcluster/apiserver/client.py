@@ -77,9 +77,7 @@ class InProcessClient:
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
-        return await self._server.pipeline.create(
-            self._call(dry_run=dry_run), self._kind(resource), _copy(obj), namespace
-        )
+        return await self._server.create(self._call(dry_run=dry_run), self._kind(resource), _copy(obj), namespace)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         meta = obj["metadata"]
@@ -97,7 +95,7 @@ class InProcessClient:
         kind: PatchKind = "merge",
         subresource: str | None = None,
         field_manager: str | None = None,
-        force: bool = False,
+        force: bool = False,  # noqa: ARG002  there are no conflicts yet, see `Pipeline.patch`
     ) -> Obj:
         return await self._server.patch(
             self._call(field_manager=field_manager or ""),
@@ -107,7 +105,6 @@ class InProcessClient:
             _copy(patch),
             patch_kind=kind,
             subresource=subresource,
-            force=force,
         )
 
     async def delete(

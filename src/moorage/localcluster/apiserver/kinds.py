@@ -129,7 +129,8 @@ class Rules:
     row_conditions: Callable[[Obj], list[Obj]] | None = None
     to_storage: Callable[[Obj], Obj] = _same  # another form is stored (events.k8s.io)
     from_storage: Callable[[Obj], Obj] = _same
-    converts: bool = False  # the two above do something
+    converts: bool = False  # the two above change more than apiVersion
+    stored_otherwise: bool = False  # to_storage changes apiVersion
     virtual: bool = False  # never stored (reviews)
 
 

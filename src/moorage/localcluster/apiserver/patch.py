@@ -157,7 +157,8 @@ def strategic_merge(original: Obj, patch: Any, type_name: str | None) -> Obj:
     """Merge by the rules of a built-in type. Raises BadRequest for a patch that is none."""
     if not isinstance(patch, dict):
         raise BadRequest("a strategic merge patch must be an object")
-    return _merge_map(original, patch, type_name)
+    merged: Obj = _merge_map(original, patch, type_name)
+    return merged
 
 
 def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
@@ -165,7 +166,8 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
         case None:
             pass
         case "replace":
-            return _without_directives({key: value for key, value in patch.items() if key != _DIRECTIVE})
+            taken: Obj = _without_directives(patch)
+            return taken
         case "delete":
             return {}
         case "merge":

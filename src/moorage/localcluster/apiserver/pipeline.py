@@ -11,7 +11,7 @@ import base64
 import binascii
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Literal, Protocol
@@ -279,7 +279,7 @@ class Pipeline:
         field_selector: str | None = None,
         bookmarks: bool = False,
         initial_events: bool | None = None,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Changes after `resource_version`; without one (or "0") first everything that is there as ADDED.
 
         `initial_events` True sends what is there even with a version, and a bookmark with the annotation
@@ -469,7 +469,6 @@ class Pipeline:
         *,
         patch_kind: PatchKind,
         subresource: str | None = None,
-        force: bool = False,
     ) -> Obj:
         """Change the object by a patch. `apply` creates it when it does not exist.
 
@@ -523,7 +522,8 @@ class Pipeline:
             for key in ("kind", "apiVersion"):
                 if wanted.get(key) != current[key]:
                     raise BadRequest(f"{key} cannot be changed by a patch")
-            return wanted
+            made: Obj = wanted
+            return made
 
         return await self.write(
             call, kind, name, namespace, make, subresource=subresource, decode=True, applied=patch_kind == "apply"
@@ -603,6 +603,30 @@ class Pipeline:
             except CompareFailed:
                 if version:
                     raise modified(kind.resource, name) from None
+                continue
+            self._tell(kind, old, stored)
+            return stored
+        raise modified(kind.resource, name)
+
+    async def write_raw(self, call: Call, kind: Kind, name: str, namespace: str | None, make: Made) -> Obj:
+        """As `write`, but what `make` returns is stored as it is: no defaults, no checks, no admission."""
+        key = kind.key(name, namespace)
+        for _ in range(ATTEMPTS):
+            record = self.read(kind, name, namespace)
+            old = self.view(kind, record, own=True)
+            new = await make(self.view(kind, record, own=True))
+            version = new["metadata"].get("resourceVersion")
+            if version != old["metadata"]["resourceVersion"]:
+                raise modified(kind.resource, name)
+            if new == old or call.dry_run:
+                return new
+            try:
+                if self._finished(kind, new, old):
+                    await self._remove(kind, key, name, record.mod_revision)
+                    self._tell(kind, old, None)
+                    return new
+                stored = self.view(kind, await self._put(kind, key, new, record.mod_revision, name), own=True)
+            except CompareFailed:
                 continue
             self._tell(kind, old, stored)
             return stored
@@ -807,7 +831,7 @@ class Pipeline:
 
     async def delete_collection(
         self, call: Call, kind: Kind, namespace: str | None, options: DeleteOptions, selection: ListOptions
-    ) -> list[Obj]:
+    ) -> Sequence[Obj]:
         """Delete all that match; returns them as they stood."""
         self._may(kind, "deletecollection")
         self.authorise(call, "deletecollection", kind, namespace, "")
@@ -924,7 +948,8 @@ class Pipeline:
     async def _put(self, kind: Kind, key: str, obj: Obj, expected: int, name: str) -> Record:
         meta = obj["metadata"]
         version = meta.pop("resourceVersion", None)
-        stored = kind.rules.to_storage(obj) if kind.rules.converts else obj
+        rules = kind.rules
+        stored = rules.to_storage(obj) if rules.converts or rules.stored_otherwise else obj
         value = msgspec.json.encode(stored)
         if version is not None:
             meta["resourceVersion"] = version

@@ -91,8 +91,9 @@ def struct_reader(type_name: str) -> Reader:
             try:
                 got = read_one(one, reading)
             except _Mismatch as error:
+                where = join_path([part for part in path if not part.startswith("[")])
                 raise WrongType(
-                    f"json: cannot unmarshal {_go(one)} into Go struct field {short}.{join_path(path)}"
+                    f"json: cannot unmarshal {_go(error.value)} into Go struct field {short}.{where}"
                     f" of type {error.wanted}"
                 ) from None
             path.pop()
@@ -104,8 +105,9 @@ def struct_reader(type_name: str) -> Reader:
 
 
 class _Mismatch(Exception):
-    def __init__(self, wanted: str) -> None:
+    def __init__(self, wanted: str, value: Any) -> None:
         self.wanted = wanted
+        self.value = value
 
 
 def reader(code: TypeCode) -> Reader:
@@ -139,7 +141,7 @@ def _reference(name: str) -> Reader:
 def _list_reader(read_item: Reader) -> Reader:
     def read_list(value: Any, reading: Reading) -> Any:
         if type(value) is not list:
-            raise _Mismatch("[]")
+            raise _Mismatch("[]", value)
         out = []
         path = reading.path
         for at, one in enumerate(value):
@@ -154,14 +156,18 @@ def _list_reader(read_item: Reader) -> Reader:
 def _map_reader(read_item: Reader) -> Reader:
     def read_map(value: Any, reading: Reading) -> Any:
         if type(value) is not dict:
-            raise _Mismatch("map")
+            raise _Mismatch("map", value)
         out = {}
         path = reading.path
         for key, one in value.items():
             if one is None:
                 continue
             path.append(key)
-            out[key] = read_item(one, reading)
+            try:
+                out[key] = read_item(one, reading)
+            except _Mismatch:
+                path.pop()
+                raise
             path.pop()
         return out or None
 
@@ -171,7 +177,7 @@ def _map_reader(read_item: Reader) -> Reader:
 def _enum_reader(allowed: list[str]) -> Reader:
     def read_enum(value: Any, reading: Reading) -> Any:
         if type(value) is not str:
-            raise _Mismatch("string")
+            raise _Mismatch("string", value)
         if value and value not in allowed:
             reading.unsupported.append((join_path(reading.path), value, allowed))
         return value
@@ -181,31 +187,31 @@ def _enum_reader(allowed: list[str]) -> Reader:
 
 def _string(value: Any, _: Reading) -> Any:
     if type(value) is not str:
-        raise _Mismatch("string")
+        raise _Mismatch("string", value)
     return value
 
 
 def _integer(value: Any, _: Reading) -> Any:
     if type(value) is not int:
-        raise _Mismatch("int32" if type(value) is float else "int64")
+        raise _Mismatch("int32" if type(value) is float else "int64", value)
     return value
 
 
 def _boolean(value: Any, _: Reading) -> Any:
     if type(value) is not bool:
-        raise _Mismatch("bool")
+        raise _Mismatch("bool", value)
     return value
 
 
 def _number(value: Any, _: Reading) -> Any:
     if type(value) not in (int, float):
-        raise _Mismatch("float64")
+        raise _Mismatch("float64", value)
     return value
 
 
 def _bytes(value: Any, _: Reading) -> Any:
     if type(value) is not str:
-        raise _Mismatch("[]uint8")
+        raise _Mismatch("[]uint8", value)
     import base64
     import binascii
 
@@ -218,7 +224,7 @@ def _bytes(value: Any, _: Reading) -> Any:
 
 def _int_or_string(value: Any, _: Reading) -> Any:
     if type(value) not in (int, str):
-        raise _Mismatch("intstr.IntOrString")
+        raise _Mismatch("intstr.IntOrString", value)
     return value
 
 
@@ -241,7 +247,7 @@ def _micro_time(value: Any, _: Reading) -> Any:
 
 def _moment(value: Any, canonical: re.Pattern[str], write: Callable[[datetime], str]) -> Any:
     if type(value) is not str:
-        raise _Mismatch("Time")
+        raise _Mismatch("Time", value)
     if canonical.fullmatch(value):
         return value
     if not value:

@@ -1,0 +1,251 @@
+"""Admission that is built in: what a kube-apiserver's default plugins do.
+
+NamespaceLifecycle, Priority, ServiceAccount, DefaultTolerationSeconds, DefaultStorageClass and the allocation of
+service addresses. Left out, because nothing here would take them back: protection finalizers on claims and
+volumes, and the not-ready taint on new nodes. Service account tokens are not mounted into pods.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Any
+
+from moorage.apimachinery.resources import (
+    NAMESPACES,
+    PRIORITYCLASSES,
+    SERVICEACCOUNTS,
+    SERVICES,
+    STORAGECLASSES,
+    Obj,
+)
+from moorage.errors import Forbidden, Invalid
+from moorage.localcluster.apiserver import podspec
+from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.pipeline import Admission, forbidden, not_found
+
+if TYPE_CHECKING:
+    from moorage.localcluster.apiserver.pipeline import Pipeline
+
+IMMORTAL = ("default", "kube-system", "kube-public")
+SERVICE_NETWORK = ipaddress.IPv4Network("10.96.0.0/16")
+NODE_PORTS = range(30000, 32768)
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_UNNAMESPACED_BY_NATURE = frozenset({"localsubjectaccessreviews"})
+
+
+class BuiltinAdmission:
+    """Implements `pipeline.Admitter`."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    async def mutate(self, asked: Admission) -> Obj | None:
+        obj = asked.obj
+        if obj is None:
+            return None
+        where = asked.kind.resource
+        if asked.operation == "CREATE" and asked.subresource is None:
+            self._namespace_lifecycle(asked)
+            match (where.group, where.plural):
+                case ("", "pods"):
+                    self._pod(asked, obj)
+                case ("", "persistentvolumeclaims"):
+                    self._claim(obj)
+                case ("scheduling.k8s.io", "priorityclasses"):
+                    self._one_default_priority(asked, obj)
+        if (where.group, where.plural) == ("", "services") and asked.subresource is None:
+            self._service(asked, obj)
+        return obj
+
+    async def validate(self, asked: Admission) -> None:
+        if asked.operation == "DELETE" and asked.kind.resource == NAMESPACES and asked.name in IMMORTAL:
+            raise forbidden(NAMESPACES, asked.name, "this namespace may not be deleted")
+
+    def _peek(self, resource: Any, name: str, namespace: str | None = None) -> Obj | None:
+        kind = self._pipeline.kinds.of(resource)
+        assert kind is not None
+        return self._pipeline.peek(kind, name, namespace)
+
+    def _every(self, resource: Any) -> list[Obj]:
+        kind = self._pipeline.kinds.of(resource)
+        assert kind is not None
+        return self._pipeline.every(kind)
+
+    def _namespace_lifecycle(self, asked: Admission) -> None:
+        where = asked.kind.resource
+        if not where.namespaced or not asked.namespace or where.plural in _UNNAMESPACED_BY_NATURE:
+            return
+        found = self._peek(NAMESPACES, asked.namespace)
+        if found is None:
+            raise not_found(NAMESPACES, asked.namespace)
+        if found["metadata"].get("deletionTimestamp") or (found.get("status") or {}).get("phase") == "Terminating":
+            name = asked.namespace
+            raise forbidden(
+                where,
+                asked.name,
+                f"unable to create new content in namespace {name} because it is being terminated",
+                causes=[
+                    {
+                        "reason": "NamespaceTerminating",
+                        "message": f"namespace {name} is being terminated",
+                        "field": "metadata.namespace",
+                    }
+                ],
+            )
+
+    def _pod(self, asked: Admission, obj: Obj) -> None:
+        spec = obj.setdefault("spec", {})
+        if not spec.get("serviceAccountName"):
+            spec["serviceAccountName"] = "default"
+        spec["serviceAccount"] = spec["serviceAccountName"]
+        name = spec["serviceAccountName"]
+        if name != "default" and self._peek(SERVICEACCOUNTS, name, asked.namespace) is None:
+            raise forbidden(
+                asked.kind.resource,
+                asked.name,
+                f'error looking up service account {asked.namespace}/{name}: serviceaccount "{name}" not found',
+            )
+        podspec.default_tolerations(spec)
+        self._priority(asked, spec)
+
+    def _priority(self, asked: Admission, spec: Obj) -> None:
+        wanted = spec.get("priorityClassName")
+        found: Obj | None = None
+        if wanted:
+            found = self._peek(PRIORITYCLASSES, wanted)
+            if found is None:
+                raise Forbidden(
+                    f'pods "{asked.name}" is forbidden: no PriorityClass with name {wanted} was found',
+                    details={"name": asked.name, "kind": "pods"},
+                )
+        else:
+            defaults = [one for one in self._every(PRIORITYCLASSES) if one.get("globalDefault")]
+            if defaults:
+                found = min(defaults, key=lambda one: int(one.get("value", 0)))
+                spec["priorityClassName"] = found["metadata"]["name"]
+        value = int(found.get("value", 0)) if found else 0
+        policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+        if spec.get("priority") is not None and spec["priority"] != value:
+            raise forbidden(
+                asked.kind.resource,
+                asked.name,
+                f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority admission"
+                f" controller computed {value} from the given PriorityClass name",
+            )
+        if spec.get("preemptionPolicy") not in (None, policy):
+            raise forbidden(
+                asked.kind.resource,
+                asked.name,
+                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec;"
+                f" priority admission controller computed {policy} from the given PriorityClass name",
+            )
+        spec["priority"] = value
+        spec["preemptionPolicy"] = policy
+
+    def _one_default_priority(self, asked: Admission, obj: Obj) -> None:
+        if not obj.get("globalDefault"):
+            return
+        for other in self._every(PRIORITYCLASSES):
+            if other.get("globalDefault") and other["metadata"]["name"] != asked.name:
+                raise forbidden(
+                    asked.kind.resource,
+                    asked.name,
+                    f"PriorityClass {other['metadata']['name']} is already marked as default. Only one default can exist",
+                )
+
+    def _claim(self, obj: Obj) -> None:
+        spec = obj.setdefault("spec", {})
+        notes = obj["metadata"].get("annotations") or {}
+        if spec.get("storageClassName") is not None or "volume.beta.kubernetes.io/storage-class" in notes:
+            return
+        defaults = [
+            one
+            for one in self._every(STORAGECLASSES)
+            if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        ]
+        if defaults:
+            newest = max(defaults, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+            spec["storageClassName"] = newest["metadata"]["name"]
+
+    def _service(self, asked: Admission, obj: Obj) -> None:
+        """Give addresses and node ports. Two services created in one breath may ask for the same one: the store
+        is read and written without a pause in between only in memory, so the next free one is taken at random."""
+        spec = obj.setdefault("spec", {})
+        name = obj["metadata"].get("name", "")
+        if spec.get("type") == "ExternalName":
+            return
+        others = [
+            one
+            for one in self._every(SERVICES)
+            if (one["metadata"].get("namespace"), one["metadata"]["name"]) != (asked.namespace, name)
+        ]
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        if not spec.get("clusterIP"):
+            given = spec.get("clusterIPs") or ()
+            taken = {(one.get("spec") or {}).get("clusterIP") for one in others}
+            spec["clusterIP"] = given[0] if given else _free_address(taken)
+        elif spec["clusterIP"] != "None":
+            _check_address(asked, spec["clusterIP"], others)
+        spec["clusterIPs"] = [spec["clusterIP"]]
+        if spec.get("type") in ("NodePort", "LoadBalancer"):
+            used = {
+                port.get("nodePort")
+                for one in others
+                for port in (one.get("spec") or {}).get("ports") or ()
+                if port.get("nodePort")
+            }
+            for port in spec.get("ports") or ():
+                if not port.get("nodePort"):
+                    port["nodePort"] = _free_port(used)
+                used.add(port["nodePort"])
+
+
+def _free_address(taken: set[Any]) -> str:
+    import random
+
+    for _ in range(100):
+        address = str(SERVICE_NETWORK[random.randint(10, SERVICE_NETWORK.num_addresses - 2)])
+        if address not in taken:
+            return address
+    for host in SERVICE_NETWORK.hosts():
+        if str(host) not in taken:
+            return str(host)
+    raise Forbidden(f"no address of {SERVICE_NETWORK} is free")
+
+
+def _free_port(taken: set[Any]) -> int:
+    import random
+
+    start = random.randrange(len(NODE_PORTS))
+    for offset in range(len(NODE_PORTS)):
+        port = NODE_PORTS[(start + offset) % len(NODE_PORTS)]
+        if port not in taken:
+            return port
+    raise Forbidden("no node port is free")
+
+
+def _check_address(asked: Admission, address: str, others: list[Obj]) -> None:
+    errors = FieldErrors()
+    try:
+        inside = ipaddress.IPv4Address(address) in SERVICE_NETWORK
+    except ValueError:
+        errors.invalid(
+            "spec.clusterIPs[0]", address, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        )
+    else:
+        if not inside:
+            errors.invalid(
+                "spec.clusterIPs",
+                [address],
+                f"failed to allocate IP {address}: the provided IP ({address}) is not in the valid range. The range of"
+                f" valid IPs is {SERVICE_NETWORK}",
+            )
+        elif any((one.get("spec") or {}).get("clusterIP") == address for one in others):
+            errors.invalid(
+                "spec.clusterIPs", [address], f"failed to allocate IP {address}: provided IP is already allocated"
+            )
+    errors.raise_if_any(asked.kind.resource, asked.name)
+
+
+__all__ = ["BuiltinAdmission", "Invalid"]

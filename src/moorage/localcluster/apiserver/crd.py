@@ -1,0 +1,431 @@
+"""CustomResourceDefinitions: from the stored definition to a served `Kind`.
+
+A definition is served as soon as it is stored; its conditions say so from birth. One that is deleted takes no new
+objects, deletes those it has, and goes when the last one is gone. Conversion is `None` only: all versions are the
+same object with another apiVersion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from moorage.apimachinery.resources import CRDS, Obj, Resource
+from moorage.errors import ApiError, NotFound, StorageError
+from moorage.localcluster.apiserver import jsonpath
+from moorage.localcluster.apiserver.auth import service_user
+from moorage.localcluster.apiserver.cells import age
+from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds import Column, Kind, Rules, Subresource, spec_changed
+from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions
+from moorage.localcluster.apiserver.structural import PRESERVE, StructuralCodec, compile_schema
+from moorage.localcluster.storage.contract import WatchClosed
+
+if TYPE_CHECKING:
+    from moorage.localcluster.apiserver.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+_NAME_COLUMN = Column(
+    name="Name", type="string", format="name", description="Name must be unique within a namespace."
+)
+_AGE = {
+    "name": "Age",
+    "type": "date",
+    "description": "CreationTimestamp is a timestamp representing the server time when this object was created.",
+    "jsonPath": ".metadata.creationTimestamp",
+}
+
+
+# --- the definition itself
+
+
+def default_crd(obj: Obj) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("conversion", {"strategy": "None"})
+    names = spec.setdefault("names", {})
+    if names.get("kind"):
+        names.setdefault("singular", names["kind"].lower())
+        names.setdefault("listKind", f"{names['kind']}List")
+
+
+def prepare_crd(obj: Obj) -> None:
+    """Accepted and established from the start, guarded by the finalizer that empties it."""
+    meta, spec = obj["metadata"], obj["spec"]
+    meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
+    now = meta["creationTimestamp"]
+    obj["status"] = {
+        "acceptedNames": dict(spec.get("names") or {}),
+        "conditions": [
+            {
+                "type": "NamesAccepted",
+                "status": "True",
+                "lastTransitionTime": now,
+                "reason": "NoConflicts",
+                "message": "no conflicts found",
+            },
+            {
+                "type": "Established",
+                "status": "True",
+                "lastTransitionTime": now,
+                "reason": "InitialNamesAccepted",
+                "message": "the initial names have been accepted",
+            },
+        ],
+        "storedVersions": [one["name"] for one in spec.get("versions") or () if one.get("storage")],
+    }
+
+
+def prepare_crd_update(new: Obj, old: Obj) -> None:
+    status = {**(old.get("status") or {})}
+    stored = list(status.get("storedVersions") or ())
+    stored += [
+        one["name"]
+        for one in new["spec"].get("versions") or ()
+        if one.get("storage") and one["name"] not in stored
+    ]
+    status["storedVersions"] = stored
+    status["acceptedNames"] = dict(new["spec"].get("names") or {})
+    new["status"] = status
+
+
+def validate_crd(obj: Obj, errors: FieldErrors) -> None:
+    spec = obj.get("spec") or {}
+    names, group = spec.get("names") or {}, spec.get("group") or ""
+    wanted = f"{names.get('plural')}.{group}"
+    name = obj["metadata"].get("name") or ""
+    if name != wanted:
+        errors.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
+    if not group:
+        errors.required("spec.group")
+    else:
+        for problem in name_problems(group, "subdomain"):
+            errors.invalid("spec.group", group, problem)
+        if "." not in group:
+            errors.invalid("spec.group", group, "should be a domain with at least one dot")
+    for key in ("plural", "singular", "kind", "listKind"):
+        value = names.get(key)
+        if not value:
+            errors.required(f"spec.names.{key}")
+        elif not IS_LABEL_1035.fullmatch(value.lower()) or (
+            key in ("plural", "singular") and value != value.lower()
+        ):
+            errors.invalid(f"spec.names.{key}", value, "must be a DNS-1035 label")
+    if spec.get("scope") not in ("Namespaced", "Cluster"):
+        if not spec.get("scope"):
+            errors.required("spec.scope")
+        errors.unsupported("spec.scope", spec.get("scope", ""), ["Cluster", "Namespaced"])
+    strategy = (spec.get("conversion") or {}).get("strategy", "None")
+    if strategy != "None":
+        errors.unsupported("spec.conversion.strategy", strategy, ["None"])
+    versions = spec.get("versions") or ()
+    storing = [one.get("name") for one in versions if one.get("storage")]
+    if len(storing) != 1:
+        errors.invalid(
+            "spec.versions",
+            [one.get("name") for one in versions],
+            "must have exactly one version marked as storage version",
+        )
+    seen: set[str] = set()
+    for at, one in enumerate(versions):
+        path = f"spec.versions[{at}]"
+        version = one.get("name", "")
+        for problem in [] if IS_LABEL_1035.fullmatch(version) else ["must be a DNS-1035 label"]:
+            errors.invalid(f"{path}.name", version, problem)
+        if version in seen:
+            errors.invalid(f"{path}.name", version, "must be unique")
+        seen.add(version)
+        schema = (one.get("schema") or {}).get("openAPIV3Schema")
+        if schema is None:
+            errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
+            continue
+        where = f"{path}.schema.openAPIV3Schema"
+        if schema.get("type") != "object":
+            errors.invalid(f"{where}.type", schema.get("type", ""), "must be object at the root")
+        _validate_schema(schema, where, errors)
+        try:
+            compile_schema(schema)
+        except ValueError as error:
+            errors.invalid(where, "schema", str(error).splitlines()[0])
+        paths = ((one.get("subresources") or {}).get("scale")) or None
+        if paths is not None:
+            for key in ("specReplicasPath", "statusReplicasPath"):
+                if not paths.get(key):
+                    errors.required(f"{path}.subresources.scale.{key}")
+
+
+def _validate_schema(schema: Any, path: str, errors: FieldErrors) -> None:
+    """What makes a schema structural, as far as it changes how objects are read."""
+    if not isinstance(schema, Mapping):
+        return
+    typed = any(schema.get(key) for key in ("type", "x-kubernetes-int-or-string", PRESERVE))
+    if not typed:
+        errors.required(f"{path}.type", "must not be empty for specified object fields")
+    if "$ref" in schema:
+        errors.forbidden(f"{path}.$ref", "$ref is not supported")
+    if schema.get("uniqueItems"):
+        errors.forbidden(
+            f"{path}.uniqueItems",
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
+        )
+    if schema.get("properties") and schema.get("additionalProperties"):
+        errors.forbidden(
+            f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
+        )
+    if schema.get("additionalProperties") is False:
+        errors.forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
+    if schema.get("type") == "array" and not isinstance(schema.get("items"), Mapping):
+        errors.required(f"{path}.items", "must be specified")
+    for name, one in (schema.get("properties") or {}).items():
+        _validate_schema(one, f"{path}.properties[{name}]", errors)
+    if isinstance(schema.get("items"), Mapping):
+        _validate_schema(schema["items"], f"{path}.items", errors)
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        _validate_schema(schema["additionalProperties"], f"{path}.additionalProperties", errors)
+
+
+def validate_crd_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
+    for key in ("group", "scope"):
+        if new["spec"].get(key) != old["spec"].get(key):
+            errors.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
+    for key in ("plural", "kind"):
+        value, was = (new["spec"].get("names") or {}).get(key), (old["spec"].get("names") or {}).get(key)
+        if value != was:
+            errors.invalid(f"spec.names.{key}", value, "field is immutable")
+    names = {one.get("name") for one in new["spec"].get("versions") or ()}
+    for at, stored in enumerate((old.get("status") or {}).get("storedVersions") or ()):
+        if stored not in names:
+            errors.invalid(
+                f"status.storedVersions[{at}]",
+                stored,
+                "missing from spec.versions; v was previously a storage version",
+            )
+
+
+CRD_RULES = Rules(
+    default=default_crd,
+    prepare_create=prepare_crd,
+    prepare_update=prepare_crd_update,
+    validate=validate_crd,
+    validate_update=validate_crd_update,
+    generation=spec_changed,
+    unconditional_update=False,
+)
+
+
+# --- the kinds it defines
+
+
+def kinds_of(obj: Obj) -> list[Kind]:
+    """The served versions of a definition as kinds."""
+    spec = obj["spec"]
+    terminating = bool(obj["metadata"].get("deletionTimestamp"))
+    storage = next((one["name"] for one in spec["versions"] if one.get("storage")), spec["versions"][0]["name"])
+    return [_kind(spec, one, storage, terminating) for one in spec["versions"] if one.get("served", True)]
+
+
+def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> Kind:
+    names, group = spec["names"], spec["group"]
+    namespaced = spec.get("scope") == "Namespaced"
+    resource = Resource(group, version["name"], names["plural"], names["kind"], namespaced)
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
+    preserve = (
+        bool(spec.get("preserveUnknownFields")) or schema.get("x-kubernetes-preserve-unknown-fields") is True
+    )
+    given = version.get("subresources") or {}
+    has_status = "status" in given
+    scale = given.get("scale")
+    read_write = ("get", "patch", "update")
+    subresources = {}
+    if has_status:
+        subresources["status"] = Subresource(name="status", kind=names["kind"], verbs=read_write)
+    if scale is not None:
+        subresources["scale"] = Subresource(
+            name="scale", kind="Scale", verbs=read_write, group="autoscaling", version="v1"
+        )
+    columns = version.get("additionalPrinterColumns") or [_AGE]
+    stored_version = f"{group}/{storage_version}"
+    selectable = frozenset(one["jsonPath"].lstrip(".") for one in version.get("selectableFields") or ())
+    deprecated = None
+    if version.get("deprecated"):
+        deprecated = version.get("deprecationWarning") or f"{resource.api_version} {resource.kind} is deprecated"
+    return Kind(
+        resource=resource,
+        singular=names.get("singular") or names["kind"].lower(),
+        list_kind=names.get("listKind") or f"{names['kind']}List",
+        verbs=tuple(verb for verb in VERBS if not (terminating and verb == "create")),
+        codec=StructuralCodec(schema, preserve=preserve, kind=names["kind"], version=version["name"]),
+        rules=Rules(
+            generation=_changed_but_status if has_status else _changed,
+            unconditional_update=False,
+            keep_status_on_create=not has_status,
+            field_selectors=selectable,
+            cells=_cells(columns),
+            to_storage=lambda one: {**one, "apiVersion": stored_version},
+            stored_otherwise=stored_version != resource.api_version,
+        ),
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=subresources,
+        columns=(_NAME_COLUMN, *(_column(one) for one in columns)),
+        prefix=f"{group}/{names['plural']}/",
+        custom=True,
+        schema=schema,
+        scale_paths=dict(scale or {}),
+        deprecated=deprecated,
+    )
+
+
+def _changed(new: Obj, old: Obj) -> bool:
+    return {**new, "metadata": None} != {**old, "metadata": None}
+
+
+def _changed_but_status(new: Obj, old: Obj) -> bool:
+    return {**new, "metadata": None, "status": None} != {**old, "metadata": None, "status": None}
+
+
+def _column(one: Mapping[str, Any]) -> Column:
+    return Column(
+        name=one["name"],
+        type=one["type"],
+        format=one.get("format", ""),
+        description=one.get("description", ""),
+        priority=one.get("priority", 0),
+    )
+
+
+def _cells(columns: Sequence[Mapping[str, Any]]) -> Callable[[Obj, datetime], Sequence[Any]]:
+    paths = [(one["jsonPath"], one["type"]) for one in columns]
+
+    def cells(obj: Obj, now: datetime) -> Sequence[Any]:
+        return (obj["metadata"]["name"], *(_cell(obj, path, kind, now) for path, kind in paths))
+
+    return cells
+
+
+def _cell(obj: Obj, path: str, kind: str, now: datetime) -> Any:
+    found = jsonpath.find(path, obj)
+    if not found or found[0] is None:
+        return None
+    value = found[0]
+    match kind:
+        case "integer":
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+        case "number":
+            return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "date":
+            return age(value, now) if isinstance(value, str) else None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    import json
+
+    return json.dumps(value, separators=(",", ":"))
+
+
+# --- keeping what is served in step with what is stored
+
+
+class CustomResources:
+    """Serves the kinds of the stored definitions and empties those that are deleted."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._emptying: dict[str, asyncio.Task[None]] = {}
+
+    def load(self) -> None:
+        """Serve what is stored; go on with deletions that were under way."""
+        for obj in self._pipeline.every(self._definitions()):
+            self._serve(obj)
+
+    def stored(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
+        if kind.resource != CRDS:
+            return
+        if after is not None:
+            self._serve(after)
+        elif before is not None:
+            self._pipeline.kinds.remove(before["spec"]["group"], before["spec"]["names"]["plural"])
+
+    async def stop(self) -> None:
+        tasks = list(self._emptying.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _definitions(self) -> Kind:
+        kind = self._pipeline.kinds.of(CRDS)
+        assert kind is not None
+        return kind
+
+    def _serve(self, obj: Obj) -> None:
+        spec = obj["spec"]
+        kinds = self._pipeline.kinds
+        kinds.remove(spec["group"], spec["names"]["plural"])
+        for kind in kinds_of(obj):
+            kinds.add(kind)
+        name = obj["metadata"]["name"]
+        meta = obj["metadata"]
+        going = meta.get("deletionTimestamp") and CLEANUP in (meta.get("finalizers") or ())
+        if going and name not in self._emptying:
+            task = asyncio.get_running_loop().create_task(self._empty(name))
+            self._emptying[name] = task
+            task.add_done_callback(lambda _: self._emptying.pop(name, None))
+
+    async def _empty(self, name: str) -> None:
+        """Delete every object of a definition, wait until they are gone, then let the definition go."""
+        pipeline = self._pipeline
+        call = Call(user=service_user("system:apiserver"))
+        definitions = self._definitions()
+        obj = pipeline.peek(definitions, name)
+        if obj is None:
+            return
+        spec = obj["spec"]
+        kind = pipeline.kinds.any_version(spec["group"], spec["names"]["plural"])
+        try:
+            if kind is None:
+                kind = _kind(spec, spec["versions"][0], spec["versions"][0]["name"], True)
+            while True:
+                start = pipeline.storage.revision
+                records = pipeline.storage.list(kind.prefix).records
+                if not records:
+                    break
+                for record in records:
+                    meta = record.obj["metadata"]
+                    if not meta.get("deletionTimestamp"):
+                        with contextlib.suppress(NotFound):
+                            await pipeline.remove(
+                                call, kind, meta["name"], meta.get("namespace"), DeleteOptions(), admit=False
+                            )
+                watch = pipeline.storage.watch(kind.prefix, after=start)
+                try:
+                    if pipeline.storage.list(kind.prefix).records:
+                        await watch.next()
+                finally:
+                    watch.close()
+
+            async def release(current: Obj) -> Obj:
+                meta = current["metadata"]
+                meta["finalizers"] = [one for one in meta.get("finalizers") or () if one != CLEANUP]
+                if not meta["finalizers"]:
+                    del meta["finalizers"]
+                return current
+
+            with contextlib.suppress(NotFound):
+                await pipeline.write_raw(call, definitions, name, None, release)
+        except (WatchClosed, asyncio.CancelledError):
+            return  # the server stops; the next start goes on
+        except (ApiError, StorageError) as error:
+            log.warning("emptying a custom resource failed", extra={"definition": name, "error": str(error)})
+
+
+__all__ = ["CRD_RULES", "CustomResources", "kinds_of"]

@@ -1,0 +1,166 @@
+"""Certificates and the signing key of the local cluster, in one folder.
+
+    ca.crt ca.key           our own authority, ten years
+    server.crt server.key   for localhost and 127.0.0.1, signed by it
+    tokens.key              signs service account tokens; 32 random bytes
+
+Keys are readable by their owner only. Everything is made when missing and made anew when it expires within
+RENEW_BEFORE; `cryptography` (140 ms to import) is loaded only then: expiry dates are kept beside the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from moorage.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
+from moorage.errors import DataFolderError
+
+LIFETIME = timedelta(days=3653)
+RENEW_BEFORE = timedelta(days=30)
+SIGNING_KEY_BYTES = 32
+DNS_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+ADDRESSES = ("127.0.0.1", "::1", "10.96.0.1")
+_FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pki:
+    """Where the certificate and key of the server are, the authority clients must trust, and the token key."""
+
+    certificate: Path
+    key: Path
+    ca: Path
+    ca_pem: str
+    signing_key: bytes
+
+
+def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
+    """Load what is in the folder; make what is missing or about to expire. Raises DataFolderError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        now = clock.now()
+        expiry = _expiry(folder)
+        missing = [name for name in _FILES if not (folder / name).is_file()]
+        ca_bad = expiry.get("ca.crt") is None or expiry["ca.crt"] - now < RENEW_BEFORE
+        if {"ca.crt", "ca.key"} & set(missing) or ca_bad:
+            _make(folder, now, new_ca=True)
+        elif missing or expiry.get("server.crt") is None or expiry["server.crt"] - now < RENEW_BEFORE:
+            _make(folder, now, new_ca=False)
+        signing = folder / "tokens.key"
+        if not signing.is_file() or signing.stat().st_size < SIGNING_KEY_BYTES:
+            _write(signing, secrets.token_bytes(SIGNING_KEY_BYTES), secret=True)
+        return Pki(
+            certificate=folder / "server.crt",
+            key=folder / "server.key",
+            ca=folder / "ca.crt",
+            ca_pem=(folder / "ca.crt").read_text(),
+            signing_key=signing.read_bytes(),
+        )
+    except OSError as error:
+        raise DataFolderError(f"could not keep certificates in {folder}: {error}") from error
+
+
+def _expiry(folder: Path) -> dict[str, datetime]:
+    try:
+        noted: Any = json.loads((folder / "expiry.json").read_text())
+        return {str(name): parse_rfc3339(text) for name, text in noted.items()}
+    except (FileNotFoundError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _make(folder: Path, now: datetime, *, new_ca: bool) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+        return key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+    def named(common: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
+
+    def builder(
+        subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + LIFETIME)
+        )
+
+    usage: dict[str, bool] = dict.fromkeys(
+        (
+            "digital_signature",
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "key_cert_sign",
+            "crl_sign",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    if new_ca:
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        name = named("moorage-local-ca")
+        ca = (
+            builder(name, name, ca_key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.KeyUsage(**(usage | {"key_cert_sign": True, "crl_sign": True})), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+            .sign(ca_key, hashes.SHA256())
+        )
+        _write(folder / "ca.key", pem(ca_key), secret=True)
+        _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), secret=False)
+    else:
+        ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        loaded = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise DataFolderError(f"{folder / 'ca.key'} is no key of ours", hint="remove the pki folder")
+        ca_key = loaded
+    key = ec.generate_private_key(ec.SECP256R1())
+    alternatives: list[x509.GeneralName] = [x509.DNSName(one) for one in DNS_NAMES]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]
+    certificate = (
+        builder(named("moorage-local-api"), ca.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**(usage | {"digital_signature": True})), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    _write(folder / "server.key", pem(key), secret=True)
+    _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), secret=False)
+    noted = {"ca.crt": rfc3339(ca.not_valid_after_utc), "server.crt": rfc3339(certificate.not_valid_after_utc)}
+    _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
+
+
+def _write(path: Path, data: bytes, *, secret: bool) -> None:
+    """Whole or not at all; a secret is never readable by others, not even for a moment."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
