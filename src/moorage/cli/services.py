@@ -122,7 +122,9 @@ def _works(
             from moorage.controllers.manager import run_operator
 
             identity = f"{socket.gethostname()}-{os.getpid()}"
-            works.append(("operator", run_operator(api, identity=identity, leader_elect=not settings.install)))
+            on_cluster = not settings.install
+            operator = run_operator(api, identity=identity, leader_elect=on_cluster, certificates=on_cluster)
+            works.append(("operator", operator))
         elif part == "extender":
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache

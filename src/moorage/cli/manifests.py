@@ -1,0 +1,124 @@
+"""`moor manifests`: what `kubectl apply -k deploy` applies, from the same source as `moor up`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from moorage import __version__
+from moorage.apimachinery.resources import Obj
+from moorage.errors import MoorageError
+
+NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, not this file.\n"
+
+
+@click.command()
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the kustomize tree into a folder instead of printing it; files of ours that are stale go.",
+)
+@click.option(
+    "--check",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="DIR",
+    help="Only say whether the tree in a folder is up to date (exit code 1 when it is not).",
+)
+def manifests(write: Path | None, check: Path | None) -> None:
+    """Print what a cluster needs to run Moorage, as YAML for `kubectl apply -f -`."""
+    if write is not None and check is not None:
+        raise click.UsageError("--write and --check cannot stand together")
+    files = tree()
+    if write is not None:
+        write_tree(write, files)
+    elif check is not None:
+        stale = stale_files(check, files)
+        if stale:
+            raise MoorageError(
+                f"{check} is not up to date: {', '.join(stale)}", hint=f"renew it: moor manifests --write {check}"
+            )
+    else:
+        click.echo(dump([obj for path, found in objects().items() for obj in found]), nl=False)
+
+
+def objects() -> dict[str, list[Obj]]:
+    """Every object, by the file it stands in, in an order that `kubectl apply -f` can take."""
+    from moorage.extender.config import kube_scheduler_configuration
+    from moorage.model.crds import all_crds
+    from moorage.model.manifests import (
+        ALL,
+        extender_url,
+        make_info,
+        make_namespace,
+        make_scheduler_config,
+        make_service,
+    )
+    from moorage.webhooks.config import webhook_configurations
+
+    scheduler = kube_scheduler_configuration(extender_url())
+    return {
+        "namespace.yaml": [make_namespace()],
+        **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
+        "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
+        **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
+        "registration.yaml": webhook_configurations(),
+    }
+
+
+def tree() -> dict[str, str]:
+    """Path → text of every file, the kustomization among them."""
+    found = {path: NOTE + dump(objs) for path, objs in objects().items()}
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(found),
+    }
+    return found | {"kustomization.yaml": NOTE + dump([kustomization])}
+
+
+def write_tree(folder: Path, files: Mapping[str, str]) -> None:
+    """Make the folder hold these files; generated ones that are no longer made are removed, others are left."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    for path in _generated(folder) - set(files):
+        (folder / path).unlink()
+
+
+def stale_files(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Files that differ from what would be written, are missing, or are left over; by path."""
+    differing = {
+        path
+        for path, text in files.items()
+        if not (folder / path).is_file() or (folder / path).read_text(encoding="utf-8") != text
+    }
+    return sorted(differing | (_generated(folder) - set(files)))
+
+
+def dump(objs: Sequence[Obj]) -> str:
+    """Objects as YAML documents; keys in the order given, long texts in one piece."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    documents = [yaml.dump(obj, Dumper=Dumper, sort_keys=False, width=115, allow_unicode=True) for obj in objs]
+    return "---\n".join(documents)
+
+
+def _generated(folder: Path) -> set[str]:
+    """Files in the folder that bear our note, or are YAML among the definitions."""
+    found = set()
+    for path in folder.rglob("*.yaml"):
+        if path.read_text(encoding="utf-8").startswith("# Made by `moor manifests") or path.parent.name == "crds":
+            found.add(path.relative_to(folder).as_posix())
+    return found

@@ -1,0 +1,352 @@
+"""What a cluster needs to run Moorage's services: pure builders of plain objects.
+
+`moor manifests` puts them together with the CustomResourceDefinitions, the webhook's registration and the
+scheduler configuration, which other layers own. Each service has an account of its own with only the verbs it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    PDBS,
+    PVCS,
+    SERVICEACCOUNTS,
+    SERVICES,
+    Obj,
+    Resource,
+)
+from moorage.model.names import (
+    GROUP,
+    INFO_CONFIGMAP,
+    PAGE_SECRET,
+    SYSTEM_NAMESPACE,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_TLS_SECRET,
+)
+
+RBAC = "rbac.authorization.k8s.io"
+ROLES = Resource(RBAC, "v1", "roles", "Role")
+ROLEBINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
+CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTERROLEBINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+
+IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
+USER_ID = 65532  # as the Containerfile makes it
+OPERATOR_LEASE = "moorage-operator"
+SERVER_SERVICE = "moorage-server"
+EXTENDER_SERVICE = "moorage-extender"
+SCHEDULER_CONFIGMAP = "moorage-scheduler"
+USAGE_CLAIM = "moorage-usage"
+USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
+PART_OF = {"app.kubernetes.io/part-of": "moorage"}
+
+LIST, READ = ("list", "watch"), ("get", "list", "watch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Verbs on resources of one API group; `names` empty: all objects. Creation cannot be tied to a name."""
+
+    group: str = ""
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    def to_obj(self) -> Obj:
+        rule: Obj = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+        return rule | ({"resourceNames": list(self.names)} if self.names else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One of our processes as a Deployment. `args` follow `moor NAME`; without a port nothing listens."""
+
+    name: str
+    replicas: int
+    memory: str
+    port: int | None = None
+    service_port: int | None = None
+    https: bool = False
+    args: tuple[str, ...] = ()
+    env: tuple[Obj, ...] = ()
+    volumes: tuple[Obj, ...] = ()
+    mounts: tuple[Obj, ...] = ()
+    recreate: bool = False  # one at a time, for a volume that only one may write
+    everywhere: tuple[Rule, ...] = ()  # in all namespaces, and on what lives in none
+    at_home: tuple[Rule, ...] = ()  # in our own namespace
+
+    @property
+    def full_name(self) -> str:
+        return f"moorage-{self.name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return PART_OF | {"app.kubernetes.io/name": self.full_name}
+
+
+def host_names(service: str) -> tuple[str, ...]:
+    """The names under which pods reach one of our Services."""
+    return (
+        service,
+        f"{service}.{SYSTEM_NAMESPACE}",
+        f"{service}.{SYSTEM_NAMESPACE}.svc",
+        f"{service}.{SYSTEM_NAMESPACE}.svc.cluster.local",
+    )
+
+
+OPERATOR = Service(
+    name="operator",
+    replicas=2,
+    memory="256Mi",
+    everywhere=(
+        Rule(group="batch", resources=("jobs",), verbs=(*READ, "create", "patch")),
+        # owner references that block deletion, where OwnerReferencesPermissionEnforcement is on
+        Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",)),
+        Rule(resources=("pods",), verbs=(*LIST, "delete")),
+        Rule(resources=("pods/status",), verbs=("patch",)),
+        Rule(resources=("nodes",), verbs=READ),
+        Rule(resources=("events",), verbs=("create", "get", "patch")),
+        Rule(
+            group="admissionregistration.k8s.io",
+            resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
+            verbs=("get", "update"),
+            names=(WEBHOOK_CONFIGURATION,),
+        ),
+    ),
+    at_home=(
+        Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
+        Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
+        Rule(resources=("secrets",), verbs=("create",)),
+        Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET,)),
+        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET,)),
+    ),
+)
+
+WEBHOOK = Service(
+    name="webhook",
+    replicas=2,
+    memory="256Mi",
+    port=8443,
+    service_port=443,
+    https=True,
+    args=("--tls-cert", "/tls/tls.crt", "--tls-key", "/tls/tls.key"),
+    # not optional: the kubelet starts the pod once the operator has made the Secret
+    volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
+    mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
+    everywhere=(
+        Rule(resources=("nodes",), verbs=LIST),
+        Rule(group=GROUP, resources=("tenants",), verbs=LIST),
+    ),
+)
+
+EXTENDER = Service(
+    name="extender",
+    replicas=2,
+    memory="1Gi",
+    port=8888,
+    service_port=8888,
+    everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST),),
+)
+
+SERVER = Service(
+    name="server",
+    replicas=1,
+    memory="1Gi",
+    port=8080,
+    service_port=80,
+    args=(
+        "--data",
+        "/data",
+        "--page-token-file",
+        "/page/token",
+        *(f"--allowed-host={name}" for name in (*host_names(SERVER_SERVICE), "$(POD_IP)")),
+    ),
+    env=(
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},  # Prometheus asks by address
+        {"name": "SQLITE_TMPDIR", "value": "/data"},
+    ),
+    volumes=(
+        {"name": "data", "persistentVolumeClaim": {"claimName": USAGE_CLAIM}},
+        {"name": "page", "secret": {"secretName": PAGE_SECRET}},
+    ),
+    mounts=(
+        {"name": "data", "mountPath": "/data"},
+        {"name": "page", "mountPath": "/page", "readOnly": True},
+    ),
+    recreate=True,
+    everywhere=(
+        Rule(resources=("nodes", "pods"), verbs=LIST),
+        Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
+        Rule(resources=("persistentvolumeclaims", "events"), verbs=("list",)),
+        Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
+    ),
+)
+
+ALL = (OPERATOR, WEBHOOK, EXTENDER, SERVER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of the tree: its path in the folder, and the objects in it."""
+
+    path: str
+    objects: Sequence[Obj] = field(default_factory=tuple)
+
+
+def make_namespace() -> Obj:
+    """Our own namespace, under the strictest Pod Security standard."""
+    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    return _object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
+
+
+def make_info(version: str) -> list[Obj]:
+    """The ConfigMap by which clients find the server, and everybody's right to read it."""
+    reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
+    data = {"serverUrl": f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc", "version": version}
+    everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
+    return [
+        _object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
+        _object(ROLES, "moorage-info", rules=[reading.to_obj()]),
+        _binding(ROLEBINDINGS, "moorage-info", "Role", "moorage-info", everybody),
+    ]
+
+
+def make_scheduler_config(text: str) -> Obj:
+    """The ConfigMap that holds a KubeSchedulerConfiguration as YAML, for whoever runs kube-scheduler."""
+    return _object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": text})
+
+
+def extender_url() -> str:
+    """Where kube-scheduler reaches the extender, if it can resolve names of the cluster."""
+    return f"http://{EXTENDER_SERVICE}.{SYSTEM_NAMESPACE}.svc:{EXTENDER.service_port}"
+
+
+def make_service(service: Service, *, version: str) -> list[Obj]:
+    """Everything of one service: account, rights, Deployment, and what its pods need."""
+    name = service.full_name
+    objects = [
+        _object(SERVICEACCOUNTS, name, labels=service.labels, automountServiceAccountToken=False),
+        *_rights(service),
+        make_deployment(service, version=version),
+    ]
+    if service.port is not None:
+        port = {"name": "https" if service.https else "http", "port": service.service_port, "targetPort": "main"}
+        spec = {"selector": {"app.kubernetes.io/name": name}, "ports": [port]}
+        objects.append(_object(SERVICES, name, labels=service.labels, spec=spec))
+    budget = {"maxUnavailable": 1, "selector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+    objects.append(_object(PDBS, name, labels=service.labels, spec=budget))
+    if service is SERVER:
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": USAGE_SIZE}}}
+        objects.append(_object(PVCS, USAGE_CLAIM, labels=service.labels, spec=claim))
+    return objects
+
+
+def make_deployment(service: Service, *, version: str) -> Obj:
+    """The Deployment of one service: not root, nothing writable, no privileges, limits equal to requests."""
+    selector = {"app.kubernetes.io/name": service.full_name}
+    resources = {"cpu": "250m", "memory": service.memory}
+    container: Obj = {
+        "name": service.name,
+        "image": f"{IMAGE}:{version}",
+        "args": [service.name, *service.args],
+        "resources": {"requests": resources, "limits": dict(resources)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if service.env:
+        container["env"] = list(service.env)
+    if service.port is not None:
+        container["ports"] = [{"name": "main", "containerPort": service.port}]
+        container |= _probes(service)
+    if service.mounts:
+        container["volumeMounts"] = list(service.mounts)
+    pod: Obj = {
+        "serviceAccountName": service.full_name,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+    }
+    if service.replicas > 1:
+        pod["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector},
+            }
+        ]
+    if service.volumes:
+        pod["volumes"] = list(service.volumes)
+    spec: Obj = {
+        "replicas": service.replicas,
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": {"labels": service.labels}, "spec": pod},
+    }
+    if service.recreate:
+        spec["strategy"] = {"type": "Recreate"}
+    return _object(DEPLOYMENTS, service.full_name, labels=service.labels, spec=spec)
+
+
+def _probes(service: Service) -> Obj:
+    def asks(path: str) -> Obj:
+        return {"path": path, "port": "main"} | ({"scheme": "HTTPS"} if service.https else {})
+
+    return {
+        "startupProbe": {"httpGet": asks("/healthz"), "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {"httpGet": asks("/readyz"), "periodSeconds": 5, "timeoutSeconds": 3},
+        "livenessProbe": {
+            "httpGet": asks("/healthz"), "periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3
+        },
+    }  # fmt: skip
+
+
+def _rights(service: Service) -> list[Obj]:
+    name = service.full_name
+    account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
+    found: list[Obj] = []
+    if service.everywhere:
+        rules = [rule.to_obj() for rule in service.everywhere]
+        found.append(_object(CLUSTERROLES, name, None, labels=service.labels, rules=rules))
+        found.append(_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account))
+    if service.at_home:
+        rules = [rule.to_obj() for rule in service.at_home]
+        found.append(_object(ROLES, name, labels=service.labels, rules=rules))
+        found.append(_binding(ROLEBINDINGS, name, "Role", name, account))
+    return found
+
+
+def _binding(resource: Resource, name: str, kind: str, role: str, subject: Obj) -> Obj:
+    return _object(
+        resource,
+        name,
+        SYSTEM_NAMESPACE if resource.namespaced else None,
+        roleRef={"apiGroup": RBAC, "kind": kind, "name": role},
+        subjects=[subject],
+    )
+
+
+def _object(
+    resource: Resource,
+    name: str,
+    namespace: str | None = SYSTEM_NAMESPACE,
+    *,
+    labels: Mapping[str, str] = PART_OF,
+    **fields: object,
+) -> Obj:
+    meta: Obj = {"name": name} | ({"namespace": namespace} if namespace else {}) | {"labels": dict(labels)}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta} | fields
