@@ -183,11 +183,20 @@ def wanted_types(pod: PodInfo) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A pod, parsed. `holder` is set for unfinished pods that have a node."""
+
+    pod: PodInfo
+    obj: Obj
+    holder: Holder | None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The cluster as `explain_in` reads it, parsed once for many explanations."""
 
     nodes: tuple[NodeInfo, ...]  # by name
-    pods: tuple[tuple[PodInfo, Obj], ...]
+    pods: tuple[Seen, ...]
     on_node: Mapping[str, Sequence[PodInfo]]
     used: Mapping[str, Mapping[str, int]]
 
@@ -195,12 +204,17 @@ class Snapshot:
 def snapshot(nodes: Iterable[Obj], pods: Iterable[Obj]) -> Snapshot:
     """Parse all nodes and all pods of a cluster."""
     infos = sorted((parse_node(obj) for obj in nodes), key=lambda node: node.name)
-    read = tuple((parse_pod(obj), obj) for obj in pods)
+    read = tuple(_see(obj) for obj in pods)
     on_node: dict[str, list[PodInfo]] = {node.name: [] for node in infos}
-    for pod, _ in read:
-        if pod.node in on_node and not pod.finished:
-            on_node[pod.node].append(pod)
+    for one in read:
+        if one.holder is not None and one.pod.node in on_node:
+            on_node[one.pod.node].append(one.pod)
     return Snapshot(tuple(infos), read, on_node, {name: used_on(there) for name, there in on_node.items()})
+
+
+def _see(obj: Obj) -> Seen:
+    pod = parse_pod(obj)
+    return Seen(pod, obj, holder_of(obj, pod) if pod.node and not pod.finished else None)
 
 
 def explain(
@@ -227,8 +241,9 @@ def explain_in(
     now: datetime,
     claims: Iterable[Obj] | None = None,
     events: Iterable[Obj] = (),
+    brief: bool = False,
 ) -> Explanation:
-    """As `explain`, on a snapshot that may serve many pods."""
+    """As `explain`, on a snapshot that may serve many pods. `brief` leaves `held_by` and `smaller` empty."""
     me = parse_pod(pod)
     base = Explanation(
         namespace=me.namespace,
@@ -244,7 +259,7 @@ def explain_in(
     )
     if me.finished or me.node:
         return base
-    return _explain_waiting(me, pod, base, seen, claims, events)
+    return _explain_waiting(me, pod, base, seen, claims, events, brief=brief)
 
 
 def _explain_waiting(
@@ -254,9 +269,11 @@ def _explain_waiting(
     seen: Snapshot,
     claims: Iterable[Obj] | None,
     events: Iterable[Obj],
+    *,
+    brief: bool,
 ) -> Explanation:
     nodes, used = seen.nodes, seen.used
-    others = [one for one in seen.pods if not _same(one[1], obj)]
+    others = [one for one in seen.pods if not _same(one.obj, obj)]
     verdicts = tuple(_verdict(me, node, seen.on_node[node.name], used[node.name]) for node in nodes)
     usable = [node for node in nodes if node.ready and _may_use(me, node)]
     missing = () if any(one.fits for one in verdicts) else _missing(me, usable, used, base.gpu_types)
@@ -267,7 +284,7 @@ def _explain_waiting(
         base,
         verdicts=verdicts,
         missing=missing,
-        held_by=_held_by(others, usable, missing),
+        held_by=() if brief else _held_by(others, usable, missing),
         line=tuple(_waiter(other) for other in line),
         gates=me.gates,
         missing_claims=() if known_claims is None else tuple(c for c in me.claims if c not in known_claims),
@@ -284,7 +301,7 @@ def _explain_waiting(
         state="gated" if me.gates else "fits" if fits else "waiting",
         node=_landing(me, verdicts, nodes, used) if fits else "",
         earliest=None if held else _earliest(me, base.now, usable, others, line, used),
-        smaller=() if found.fits else _smaller(me, nodes, seen.on_node, used),
+        smaller=() if found.fits or brief else _smaller(me, nodes, seen.on_node, used),
     )
 
 
@@ -339,21 +356,19 @@ def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:
     return max(0, node.allocatable.get(resource, 0) - used.get(resource, 0))
 
 
-def _held_by(
-    others: Sequence[tuple[PodInfo, Obj]], usable: Sequence[NodeInfo], missing: Sequence[Missing]
-) -> tuple[HeldBy, ...]:
+def _held_by(others: Sequence[Seen], usable: Sequence[NodeInfo], missing: Sequence[Missing]) -> tuple[HeldBy, ...]:
     """Holders of what is missing on nodes that the pod may use, those that end first first."""
     names = {node.name for node in usable}
     far = datetime.max
     found = []
-    for other, obj in others:
-        if other.node not in names or other.finished:
+    for other in others:
+        holder, node = other.holder, other.pod.node
+        if holder is None or node not in names:
             continue
         for one in missing:
-            if held := other.requests.get(one.resource, 0):
-                holder = holder_of(obj, other)
+            if held := other.pod.requests.get(one.resource, 0):
                 sure: Sure = "limit" if holder.expected_until else "unknown"
-                found.append(HeldBy(holder=holder, node=other.node, resource=one.resource, amount=held, sure=sure))
+                found.append(HeldBy(holder=holder, node=node, resource=one.resource, amount=held, sure=sure))
     return tuple(
         sorted(
             found,
@@ -369,13 +384,13 @@ def _held_by(
 
 
 def _line(
-    me: PodInfo, others: Sequence[tuple[PodInfo, Obj]], usable: Sequence[NodeInfo], missing: Sequence[Missing]
+    me: PodInfo, others: Sequence[Seen], usable: Sequence[NodeInfo], missing: Sequence[Missing]
 ) -> list[PodInfo]:
     """Pods that the scheduler tries before this one and that want the same thing on some node both may use."""
     wanted = {one.resource for one in missing} or {name for name in me.requests if is_extended(name)}
     wanted = wanted or {name for name in me.requests if name != "pods"}
     ahead = []
-    for other, _ in others:
+    for other in (one.pod for one in others if one.holder is None):
         if other.node or other.finished or other.deleting or other.gates or not wanted & set(other.requests):
             continue
         if turn(other) < turn(me) and any(_may_use(other, node) for node in usable):
@@ -405,7 +420,7 @@ def _earliest(
     me: PodInfo,
     now: datetime,
     usable: Sequence[NodeInfo],
-    others: Sequence[tuple[PodInfo, Obj]],
+    others: Sequence[Seen],
     line: Sequence[PodInfo],
     used: Mapping[str, Mapping[str, int]],
 ) -> Earliest | None:
@@ -417,10 +432,10 @@ def _earliest(
     left = {name: dict(used[name]) for name in names}
     ticket = count()
     ends: list[tuple[datetime, int, str, PodInfo]] = []
-    for other, obj in others:
-        until = holder_of(obj, other).expected_until if other.node in names and not other.finished else None
-        if until is not None:
-            heapq.heappush(ends, (max(now, until), next(ticket), other.node, other))
+    for other in others:
+        if other.holder is not None and other.pod.node in names and other.holder.expected_until is not None:
+            end = max(now, other.holder.expected_until)
+            heapq.heappush(ends, (end, next(ticket), other.pod.node, other.pod))
     queue = [*line[:QUEUE_LIMIT], me]
     allowed = {id(one): [node for node in usable if _may_use(one, node)] for one in queue}
     at, freed = now, names

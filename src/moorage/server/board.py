@@ -15,7 +15,7 @@ from moorage.decide.runstate import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage import UsageRow
 
 HUES = 9  # owner colours in moorage.css
-QUEUE_SHOWN = 50
+QUEUE_SHOWN = 25
 RUNS_SHOWN = 50
 USERS_SHOWN = 10
 RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,15 +13,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.explain import Explanation, Snapshot, explain_in, pod_of_job, turn
-from moorage.decide.runstate import RunView, State, attempt_of
+from moorage.decide.explain import Explanation, Snapshot, explain_in, pod_of_job, snapshot, turn
+from moorage.decide.gpus import gpu_type, view_gpus
+from moorage.decide.runstate import RunView, State, attempt_of, view_runs
 from moorage.decide.usage import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import RUN_LABEL
 from moorage.server.board import QUEUE_SHOWN, BoardModel, lay_out
-from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.routes.top import use
 
@@ -37,34 +39,54 @@ Sections = dict[str, str]
 """Name of a part of the page → its HTML."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    version: int
+    at: float  # monotonic seconds
+    took: float  # seconds
+    parts: Sections
+
+
 class Board:
     """The page's parts at the cluster's newest version."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = asyncio.Lock()
-        self._rendered: tuple[int, float, Sections] | None = None
+        self._rendered: _Rendered | None = None
 
     async def sections(self) -> Sections:
-        """Every part, rendered now or a moment ago."""
+        """Every part, rendered now or a moment ago.
+
+        A cluster so large that rendering takes long is rendered less often: never more than a third of the time.
+        """
         async with self._lock:
             version, at = self.context.cluster.version, self.context.clock.monotonic()
             known = self._rendered
-            if known is None or known[0] != version or at - known[1] >= FRESH_SECONDS:
-                known = (version, at, render_parts(await self._model()))
-                self._rendered = known
-            return known[2]
+            if known is not None:
+                fresh = known.version == version and at - known.at < FRESH_SECONDS
+                if fresh or at - known.at < 2 * known.took:
+                    return known.parts
+            parts = await self._render()
+            done = self.context.clock.monotonic()
+            self._rendered = _Rendered(version, done, done - at, parts)
+            return parts
 
     async def page(self) -> str:
         parts = await self.sections()
         return str(templates().get_template("page.html").render(parts=parts))
 
-    async def _model(self) -> BoardModel:
+    async def _render(self) -> Sections:
         cluster, now = self.context.cluster, self.context.now()
         users = await self._users(now)
-        runs, seen = cluster.runs(), cluster.snapshot()
-        line, more = waiting_line(cluster, seen, runs, now)
-        return lay_out(view=cluster.gpus(), waiting=line, waiting_more=more, runs=runs, users=users, now=now)
+        return await asyncio.to_thread(
+            render,
+            nodes=cluster.nodes.all(),
+            pods=cluster.pods.all(),
+            jobs=cluster.jobs.all(),
+            users=users,
+            now=now,
+        )
 
     async def _users(self, now: datetime) -> tuple[UsageRow, ...]:
         try:
@@ -74,32 +96,46 @@ class Board:
             return ()
 
 
+def render(
+    *, nodes: list[Obj], pods: list[Obj], jobs: list[Obj], users: tuple[UsageRow, ...], now: datetime
+) -> Sections:
+    """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
+    kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
+    runs = view_runs(jobs, pods, now=now, node_types=kinds)
+    line, more = waiting_line(snapshot(nodes, pods), runs, jobs, now)
+    model = lay_out(view=view_gpus(nodes, pods), waiting=line, waiting_more=more, runs=runs, users=users, now=now)
+    return render_parts(model)
+
+
 def waiting_line(
-    cluster: Cluster, seen: Snapshot, runs: tuple[RunView, ...], now: datetime
+    seen: Snapshot, runs: tuple[RunView, ...], jobs: list[Obj], now: datetime
 ) -> tuple[list[tuple[Obj, Explanation]], int]:
     """The first QUEUE_SHOWN that wait for a place, in the scheduler's order, each explained; and how many more.
 
     They are unbound pods that ask for GPUs or belong to a run, and runs that have no pod at all (a quota).
     """
-    pods = [
-        (pod, obj)
-        for pod, obj in seen.pods
-        if not pod.node and not pod.finished and not pod.deleting and (pod.gpus or RUN_LABEL in pod.labels)
-    ]
-    queue = [(turn(pod), obj) for pod, obj in pods]
-    there = {
-        (pod.namespace, pod.labels[RUN_LABEL])
-        for pod, _ in seen.pods
-        if RUN_LABEL in pod.labels and not pod.finished
-    }
-    for run in runs:
-        if run.state is State.WAITING and (run.namespace, run.name) not in there:
-            job = max(cluster.jobs_of_run(run.namespace, run.name), key=attempt_of)
-            obj = pod_of_job(job)
-            queue.append((turn(parse_pod(obj)), obj))
+    queue = []
+    there = set()
+    for one in seen.pods:
+        pod = one.pod
+        if pod.finished:
+            continue
+        if RUN_LABEL in pod.labels:
+            there.add((pod.namespace, pod.labels[RUN_LABEL]))
+        if not pod.node and not pod.deleting and (pod.gpus or RUN_LABEL in pod.labels):
+            queue.append((turn(pod), one.obj))
+    podless = {(run.namespace, run.name) for run in runs if run.state is State.WAITING} - there
+    newest: dict[tuple[str, str], Obj] = {}
+    for job in sorted(jobs, key=attempt_of):
+        key = (job["metadata"].get("namespace") or "default", labels_of(job).get(RUN_LABEL, ""))
+        if key in podless:
+            newest[key] = job
+    for job in newest.values():
+        obj = pod_of_job(job)
+        queue.append((turn(parse_pod(obj)), obj))
     queue.sort(key=lambda one: one[0])
     shown = [obj for _, obj in queue[:QUEUE_SHOWN]]
-    return [(obj, explain_in(seen, obj, now=now)) for obj in shown], len(queue) - len(shown)
+    return [(obj, explain_in(seen, obj, now=now, brief=True)) for obj in shown], len(queue) - len(shown)
 
 
 def render_parts(model: BoardModel) -> Sections:
