@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import importlib.util
 import json
 import os
@@ -24,7 +25,7 @@ import pytest
 
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
-from moorage.errors import NotFound
+from moorage.errors import BadRequest, NotFound
 from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage.localcluster.nodeagent.podfolder import PodFolder
@@ -505,8 +506,47 @@ async def test_log_options(lab: Lab) -> None:
         assert await lab.text(since_seconds=3600) == "1\n2\n3\n4\nrest\n"
         stamped = (await lab.text(timestamps=True)).splitlines()
         assert stamped[0].endswith("Z 1")
-        with pytest.raises(NotFound):
+        with pytest.raises(BadRequest, match='previous terminated container "c" in pod "p" not found'):
             await lab.text(previous=True)
+
+
+async def test_log_of_a_container_that_waits_says_why(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(container={"command": None})
+        await lab.until(lambda pod: bool(pod["status"].get("containerStatuses")))
+        with pytest.raises(BadRequest, match='container "c" in pod "p" is waiting to start: no command specified'):
+            await lab.text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can be mounted by root only")
+async def test_full_disk_is_told_and_waited_for(lab: Lab) -> None:
+    nodes = lab.root / "nodes"
+    nodes.mkdir()
+    await asyncio.to_thread(
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(nodes)], check=True
+    )
+    try:
+        async with lab.running():
+            await lab.create("a", "exec sleep 1000")
+            await lab.phase("Running", "a")
+            filler = nodes / "filler"
+            with contextlib.suppress(OSError), filler.open("wb") as out:
+                while True:
+                    out.write(b"x" * 4096)
+                    out.flush()
+            await lab.create("b", "true")
+            pod = await lab.until(lambda pod: bool(pod["status"].get("containerStatuses")), "b")
+            assert state(pod)["waiting"] == {
+                "reason": "CreateContainerError",
+                "message": "the pod's folder cannot be written: no space left on device",
+            }
+            os.kill((lab.folder(await lab.pod("a")).state() or {})["containers"][0]["pid"], signal.SIGKILL)
+            filler.unlink()
+            assert state(await lab.phase("Failed", "a"))["terminated"]["exitCode"] == 137
+            await lab.phase("Succeeded", "b")
+    finally:
+        stop_all(nodes, grace_seconds=0.0)
+        await asyncio.to_thread(subprocess.run, ["umount", "-l", str(nodes)], check=True)
 
 
 async def test_followed_log_ends_with_the_container(lab: Lab) -> None:

@@ -295,6 +295,23 @@ def test_memory_of_the_whole_tree_counts_also_of_daemons(world: World) -> None:
     assert marked_processes(frozenset({"u1"})) == {}
 
 
+def test_memory_is_watched_inside_namespaces_too(any_user: World) -> None:
+    code = (
+        "import os, time\n"
+        "for _ in range(3):\n"
+        "    if os.fork() == 0:\n"
+        "        " + HOG.format(mib=60).replace("\n", "\n        ") + "\n"
+        "        time.sleep(60)\n"
+        "time.sleep(60)\n"
+    )
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(any_user.root), "readOnly": False}]
+    any_user.launch(any_user.python_code(code, memoryLimitBytes=120 << 20, mounts=mounts))
+    any_user.end()
+    ended = any_user.terminated()
+    assert ended["reason"] == "OOMKilled"
+    assert 120 << 20 < ended["peakMemoryBytes"] < 260 << 20
+
+
 def test_shared_pages_are_counted_once(world: World) -> None:
     code = (
         HOG.format(mib=60)

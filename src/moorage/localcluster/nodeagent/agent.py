@@ -35,7 +35,7 @@ from moorage.apimachinery.resources import (
 from moorage.apimachinery.scheduling import NodeInfo, parse_pod, shortages
 from moorage.apimachinery.workqueue import WorkQueue
 from moorage.clock import SYSTEM, Clock, parse_rfc3339, rfc3339, rfc3339_micro
-from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound
+from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, MoorageError, NotFound
 from moorage.localcluster.nodeagent import gpus as gpu
 from moorage.localcluster.nodeagent import logs, probes, volumes
 from moorage.localcluster.nodeagent.environment import ConfigError, Ref, all_containers
@@ -366,7 +366,12 @@ class NodeAgent:
                 grace_seconds=_grace(pod),
                 rejected=rejected,
             )
-            folder.write_admission(admission)
+            try:
+                folder.write_admission(admission)
+            except OSError as error:
+                self._retry_later(uid, _not_written(pod, error))
+                await self._publish(pod, folder)
+                return False
             self._admissions[uid] = admission
         if rejected:
             self._event(pod, "Warning", rejected[0], rejected[1])
@@ -418,6 +423,8 @@ class NodeAgent:
                 problems = {one["name"]: (error.reason, error.message) for one in all_containers(pod["spec"])}
             except volumes.VolumeError as error:
                 failed = error.message
+            except OSError as error:
+                problems = _not_written(pod, error)
             except LaunchError as error:
                 problems = {one["name"]: ("RunContainerError", error.message) for one in pod["spec"]["containers"]}
         if not problems and not failed:
@@ -429,6 +436,9 @@ class NodeAgent:
         if failed and self._told.get(uid) != failed:
             self._told[uid] = failed
             self._event(pod, "Warning", "FailedMount", failed)
+        self._retry_later(uid, problems)
+
+    def _retry_later(self, uid: str, problems: dict[str, tuple[str, str]]) -> None:
         self._problems[uid] = problems
         tried = self._tries.get(uid, 0)
         self._tries[uid] = tried + 1
@@ -831,16 +841,22 @@ class NodeAgent:
     ) -> AsyncIterator[bytes]:
         """The log of the newest attempt of a container (with `previous`, of the one before), as bytes.
 
-        Raises NotFound when there is none. With `follow`, goes on until that attempt has ended.
+        Raises BadRequest, in kubelet's words, when there is none. With `follow`, goes on until that attempt ended.
         """
         folder = self._pod_folder(_uid(pod))
         name = container or pod["spec"]["containers"][0]["name"]
         kept = logs.attempts(folder.path / "logs" / name)
         if previous:
             kept = kept[:-1]
+        if not kept and previous:
+            raise BadRequest(
+                f'previous terminated container "{name}" in pod "{pod["metadata"]["name"]}" not found'
+            )
         if not kept:
-            kind = "previous terminated container" if previous else "container"
-            raise NotFound(f'{kind} "{name}" in pod "{pod["metadata"]["name"]}" not found: it has no log yet')
+            reason = _waiting_reason(pod, name)
+            raise BadRequest(
+                f'container "{name}" in pod "{pod["metadata"]["name"]}" is waiting to start: {reason}'
+            )
         attempt = kept[-1]
 
         def is_over() -> bool:
@@ -899,6 +915,21 @@ def _grace(pod: Obj | None) -> float:
     if given is None:
         given = pod["spec"].get("terminationGracePeriodSeconds")
     return max(1.0, 30.0 if given is None else float(given))
+
+
+def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
+    status = pod.get("status") or {}
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (one.get("state") or {}).get("waiting")
+        if one["name"] == container and waiting:
+            return str(waiting.get("message") or waiting.get("reason"))
+    return "ContainerCreating"
+
+
+def _not_written(pod: Obj, error: OSError) -> dict[str, tuple[str, str]]:
+    """The problem of a pod whose folder cannot be written: a full disk, mostly."""
+    message = f"the pod's folder cannot be written: {os.strerror(error.errno or 0).lower()}"
+    return {one["name"]: ("CreateContainerError", message) for one in all_containers(pod["spec"])}
 
 
 def _with_rejection(admission: Admission, rejected: tuple[str, str]) -> Admission:

@@ -373,8 +373,10 @@ def proportional(pid: int) -> int:
                     anon = int(line.split()[1])
                 elif line.startswith(b"Pss_Shmem:"):
                     shmem = int(line.split()[1])
+    except PermissionError:
+        return resident(pid)[0]  # not ours to read: better too much than unwatched
     except OSError:
-        return 0  # gone, or not ours to read
+        return 0  # gone
     if anon is not None and shmem is not None:
         return (anon + shmem) * 1024
     return (total or 0) * 1024
@@ -795,6 +797,8 @@ class Shim:
         signal.signal(signal.SIGUSR1, self._on_poke)
         self._poll.register(wake, select.POLLIN)
         self._save()
+        if self._retry_save:
+            raise OSError("the first state could not be written")  # it guards against a second start
         os.write(self._tell, b"k")
         os.close(self._tell)
         while not self._step():
