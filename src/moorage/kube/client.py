@@ -83,7 +83,7 @@ class KubeClient:
             await session.close()
 
     def as_user(self, user: str, groups: Sequence[str] = ()) -> KubeClient:
-        """The same connection, acting for somebody else, which takes the right to impersonate. Needs no closing."""
+        """The same connection, acting for another (it takes the right to impersonate). Not to be closed."""
         other = KubeClient(self.connection, clock=self._clock)
         other._credentials = self._credentials
         other._session, other._borrowed = self._session, True

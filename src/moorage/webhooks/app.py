@@ -157,7 +157,7 @@ def _response(asked: _Asked, verdict: Verdict, *, mutating: bool) -> Obj:
         causes = [
             {
                 "reason": "FieldValueInvalid",
-                "message": f"{one.message} (found {one.value or 'nothing'})",
+                "message": one.message + (f" (found {one.value})" if one.value else ""),
                 "field": one.field,
             }
             for one in verdict.refusals

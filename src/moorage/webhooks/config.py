@@ -27,9 +27,9 @@ def webhook_configurations(
 ) -> list[Obj]:
     """The mutating and the validating configuration, in this order.
 
-    `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a (namespace,
-    name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator, which fills it
-    in. With "Ignore", the default, work goes on while we are away; with "Fail" nothing gets past the guardrails.
+    `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a
+    (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
+    which fills it in. With "Ignore", the default, work goes on while we are away; with "Fail" nothing gets past.
     """
     return [
         _configuration(MUTATING_WEBHOOKS, "mutate", _client("/mutate", url, service, ca_pem), failure_policy),
