@@ -653,8 +653,16 @@ class Unreliable:
         self.random = random.Random(seed)
         self.often = often
         self.failed = 0
-        for name in ("get", "list", "watch", "create_subresource"):
+        for name in ("get", "list", "create_subresource"):
             setattr(self, name, getattr(api, name))
+
+    async def watch(self, resource, *args, **options):
+        """Pods come late, so that caches of different collections disagree."""
+        async with contextlib.aclosing(self.api.watch(resource, *args, **options)) as events:
+            async for event in events:
+                if resource == PODS:
+                    await asyncio.sleep(self.random.random() * 0.02)
+                yield event
 
     async def _maybe(self, write, *args, **options):
         fate = self.random.random() / self.often

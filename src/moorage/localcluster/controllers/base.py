@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, controller_ref, is_deleting
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import Clock
-from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, ServerError
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.freshness import Freshness
 from moorage.localcluster.controllers.pods import suffix
@@ -19,7 +20,8 @@ from moorage.localcluster.controllers.pods import suffix
 class Writer:
     """Writes children of one kind for the keys of one controller.
 
-    Every write is remembered in `fresh`; `is_fresh(key)` is asked before the next decision.
+    Every write is remembered in `fresh`, and every creation whose answer was lost; `is_ready(key)` is asked before
+    the next decision.
     """
 
     def __init__(self, api: Api, events: EventRecorder, clock: Clock) -> None:
@@ -27,6 +29,29 @@ class Writer:
         self.events = events
         self.clock = clock
         self.fresh: Freshness[Key] = Freshness()
+        self._unsure: dict[Key, list[tuple[Informer, str, Obj]]] = {}  # with the uid of the owner
+
+    async def is_ready(self, key: Key) -> bool:
+        """Whether the caches show all that was written for `key`, lost answers included.
+
+        Asks the API for the children whose creation may or may not have been done.
+        """
+        unsure = self._unsure.get(key, [])
+        while unsure:
+            informer, uid, child = unsure[-1]
+            meta = child["metadata"]
+            with contextlib.suppress(NotFound):
+                there = await self.api.get(informer.resource, meta["name"], meta["namespace"])
+                if (controller_ref(there) or {}).get("uid") == uid:
+                    self.fresh.wrote(key, informer, there)
+            unsure.pop()
+        self._unsure.pop(key, None)
+        return self.fresh.is_fresh(key)
+
+    def forget(self, key: Key) -> None:
+        """The object is no more."""
+        self.fresh.forget(key)
+        self._unsure.pop(key, None)
 
     async def create_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
         """Create a child of `owner`. One that is there already under this name and is the owner's is the answer
@@ -36,6 +61,10 @@ class Writer:
             made = await self._create(informer.resource, owner, child)
         except NotFound:
             return  # the namespace is gone
+        except (ServerError, OSError) as error:
+            self._unsure.setdefault(key, []).append((informer, owner["metadata"]["uid"], child))
+            self.events.event(owner, "Warning", "FailedCreate", f"Error creating: {error}")
+            raise
         except ApiError as error:
             if isinstance(error, Forbidden) and "being terminated" in error.message:
                 return  # nothing is made in a namespace that is going

@@ -143,7 +143,7 @@ class DisruptionController:
             self._wake(self._pods.by_index("namespace", owner["metadata"].get("namespace") or ""))
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(milliseconds=200)
         pdb = self._pdbs.get(key.name, key.namespace)
         if pdb is None or is_deleting(pdb):

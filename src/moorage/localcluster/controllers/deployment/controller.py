@@ -86,11 +86,11 @@ class DeploymentController:
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Deployment a step further in its rollout."""
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(seconds=1)
         deployment = self._deployments.get(key.name, key.namespace)
         if deployment is None:
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         candidates = self._sets.by_index("controller", deployment["metadata"]["uid"])
         candidates += self._sets.by_index("orphans", key.namespace)

@@ -69,13 +69,13 @@ class JobController:
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Job a step closer to its spec."""
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(seconds=1)  # the change waited for queues the key earlier
         job = self._jobs.get(key.name, key.namespace)
         uid = job["metadata"]["uid"] if job is not None else None
         await self._release_orphans(key, uid)
         if job is None or uid is None:
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         if is_job_finished(job):
             self._backoffs.pop(uid, None)

@@ -74,11 +74,11 @@ class NodeController:
             self.evictions.queue.add(key_of(after))
 
     async def reconcile_node(self, key: Key) -> timedelta | None:
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(milliseconds=200)
         node = self._nodes.get(key.name)
         if node is None:
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         now = self._clock.now()
         decided = plan(Observed(node=node, heard_at=self._heard_at(node, now), now=now, grace=self._grace))
@@ -151,7 +151,9 @@ class NodeController:
     async def _set_conditions(self, key: Key, pod: Obj, conditions: list[Obj]) -> bool:
         """Write a pod's conditions; False when it is gone."""
         try:
-            await self._writer.write_status(key, self._pods, pod, {**(pod.get("status") or {}), "conditions": conditions})
+            await self._writer.write_status(
+                key, self._pods, pod, {**(pod.get("status") or {}), "conditions": conditions}
+            )
         except NotFound:
             return False
         return True

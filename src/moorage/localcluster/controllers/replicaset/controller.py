@@ -65,11 +65,11 @@ class ReplicaSetController:
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one ReplicaSet a step closer to its spec."""
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(seconds=1)
         owner = self._sets.get(key.name, key.namespace)
         if owner is None:
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         candidates = self._pods.by_index("controller", owner["metadata"]["uid"])
         candidates += [pod for pod in self._pods.by_index("orphans", key.namespace) if not is_finished(pod)]

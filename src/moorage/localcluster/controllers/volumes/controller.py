@@ -160,12 +160,12 @@ class VolumeController:
     # -- claims -----------------------------------------------------------------------------------------------
 
     async def reconcile_claim(self, key: Key) -> timedelta | None:
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(milliseconds=200)
         claim = self._claims.get(key.name, key.namespace)
         if claim is None:
             self._told.pop(key, None)
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         pods = self._pods.by_index("claim", f"{key.namespace}/{key.name}")
         if is_deleting(claim):
@@ -238,11 +238,11 @@ class VolumeController:
     # -- volumes ----------------------------------------------------------------------------------------------
 
     async def reconcile_volume(self, key: Key) -> timedelta | None:
-        if not self._writer.fresh.is_fresh(key):
+        if not await self._writer.is_ready(key):
             return timedelta(milliseconds=200)
         volume = self._volumes.get(key.name)
         if volume is None:
-            self._writer.fresh.forget(key)
+            self._writer.forget(key)
             return None
         ref = (volume.get("spec") or {}).get("claimRef") or {}
         claim = self._claims.get(ref.get("name") or "", ref.get("namespace") or "")
