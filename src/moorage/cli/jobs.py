@@ -180,6 +180,7 @@ def run_json(run: RunView) -> dict[str, Any]:
                 "job": attempt.job,
                 "state": attempt.state,
                 "reason": attempt.reason,
+                "cause": attempt.cause.value if attempt.cause else "",
                 "message": attempt.message,
                 "pods": [
                     {
@@ -209,7 +210,7 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
         ("run", f"{run.namespace}/{run.name}"),
         ("state", state),
         ("owner", run.owner),
-        ("command", run.command),
+        ("command", run.command.replace("\n", "\\n")),
         ("asks", _asks(run)),
         ("node", run.node),
         ("created", f"{format_duration(now - run.created)} ago" if run.created else ""),
@@ -225,7 +226,8 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
     rows = []
     for attempt in run.attempts:
         if not attempt.pods:
-            rows.append([str(attempt.number), "(its pod is gone)", "", attempt.state, attempt.reason, "", ""])
+            why = attempt.cause.value if attempt.cause else attempt.reason
+            rows.append([str(attempt.number), "(its pod is gone)", "", attempt.state, why, "", ""])
         for pod in attempt.pods:
             rows.append(
                 [

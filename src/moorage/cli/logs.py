@@ -218,7 +218,8 @@ class LogView:
 
     def _say_waiting(self, run: RunView) -> None:
         """Tell once, while nothing is printed, what the run waits for."""
-        if run.state not in (State.WAITING, State.RESTARTING):
+        newest = run.pods[-1] if run.pods else None
+        if run.state not in (State.WAITING, State.RESTARTING) or (newest and newest.phase != "Pending"):
             return
         if run.reason == "Unschedulable":
             said = f"waiting for a place; moor explain {run.name} says why"

@@ -84,6 +84,7 @@ class AttemptView:
     state: str  # Waiting, Running, Succeeded, Failed
     reason: str = ""
     message: str = ""
+    cause: Cause | None = None  # why it failed; None: it did not
     created: datetime | None = None
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
@@ -154,7 +155,7 @@ def view_run(
     if CANCELLED_ANNOTATION in notes and not ended_because:
         ended_because = CANCELLED
     limit = _number(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT)
-    state = _state(attempts, ended_because, limit)
+    state = _state(attempts, ended_because, limit, int(last["spec"].get("backoffLimit", 6)))
     live = next((pod for pod in reversed(attempts[-1].pods) if pod.phase == "Running"), None)
     newest = seen[-1] if seen else None
     node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
@@ -221,14 +222,14 @@ def exit_code_of(run: RunView) -> int:
     return last.exit_code if last and last.exit_code else 1
 
 
-def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int) -> State:
+def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retries: int) -> State:
     last = attempts[-1]
     if last.state == "Succeeded":
         return State.SUCCEEDED
     if ended_because.startswith(CANCELLED):
         return State.CANCELLED
     if last.state == "Failed":
-        match _cause(last):
+        match last.cause:
             case Cause.MEMORY:
                 return State.OOM_KILLED
             case Cause.DISRUPTED if not ended_because and last.number <= limit:
@@ -238,9 +239,9 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int) -> S
     newest = last.pods[-1] if last.pods else None
     if newest is not None and newest.disrupted:
         return State.RESTARTING
-    if newest is not None and newest.phase == "Running":
-        return State.RUNNING
-    return State.WAITING
+    if newest is None or newest.phase == "Pending" or (newest.phase == "Failed" and retries):
+        return State.WAITING
+    return State.RUNNING  # or just over: its Job says so in a moment
 
 
 def _cause(attempt: AttemptView) -> Cause:
@@ -302,7 +303,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         state, ended = "Suspended", moment(why.get("lastTransitionTime"))
     elif any(pod.phase == "Running" for pod in mine):
         state = "Running"
-    return AttemptView(
+    view = AttemptView(
         number=number,
         job=job["metadata"]["name"],
         state=state,
@@ -312,6 +313,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
         ended=ended,
         pods=mine,
     )
+    return replace(view, cause=_cause(view)) if state == "Failed" else view
 
 
 def _view_pod(pod: Obj) -> PodView:

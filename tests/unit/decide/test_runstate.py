@@ -42,6 +42,7 @@ def a_job(
             "annotations": {f"moorage.dev/{key.replace('_', '-')}": value for key, value in annotations.items()},
         },
         "spec": {
+            "backoffLimit": 0,
             "template": {
                 "metadata": {"labels": {"moorage.dev/owner": "ada"}},
                 "spec": {
@@ -49,7 +50,7 @@ def a_job(
                         {"name": "main", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}
                     ]
                 },
-            }
+            },
         },
         "status": {"conditions": conditions, "completionTime": ago(minutes=1) if end == "Complete" else None},
     }
@@ -126,6 +127,16 @@ BY_CODE = POLICY | {
             id="pending",
         ),
         pytest.param([a_job()], [a_pod()], State.RUNNING, "", id="running"),
+        pytest.param(
+            [a_job()], [a_pod(phase="Succeeded", code=0, why="Completed")], State.RUNNING, "", id="just over"
+        ),
+        pytest.param(
+            [a_job() | {"spec": a_job()["spec"] | {"backoffLimit": 2}}],
+            [a_pod(phase="Failed", code=3, why="Error")],
+            State.WAITING,
+            "Error",
+            id="failed, about to be tried again",
+        ),
         pytest.param(
             [a_job(end="Complete")],
             [a_pod(phase="Succeeded", code=0, why="Completed")],
