@@ -255,7 +255,8 @@ def test_failures_are_repeated_until_success_with_growing_waits(world: World) ->
 
 def test_second_failure_waits_in_crash_loop_back_off(world: World) -> None:
     world.launch(world.container("false"), restartPolicy="Always")
-    waiting = wait_for(lambda: world.report()["state"].get("waiting"), "back-off")
+    wait_for(lambda: world.report()["lastState"] and world.report()["state"].get("waiting"), "back-off")
+    waiting = world.report()["state"]["waiting"]
     assert waiting == {
         "reason": "CrashLoopBackOff",
         "message": "back-off 10s restarting failed container=c pod=pod_lab(u1)",

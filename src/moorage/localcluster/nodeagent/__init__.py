@@ -14,9 +14,9 @@
 
 What is different from a kubelet, on purpose: no images (a container's command runs in this machine's environment);
 pods share the machine's network (127.0.0.1) and process table; no service account token unless a projected volume
-asks for it; all containers of a pod wait until the volumes and variables of all of them are there; a working folder
-that is not given is a scratch folder of the pod; no preStop hooks, users, cgroups, terminals; after a reboot, pods
-are Failed (`Terminated`, DisruptionTarget) and not started in place.
+asks for it; all containers of a pod wait until the volumes and variables of all of them are there; a working
+folder that is not given is a scratch folder of the pod; no preStop hooks, users, cgroups, terminals; after a
+reboot, pods are Failed (`Terminated`, DisruptionTarget) and not started in place.
 
 Does not belong here: where a pod should run (`scheduler`), what should run at all (`controllers`).
 """

@@ -44,7 +44,10 @@ PARTIAL_SECONDS = 1.0  # an unfinished line (a progress bar) is written out afte
 WATCH_SECONDS = 0.05  # between two looks at the memory of a container with a limit
 WATCH_MIN_SECONDS = 0.005  # when close to the limit or growing fast
 WATCH_FREE_SECONDS = 0.5  # without a limit, where only the peak is wanted
-ASSUMED_GROWTH = 2 * 1024**3  # bytes/s that one process can fill; the watch is never slower than this needs
+ASSUMED_GROWTH = 1024**3  # bytes/s that one process can fill; the watch is never slower than this needs
+LIST_SECONDS = 2.0  # between two listings of all processes
+NEW_MAX = 128  # numbers given out since the last look; with more, all processes are listed
+STATM_MAX = 256  # files kept open to read memory from
 SHARED_SECONDS = 1.0  # between two fair countings of shared pages, unless the limit is near
 REPORT_SECONDS = 1.0  # at most one state for changed memory figures alone in this time
 STOP_LOOK_SECONDS = 1.0  # how often the stop file is looked for, should its signal have been missed
@@ -269,66 +272,111 @@ def kill_descendants(root: int) -> None:
 class Tree:
     """The processes below the shim, and which container each belongs to.
 
-    A look costs one listing of /proc, and one read per process not seen before. A process of ours keeps its
-    container even when its parent ended and it fell to the shim; one never seen before that fell to the shim is
-    known by its session or by the mark in its environment.
+    A look reads only the processes whose numbers were given out since the last one (the kernel tells the newest
+    in /proc/loadavg); every `LIST_SECONDS`, and when forced, all of /proc is listed, and those not known are read.
+    A process of ours keeps its container even when its parent ended and it fell to the shim; one never seen
+    before that fell to the shim is known by its session or by the mark in its environment.
     """
 
     def __init__(self, root: int) -> None:
         self.root = root
         self.owner: dict[int, str] = {}  # pid → container name; "" when not known
         self._start: dict[int, int] = {}
+        self._statm: dict[int, int] = {}  # pid → open /proc/PID/statm: it never becomes another process's
         self._foreign: set[int] = set()
-        self._last_pid = b""
-        self._looked = 0.0
+        self._loadavg = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        self._last_pid = 0
+        self._listed = 0.0
 
     def look(self, mains: dict[int, str], *, force: bool = False) -> None:
-        """Bring `owner` up to date. `mains`: pid of each container's main process → its name."""
+        """Bring `owner` up to date. `mains`: pid of each container's main process → its name.
+
+        After a forced look, no number in `owner` stands for a later process of somebody else.
+        """
         now = time.monotonic()
-        last_pid = _last_pid()
-        if not force and last_pid == self._last_pid and now - self._looked < 1.0:
-            return  # nothing was started on this machine since
-        if now - self._looked >= 1.0 or force:
-            self._foreign.clear()
-        self._last_pid, self._looked = last_pid, now
+        last_pid = int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
+        before, self._last_pid = self._last_pid, last_pid
+        for pid, name in mains.items():
+            self.owner[pid] = name
+        if not force and now - self._listed < LIST_SECONDS and 0 <= last_pid - before <= NEW_MAX:
+            self._take({pid for pid in range(before + 1, last_pid + 1) if pid not in mains}, mains, threads=True)
+            return
+        self._listed = now
         listed = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        for pid in [pid for pid in self.owner if pid not in listed]:
-            del self.owner[pid]
-            self._start.pop(pid, None)
+        for pid in list(self.owner):
+            if pid not in listed or (force and pid not in mains and not self._is_same(pid)):
+                self.gone(pid)
         self._foreign &= listed
+        self._take(listed - self._foreign - self.owner.keys() - {self.root}, mains, threads=False)
+
+    def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool) -> None:
+        """Find out which of these are ours. `threads`: some numbers may be those of threads, to be left out."""
         fresh: dict[int, tuple[int, int, int, str]] = {}
-        for pid in listed:
-            if pid in mains:
-                self.owner[pid] = mains[pid]
-            elif pid not in self.owner and pid not in self._foreign and pid != self.root:
-                found = read_stat(pid)
-                if found is not None and found[3] not in "ZX":
-                    fresh[pid] = found
+        for pid in pids:
+            found = read_stat(pid)
+            if found is not None and found[3] not in "ZX":
+                fresh[pid] = found
         moved = True
         while moved and fresh:
             moved = False
             for pid, (parent, session, start, _) in list(fresh.items()):
+                if parent != self.root and parent not in self.owner:
+                    continue
+                del fresh[pid]
+                if threads and _is_thread(pid):
+                    continue
                 if parent == self.root:
                     self.owner[pid] = mains.get(session) or _marked_container(pid)
-                elif parent in self.owner:
-                    self.owner[pid] = self.owner[parent]
                 else:
-                    continue
+                    self.owner[pid] = self.owner[parent]
                 self._start[pid] = start
-                del fresh[pid]
                 moved = True
-        self._foreign |= set(fresh)
+        if not threads:
+            self._foreign |= fresh.keys()
+
+    def _is_same(self, pid: int) -> bool:
+        found = read_stat(pid)
+        return found is not None and found[2] == self._start.setdefault(pid, found[2])
 
     def of(self, container: str) -> list[int]:
         return [pid for pid, name in self.owner.items() if name == container]
 
+    def resident(self, pid: int) -> tuple[int, int]:
+        """(resident, of it private to nobody's file: anonymous) bytes of one process; zeros when it is gone."""
+        try:
+            fd = self._statm.get(pid)
+            if fd is None:
+                fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+                if len(self._statm) < STATM_MAX:
+                    self._statm[pid] = fd
+            fields = os.pread(fd, 256, 0).split()
+            if pid not in self._statm:
+                os.close(fd)
+            return int(fields[1]) * PAGE, (int(fields[1]) - int(fields[2])) * PAGE
+        except (OSError, IndexError):
+            self._close(pid)
+            return 0, 0
+
     def gone(self, pid: int) -> None:
         self.owner.pop(pid, None)
+        self._start.pop(pid, None)
+        self._close(pid)
+
+    def _close(self, pid: int) -> None:
+        fd = self._statm.pop(pid, None)
+        if fd is not None:
+            os.close(fd)
 
 
-def _last_pid() -> bytes:
-    with open("/proc/loadavg", "rb") as file:
-        return file.read().rsplit(None, 1)[-1]
+def _is_thread(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Tgid:"):
+                    return int(line.split()[1]) != pid
+    except OSError:
+        pass
+    return False
 
 
 def _marked_container(pid: int) -> str:
@@ -347,18 +395,9 @@ def _marked_container(pid: int) -> str:
 # ---------------------------------------------------------------------------------------------- memory
 
 
-def resident(pid: int) -> tuple[int, int]:
-    """(resident, of it private to nobody's file: anonymous) bytes of one process; zeros when it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            fields = file.read().split()
-    except OSError:
-        return 0, 0
-    return int(fields[1]) * PAGE, (int(fields[1]) - int(fields[2])) * PAGE
-
-
-def proportional(pid: int) -> int:
-    """Bytes of one process with each shared page divided among those who share it.
+def proportional(pid: int) -> int | None:
+    """Bytes of one process with each shared page divided among those who share it; None when it is not ours to
+    read.
 
     Pages backed by files are left out where the kernel tells them apart (5.10 and newer): they can be dropped at
     any time, and a cgroup would not kill for them.
@@ -374,7 +413,7 @@ def proportional(pid: int) -> int:
                 elif line.startswith(b"Pss_Shmem:"):
                     shmem = int(line.split()[1])
     except PermissionError:
-        return resident(pid)[0]  # not ours to read: better too much than unwatched
+        return None
     except OSError:
         return 0  # gone
     if anon is not None and shmem is not None:
@@ -400,10 +439,10 @@ class Watch:
         self._fair_due = 0.0
         self._last: tuple[float, int] | None = None
 
-    def look(self, pids: list[int]) -> bool:
+    def look(self, tree: Tree, pids: list[int]) -> bool:
         """Measure; True when the limit is exceeded."""
         now = time.monotonic()
-        sizes = [resident(pid) for pid in pids]
+        sizes = [tree.resident(pid) for pid in pids]
         rss = sum(size for size, _ in sizes)
         anon = sum(private for _, private in sizes)
         several = sum(1 for size, _ in sizes if size) > 1
@@ -411,7 +450,9 @@ class Watch:
         over = self.limit is not None and used > self.limit
         exceeded = over and not several and self.limit is not None and anon > self.limit
         if not exceeded and (over or several) and now >= self._fair_due:
-            used = sum(proportional(pid) for pid in pids)
+            fair = [proportional(pid) for pid in pids]
+            # what cannot be read counts in full: better too much than unwatched
+            used = sum(size if part is None else part for part, (size, _) in zip(fair, sizes, strict=True))
             cost = time.monotonic() - now
             self._fair, self._rss_at_fair = used, rss
             wait = SHARED_SECONDS if not over else WATCH_SECONDS
@@ -511,13 +552,21 @@ class Log:
     def _write(self, lines: list[bytes]) -> None:
         if not lines:
             return
-        data = b"\n".join(lines) + b"\n"
         try:
-            if self._size and self._size + len(data) > self._max_bytes:
-                self._rotate()
-            self._size += os.write(self._fd, data)
+            start, size = 0, self._size
+            for at, line in enumerate(lines):
+                if size and size + len(line) + 1 > self._max_bytes:
+                    self._append(lines[start:at])
+                    self._rotate()
+                    start, size = at, 0
+                size += len(line) + 1
+            self._append(lines[start:])
         except OSError as error:
             print(stamp(), "log lines lost:", error, file=sys.stderr, flush=True)
+
+    def _append(self, lines: list[bytes]) -> None:
+        if lines:
+            self._size += os.write(self._fd, b"\n".join(lines) + b"\n")
 
     def _rotate(self) -> None:
         for number in range(self._max_files - 1, 0, -1):
@@ -1227,7 +1276,7 @@ class Shim:
         if due:
             self._tree.look(self._mains())
         for one in due:
-            exceeded = one.watch.look(self._tree.of(one.name))
+            exceeded = one.watch.look(self._tree, self._tree.of(one.name))
             report = one.report
             before = report["memoryBytes"]
             report["memoryBytes"] = one.watch.now_bytes
