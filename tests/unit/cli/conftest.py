@@ -301,3 +301,8 @@ class Done:
 def moor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Moor:
     monkeypatch.setenv("NO_COLOR", "1")
     return Moor(capsys)
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()

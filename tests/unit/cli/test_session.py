@@ -1,0 +1,87 @@
+"""Asking Moorage's own server, and who we are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from moorage.apimachinery.resources import CONFIGMAPS
+from moorage.cli.session import HttpServer, Session
+from moorage.errors import Forbidden, NotFound, NotReady, ServerError
+from moorage.kube.config import Connection
+
+pytestmark = pytest.mark.anyio
+
+
+def named(api: Any, url: str) -> Any:
+    info = {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": url}}
+    api.put(CONFIGMAPS, info)
+    return api
+
+
+async def answering(handler: Any) -> TestServer:
+    app = web.Application()
+    app.router.add_get("/api/v1/top", handler)
+    server = TestServer(app)
+    await server.start_server()
+    return server
+
+
+async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(api):
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response({"token": request.headers["Authorization"], "by": request.query["by"]})
+
+    server = await answering(handler)
+    try:
+        ours = HttpServer(named(api, str(server.make_url("/"))), Connection(server="https://x", token="t0k"))  # type: ignore[arg-type]
+        assert await ours.get("/api/v1/top", {"by": "run"}) == {"token": "Bearer t0k", "by": "run"}
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "message", "hint"),
+    [
+        (404, {"code": "not_found", "message": "no such run", "hint": "look"}, NotFound, "no such run", "look"),
+        (403, {"code": "forbidden", "message": "not you"}, Forbidden, "not you", None),
+        (502, "<html>", ServerError, "does not answer", None),
+    ],
+)
+async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hint, api):
+    async def handler(_: web.Request) -> web.Response:
+        return (
+            web.json_response(body, status=status)
+            if isinstance(body, dict)
+            else web.Response(text=body, status=status)
+        )
+
+    server = await answering(handler)
+    try:
+        ours = HttpServer(named(api, str(server.make_url("/"))), Connection(server="https://x"))  # type: ignore[arg-type]
+        with pytest.raises(kind) as caught:
+            await ours.get("/api/v1/top")
+        assert message in caught.value.message
+        assert caught.value.hint == hint
+    finally:
+        await server.close()
+
+
+async def test_a_server_that_is_away_is_one_error(api):
+    ours = HttpServer(named(api, "http://127.0.0.1:1"), Connection(server="https://x"))  # type: ignore[arg-type]
+    with pytest.raises(ServerError, match="Moorage's server at http://127.0.0.1:1 does not answer"):
+        await ours.get("/api/v1/top")
+
+
+async def test_a_cluster_without_a_server_says_so(api):
+    ours = HttpServer(api, Connection(server="https://x"))  # type: ignore[arg-type]
+    with pytest.raises(NotReady, match="this cluster has no Moorage server"):
+        await ours.get("/api/v1/top")
+
+
+async def test_who_we_are_is_asked_of_the_api_server(api):
+    api.user = "eve@example.org"
+    session = Session(api=api, server=None)  # type: ignore[arg-type]
+    assert await session.user() == "eve@example.org"
