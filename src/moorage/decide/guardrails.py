@@ -7,26 +7,30 @@ For runs (Jobs and pods that bear `moorage.dev/run`):
 - R6: no limit and no default? Then the Job must never be tried again: `backoffLimit: 0`, `restartPolicy: Never`.
 - R7: pods without GPUs keep off GPU nodes, as long as there are others.
 
-For every Job and pod before the webhook: the owner is who is asking, whatever the object says. Kubernetes' own
-controllers and ours copy objects for others, so from them the owner in the object stands.
+For everything before the webhook: the owner is who is asking, whatever the object says, and stays who it was.
+Kubernetes' own controllers and our operator write objects on behalf of others, from templates stamped here
+before, so from them the owner in the object stands. That is why whatever holds a pod template is stamped too.
 
-`admit` is total: it never raises for an object the API server let through.
+`admit` is what the mutating webhook does, `judge` what the validating one does: it sees the object that is about
+to be stored, also where others changed it after us. Both are total: they never raise for an object that the API
+server let through.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage.apimachinery.quantity import amount
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import is_gpu
+from moorage.apimachinery.scheduling import NodeInfo, is_gpu
 from moorage.errors import QuantityError
 from moorage.model.names import (
     ATTEMPT_LABEL,
+    EXPECTED_SECONDS_ANNOTATION,
     GPU_PRESENT_LABEL,
     GPU_TYPE_LABELS,
     MEMORY_DEFAULTED_ANNOTATION,
@@ -37,6 +41,7 @@ from moorage.model.names import (
     RUN_LABEL,
     RUN_NAME_MAX,
     SYSTEM_NAMESPACE,
+    TIME_LIMIT_ANNOTATION,
     attempt_name,
     is_dns_label,
     label_value,
@@ -45,26 +50,56 @@ from moorage.model.tenant import TenantDefaults
 
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 
-_COPYING_USERS = ("system:kube-controller-manager", "system:kube-scheduler", "system:apiserver")
+OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
+MASTERS = "system:masters"
+
+_COPYING_USERS = (OPERATOR, "system:kube-controller-manager", "system:kube-scheduler", "system:apiserver")
 _COPYING_PREFIXES = (
-    "system:node:",  # mirror pods, and status
+    "system:node:",  # mirror pods
     "system:serviceaccount:kube-system:",  # where Kubernetes' own controllers live
-    f"system:serviceaccount:{SYSTEM_NAMESPACE}:",
 )
+
+# kind → where the metadata of its templates is; their pods are made from these
+TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "Pod": (),
+    "Job": (("spec", "template", "metadata"),),
+    "CronJob": (("spec", "jobTemplate", "metadata"), ("spec", "jobTemplate", "spec", "template", "metadata")),
+    "Deployment": (("spec", "template", "metadata"),),
+    "ReplicaSet": (("spec", "template", "metadata"),),
+    "StatefulSet": (("spec", "template", "metadata"),),
+    "DaemonSet": (("spec", "template", "metadata"),),
+    "ReplicationController": (("spec", "template", "metadata"),),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One admission request about a Job or a pod, and what of the cluster it is judged by."""
+    """One admission request, and what of the cluster it is judged by."""
 
-    kind: str  # Job or Pod
+    kind: str  # one of TEMPLATES
     operation: str  # CREATE or UPDATE
     user: str
+    groups: tuple[str, ...] = ()
     obj: Obj
     old: Obj | None = None  # on UPDATE: the object as stored
     defaults: TenantDefaults = field(default_factory=TenantDefaults)
     restart_limit_max: int | None = None  # the tenant's; None: no cap of its own
-    has_gpu_free_nodes: bool = False  # whether keeping off GPU nodes leaves a place to run
+    away_from_gpus: tuple[Obj, ...] = ()  # see `away_from_gpus`; empty: there is no other place to run
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this user writes on behalf of others: the owner then stands in the object.
+
+        An administrator counts only with what another object owns: a control plane may run under such a name.
+        """
+        if self.user in _COPYING_USERS or self.user.startswith(_COPYING_PREFIXES):
+            return True
+        return MASTERS in self.groups and bool((self.obj.get("metadata") or {}).get("ownerReferences"))
+
+    @property
+    def is_judged_already(self) -> bool:
+        """Whether it is made from a Job that stood here before: its pods, and the next attempts of a run."""
+        return self.is_copy and (self.kind == "Pod" or self.user == OPERATOR or MASTERS in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,52 +147,134 @@ class _Draft:
 
     @property
     def is_run(self) -> bool:
-        return RUN_LABEL in ((self.obj.get("metadata") or {}).get("labels") or {})
+        labels = (self.obj.get("metadata") or {}).get("labels") or {}
+        return self.request.kind in ("Job", "Pod") and RUN_LABEL in labels
+
+    def containers(self) -> Iterator[tuple[str, Obj]]:
+        """Every container, with its field path."""
+        for table in ("initContainers", "containers"):
+            for index, container in enumerate(self.pod_spec.get(table) or ()):
+                yield f"{self.prefix}.{table}[{index}]", container
+
+    def unlimited(self) -> list[str]:
+        """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
+        if _at(self.pod_spec, ("resources", "limits", "memory")):
+            return []
+        return [path for path, one in self.containers() if not _at(one, ("resources", "limits", "memory"))]
 
 
 def admit(request: Request) -> Verdict:
-    """Judge one request. Judging the patched object again gives no patch and the same refusals."""
-    draft = _Draft(request, json.loads(json.dumps(request.obj)))
-    draft.obj["metadata"] = draft.obj.get("metadata") or {}
+    """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals."""
+    draft = _draft(request)
     _stamp(draft)
-    if request.operation == "CREATE":
-        if draft.is_run:
-            _guard_run(draft)
-        elif not is_copying(request.user):
-            _advise(draft)
+    if draft.is_run and not _is_deleting(request.obj):
+        if request.operation == "CREATE":
+            _complete_run(draft)
+        elif not request.is_copy:
+            _cap_restarts(draft)
+        _check_run(draft)
+    elif request.operation == "CREATE" and not request.is_copy:
+        _advise(draft)
     if draft.refusals:
         return Verdict((), tuple(draft.refusals), tuple(draft.warnings))
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
 
 
-def is_copying(user: str) -> bool:
-    """Whether this user writes objects on behalf of others: the owner then stands in the object."""
-    return user in _COPYING_USERS or user.startswith(_COPYING_PREFIXES)
+def judge(request: Request) -> Verdict:
+    """Refuse what must not be stored; nothing is changed. What was wrong before an update does not hinder it."""
+    draft = _draft(request)
+    for path, where, table, key, wanted in _owners(request):
+        found = _at(draft.obj, (*path, table, key))
+        if found is not None and found != wanted:
+            said = "nobody's" if wanted is None else repr(wanted)
+            allowed = f"must be {said}: the owner is who made the object, and is set by Moorage"
+            draft.refusals.append(Refusal(f"{where}.{table}[{key}]", repr(found), allowed))
+    if draft.is_run and not _is_deleting(request.obj):
+        _check_run(draft)
+    return Verdict((), tuple(draft.refusals), ())
+
+
+def away_from_gpus(nodes: Iterable[NodeInfo]) -> tuple[Obj, ...]:
+    """The label expressions that keep a pod off nodes with GPUs and let it onto others; R7.
+
+    Empty when there is no other place: a node that is cordoned or tainted by somebody is none for ordinary pods
+    (taints of its own health, `node.kubernetes.io/…`, come and go and do not count).
+    """
+    known = list(nodes)
+    with_gpus = [node for node in known if node.gpus]
+    without = gpu_free(known)
+    if not without:
+        return ()
+    expressions: list[Obj] = [{"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}]
+    for key in GPU_TYPE_LABELS:
+        if any(node.labels.get(key) for node in with_gpus) and not any(key in node.labels for node in without):
+            expressions.append({"key": key, "operator": "DoesNotExist"})
+    return tuple(expressions)
+
+
+def gpu_free(nodes: Iterable[NodeInfo]) -> list[NodeInfo]:
+    """The nodes on which a pod that keeps off GPUs may run."""
+    return [
+        node
+        for node in nodes
+        if not node.gpus and not _is_shut(node) and node.labels.get(GPU_PRESENT_LABEL) != "true"
+    ]
+
+
+def _is_shut(node: NodeInfo) -> bool:
+    return node.unschedulable or any(
+        taint.effect in ("NoSchedule", "NoExecute") and not taint.key.startswith("node.kubernetes.io/")
+        for taint in node.taints
+    )
+
+
+def _is_deleting(obj: Mapping[str, Any]) -> bool:
+    """Its finalizers must be free to go, whatever else is wrong with it."""
+    return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _draft(request: Request) -> _Draft:
+    draft = _Draft(request, json.loads(json.dumps(request.obj)))
+    draft.obj["metadata"] = draft.obj.get("metadata") or {}
+    return draft
 
 
 # --- the owner
 
 
+def _owners(request: Request) -> Iterator[tuple[tuple[str, ...], str, str, str, str | None]]:
+    """Where owners stand and who they must be: path of the metadata, its name, table, key, value (None: nobody).
+
+    Nothing for those who write on behalf of others.
+    """
+    if request.is_copy:
+        return
+    for path in (("metadata",), *TEMPLATES.get(request.kind, ())):
+        where = ".".join(path)
+        for table, key, mine in (
+            ("labels", OWNER_LABEL, label_value(request.user)),
+            ("annotations", OWNER_ANNOTATION, request.user),
+        ):
+            if request.operation == "CREATE" or request.old is None:
+                yield path, where, table, key, mine
+            else:
+                old = _at(request.old, (*path, table, key))
+                yield path, where, table, key, None if old is None else str(old)
+
+
 def _stamp(draft: _Draft) -> None:
-    request = draft.request
-    if request.operation == "UPDATE" and request.old is not None:
-        if not is_copying(request.user):
-            # neither given away nor taken: the owner stays who it was; the pod template of a Job cannot change
-            old = request.old.get("metadata") or {}
-            _put(draft.obj["metadata"], "labels", OWNER_LABEL, (old.get("labels") or {}).get(OWNER_LABEL))
-            notes = old.get("annotations") or {}
-            _put(draft.obj["metadata"], "annotations", OWNER_ANNOTATION, notes.get(OWNER_ANNOTATION))
-        return
-    if is_copying(request.user):
-        return
-    metas = [draft.obj["metadata"]]
-    if request.kind == "Job":
-        template = draft.obj.setdefault("spec", {}).setdefault("template", {})
-        template["metadata"] = template.get("metadata") or {}
-        metas.append(template["metadata"])
-    for meta in metas:
-        _put(meta, "labels", OWNER_LABEL, label_value(request.user))
-        _put(meta, "annotations", OWNER_ANNOTATION, request.user)
+    """Neither given away nor taken: a new object is the asker's, and an old one stays whose it was."""
+    told = False
+    for path, where, table, key, wanted in _owners(draft.request):
+        meta = draft.obj
+        for step in path:
+            meta = _table(meta, step)
+        found = (meta.get(table) or {}).get(key)
+        if found is not None and found != wanted and not told:
+            told = True
+            owner = "left as it was" if draft.request.operation == "UPDATE" else f"set to {draft.request.user}"
+            draft.warnings.append(f"{where}.{table}[{key}]: {found!r} is not yours to give; {owner}")
+        _put(meta, table, key, wanted)
 
 
 def _put(meta: Obj, table: str, key: str, value: str | None) -> None:
@@ -175,19 +292,38 @@ def _put(meta: Obj, table: str, key: str, value: str | None) -> None:
 # --- runs
 
 
-def _guard_run(draft: _Draft) -> None:
-    spec = draft.pod_spec
-    _check_name(draft)
-    forgone = _forgoes_memory(draft)
-    for index, container in enumerate(spec.get("containers") or ()):
-        where = f"{draft.prefix}.containers[{index}]"
-        _fill_in(draft, container, fill_memory=not forgone)
-        _equalise(draft, container, where)
-    for index, container in enumerate(spec.get("initContainers") or ()):
-        _equalise(draft, container, f"{draft.prefix}.initContainers[{index}]")
-    _never_again_without_limit(draft)
+def _complete_run(draft: _Draft) -> None:
+    """R4, R5, R7 and the tenant's limits, for what was not judged before."""
+    if not draft.request.is_judged_already:
+        forgone = _forgoes_memory(draft)
+        for where, container in draft.containers():
+            _fill_in(draft, container, fill_memory=not forgone)
+            if draft.request.kind == "Job":
+                _equalise(draft, container, where)
+        _limit_time(draft)
+        if draft.request.kind == "Job" and draft.unlimited():
+            # never started again by our operator either
+            _put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, "0")
+        else:
+            _cap_restarts(draft)
     _keep_off_gpu_nodes(draft)
-    _cap_restarts(draft)
+
+
+def _check_run(draft: _Draft) -> None:
+    """What must hold of a run when it is stored."""
+    request = draft.request
+    if request.is_judged_already:
+        return
+    found = _Draft(request, draft.obj)
+    _check_name(found)
+    _never_again_without_limit(found)
+    if request.operation == "UPDATE" and request.old is not None:
+        before = _draft(Request(kind=request.kind, operation="CREATE", user=request.user, obj=request.old))
+        _check_name(before)
+        _never_again_without_limit(before)
+        known = {one.field for one in before.refusals}
+        found.refusals = [one for one in found.refusals if one.field not in known]
+    draft.refusals += found.refusals
 
 
 def _check_name(draft: _Draft) -> None:
@@ -207,11 +343,13 @@ def _check_name(draft: _Draft) -> None:
 
 
 def _forgoes_memory(draft: _Draft) -> bool:
-    """Whether going without a limit was chosen: never tried again, and never started again either."""
+    """Whether going without a limit was chosen, by never being tried again; or the pod as a whole has one."""
+    if _at(draft.pod_spec, ("resources", "limits", "memory")):
+        return True
     notes = draft.obj["metadata"].get("annotations") or {}
-    if draft.request.kind == "Pod":
-        return True  # its Job was judged; a lone pod is judged below
-    return notes.get(RESTART_LIMIT_ANNOTATION) == "0" and _is_never_tried_again(draft)
+    return (
+        draft.request.kind == "Job" and notes.get(RESTART_LIMIT_ANNOTATION) == "0" and _is_never_tried_again(draft)
+    )
 
 
 def _is_never_tried_again(draft: _Draft) -> bool:
@@ -220,18 +358,29 @@ def _is_never_tried_again(draft: _Draft) -> bool:
 
 
 def _fill_in(draft: _Draft, container: Obj, *, fill_memory: bool) -> None:
-    """R4, and the CPU that R5 needs: the tenant's defaults where the container says nothing."""
+    """R4, and the CPU that R5 needs: the tenant's defaults where nothing was asked for.
+
+    A memory limit that `moor run` filled in for somebody who may not read Tenants gives way to the tenant's own.
+    """
     defaults = draft.request.defaults
     for resource, default in (("memory", defaults.memory if fill_memory else None), ("cpu", defaults.cpu)):
-        resources = container.get("resources") or {}
-        known = (resources.get("limits") or {}).get(resource) or (resources.get("requests") or {}).get(resource)
-        if known is not None or default is None:
+        if default is None:
             continue
+        limit, request = (_at(container, ("resources", table, resource)) for table in ("limits", "requests"))
+        if limit is not None or request is not None:
+            guessed = resource == "memory" and _memory_was_defaulted(draft)
+            if not guessed or _same(resource, limit, default):
+                continue
         _set_resource(container, "limits", resource, str(default))
         _set_resource(container, "requests", resource, str(default))
         if resource == "memory":
             _put(draft.obj["metadata"], "annotations", MEMORY_DEFAULTED_ANNOTATION, "true")
             draft.warnings.append(f"no memory limit given: limited to {default}, the tenant's default")
+
+
+def _memory_was_defaulted(draft: _Draft) -> bool:
+    notes = draft.obj["metadata"].get("annotations") or {}
+    return draft.request.kind == "Job" and notes.get(MEMORY_DEFAULTED_ANNOTATION) == "true"
 
 
 def _equalise(draft: _Draft, container: Obj, where: str) -> None:
@@ -254,22 +403,16 @@ def _equalise(draft: _Draft, container: Obj, where: str) -> None:
 
 def _never_again_without_limit(draft: _Draft) -> None:
     """R6."""
-    unlimited = [
-        index
-        for index, container in enumerate(draft.pod_spec.get("containers") or ())
-        if not ((container.get("resources") or {}).get("limits") or {}).get("memory")
-    ]
+    unlimited = draft.unlimited()
     if not unlimited or _is_never_tried_again(draft):
         return
-    for index in unlimited:
-        where = f"{draft.prefix}.containers[{index}].resources.limits.memory"
-        draft.refusals.append(
-            Refusal(where, "", "a run needs a memory limit, or backoffLimit 0 and restartPolicy Never")
-        )
+    for path in unlimited:
+        allowed = "a run needs a memory limit such as 8Gi, or backoffLimit 0 and restartPolicy Never"
+        draft.refusals.append(Refusal(f"{path}.resources.limits.memory", "", allowed))
     policy = draft.pod_spec.get("restartPolicy")
     if policy != "Never":
         said = "must be Never for a run without a memory limit"
-        draft.refusals.append(Refusal(f"{draft.prefix}.restartPolicy", str(policy), said))
+        draft.refusals.append(Refusal(f"{draft.prefix}.restartPolicy", str(policy or "Always"), said))
     if draft.request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
         said = "must be 0 for a run without a memory limit"
         draft.refusals.append(Refusal("spec.backoffLimit", str(draft.obj["spec"].get("backoffLimit", 6)), said))
@@ -277,15 +420,18 @@ def _never_again_without_limit(draft: _Draft) -> None:
 
 def _keep_off_gpu_nodes(draft: _Draft) -> None:
     """R7. Left alone where the pod speaks of GPU nodes itself, in whatever way."""
-    spec = draft.pod_spec
-    if not draft.request.has_gpu_free_nodes or _wants_gpu(spec) or _speaks_of_gpu_nodes(spec):
+    spec, away = draft.pod_spec, draft.request.away_from_gpus
+    if not away or _wants_gpu(spec) or _speaks_of_gpu_nodes(spec):
         return
     node = _table(_table(spec, "affinity"), "nodeAffinity")
     required = _table(node, "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = required["nodeSelectorTerms"] = required.get("nodeSelectorTerms") or [{}]
-    for term in terms:  # terms are alternatives: each must keep off
-        away = {"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}
-        term["matchExpressions"] = [*(term.get("matchExpressions") or ()), away]
+    terms = required.get("nodeSelectorTerms")
+    if not terms:
+        required["nodeSelectorTerms"] = [{"matchExpressions": list(away)}]
+        return
+    for term in terms:  # terms are alternatives: each must keep off; an empty one matches no node
+        if term:
+            term["matchExpressions"] = [*(term.get("matchExpressions") or ()), *away]
 
 
 def _wants_gpu(spec: Mapping[str, Any]) -> bool:
@@ -311,6 +457,19 @@ def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
     )
 
 
+def _limit_time(draft: _Draft) -> None:
+    """The tenant's time limit, where the run has none."""
+    seconds, spec = draft.request.defaults.time_seconds, draft.pod_spec
+    if seconds is None or draft.request.kind != "Job" or spec.get("activeDeadlineSeconds"):
+        return
+    if draft.obj["spec"].get("activeDeadlineSeconds"):
+        return
+    spec["activeDeadlineSeconds"] = seconds
+    for key in (TIME_LIMIT_ANNOTATION, EXPECTED_SECONDS_ANNOTATION):
+        _put(draft.obj["metadata"], "annotations", key, str(seconds))
+    draft.warnings.append(f"no time limit given: limited to {seconds} s, the tenant's default")
+
+
 def _cap_restarts(draft: _Draft) -> None:
     """The tenant's limit of restarts, where the run names none or a higher one."""
     most = draft.request.restart_limit_max
@@ -328,10 +487,10 @@ def _cap_restarts(draft: _Draft) -> None:
 
 def _advise(draft: _Draft) -> None:
     """For Jobs and pods that are no runs: nothing is refused, the risks are said (R4, R6)."""
-    for index, container in enumerate(draft.pod_spec.get("containers") or ()):
-        if ((container.get("resources") or {}).get("limits") or {}).get("memory"):
-            continue
-        where = f"{draft.prefix}.containers[{index}].resources.limits.memory"
+    if draft.request.kind not in ("Job", "Pod"):
+        return
+    for path in draft.unlimited():
+        where = f"{path}.resources.limits.memory"
         if draft.request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
             said = "is not set: growing without a limit, and tried again, this Job can take one node after another"
         else:
@@ -345,14 +504,14 @@ def _advise(draft: _Draft) -> None:
 def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
     """Whole tables are set where they differ; their parents exist in every object the API server admits."""
     paths: list[tuple[str, ...]] = [("metadata", "labels"), ("metadata", "annotations")]
-    if kind == "Job":
-        paths += [("spec", "template", "metadata")]
-    pod = ("spec", "template", "spec") if kind == "Job" else ("spec",)
-    paths += [(*pod, "containers"), (*pod, "initContainers"), (*pod, "affinity")]
+    paths += TEMPLATES.get(kind, ())
+    if kind in ("Job", "Pod"):
+        pod = ("spec", "template", "spec") if kind == "Job" else ("spec",)
+        paths += [(*pod, key) for key in ("containers", "initContainers", "affinity", "activeDeadlineSeconds")]
     found = []
     for path in paths:
         old, new = _at(before, path), _at(after, path)
-        if old != new:
+        if old != new and not (not old and not new):
             found.append({"op": "add", "path": "/" + "/".join(path), "value": new})
     return tuple(found)
 
@@ -376,6 +535,8 @@ def _set_resource(container: Obj, table: str, resource: str, value: Any) -> None
 
 
 def _same(resource: str, one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return False
     try:
         return amount(resource, one) == amount(resource, other)
     except QuantityError:

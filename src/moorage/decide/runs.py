@@ -25,10 +25,9 @@ from moorage.apimachinery.scheduling import (
     NodeInfo,
     PodInfo,
     is_gpu,
-    parse_pod,
-    refusal_by_labels,
     used_on,
 )
+from moorage.decide.guardrails import away_from_gpus, gpu_free
 from moorage.errors import QuantityError
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -78,7 +77,6 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 _WORDS = re.compile(r"[a-z0-9]+")
 _SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
-_TRANSIENT_TAINTS = "node.kubernetes.io/"  # not-ready, unreachable, memory-pressure, …: they come and go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -586,28 +584,16 @@ class _Making:
         return terms
 
     def _terms_away_from_gpus(self, nodes: tuple[NodeInfo, ...]) -> list[Obj]:
-        with_gpus = [node for node in nodes if node.gpus]
-        without = [node for node in nodes if not node.gpus and not _shut(node)]
-        if not without:
-            if with_gpus and len(nodes) > 1:
+        away = away_from_gpus(nodes)
+        if not away:
+            if any(not node.gpus and node.labels.get(GPU_PRESENT_LABEL) == "true" for node in nodes):
+                self.notes.append("nodes without GPUs bear GPU labels here, so this run is not kept off GPU nodes")
+            elif any(node.gpus for node in nodes) and len(nodes) > 1:
                 self.notes.append("every node here has GPUs, so this run takes CPU and memory beside them")
             self._check_size(list(nodes))
             return []
-        marks = [key for key in GPU_TYPE_LABELS if any(node.labels.get(key) for node in with_gpus)]
-        expressions: list[Obj] = [{"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}]
-        expressions += [
-            {"key": key, "operator": "DoesNotExist"}
-            for key in marks
-            if not any(key in node.labels for node in without)
-        ]
-        terms: list[Obj] = [{"matchExpressions": expressions}]
-        judged = PodInfo(namespace="", name="", node_terms=parse_pod(_pod_with(terms)).node_terms)
-        open_to_it = [node for node in without if refusal_by_labels(judged, node) is None]
-        if not open_to_it:
-            self.notes.append("nodes without GPUs bear GPU labels here, so this run is not kept off GPU nodes")
-            return []
-        self._check_size(open_to_it, "without GPUs")
-        return terms
+        self._check_size(gpu_free(nodes), "without GPUs")
+        return [{"matchExpressions": list(away)}]
 
     def _check_size(self, nodes: list[NodeInfo], kind: str = "") -> None:
         """Refuse more cpu or memory than any of these nodes has in all."""
@@ -898,16 +884,3 @@ def _used_by_node(pods: Iterable[PodInfo]) -> dict[str, Amounts]:
         if pod.node:
             on_node.setdefault(pod.node, []).append(pod)
     return {name: used_on(found) for name, found in on_node.items()}
-
-
-def _shut(node: NodeInfo) -> bool:
-    """Whether a node stays closed to ordinary pods: cordoned, or tainted by somebody (not by its own health)."""
-    return node.unschedulable or any(
-        taint.effect in ("NoSchedule", "NoExecute") and not taint.key.startswith(_TRANSIENT_TAINTS)
-        for taint in node.taints
-    )
-
-
-def _pod_with(terms: list[Obj]) -> Obj:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"metadata": {"name": "x"}, "spec": {"affinity": {"nodeAffinity": required}}}

@@ -1,7 +1,7 @@
 """What a cluster needs to run Moorage's services: pure builders of plain objects.
 
-`moor manifests` puts them together with the CustomResourceDefinitions, the webhook's registration and the scheduler
-configuration of other layers. Each service has an account of its own with only the verbs it uses.
+`moor manifests` puts them together with the CustomResourceDefinitions, the registration of the webhook and the
+scheduler configuration. Each service has an account of its own with only the verbs it uses.
 """
 
 from __future__ import annotations

@@ -17,17 +17,22 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import NODES, Obj
-from moorage.apimachinery.scheduling import parse_node
-from moorage.decide.guardrails import Request, Verdict, admit
-from moorage.errors import QuantityError
+from moorage.apimachinery.scheduling import NodeInfo, parse_node
+from moorage.clock import SYSTEM, Clock
+from moorage.decide.guardrails import TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
+from moorage.errors import ApiError, NotFound
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 2.0  # a request that comes before the caches are full waits this long; the API server allows 5 s
+NOT_SYNCED = "the caches are not filled yet"
+KIND_SECONDS = 2.0  # how often a cluster without the Tenant kind is asked for it again
 _BODY_MAX_BYTES = 8 * 2**20  # an object has at most 1.5 MiB, and an UPDATE brings two
+_WARNING_MAX = 256  # characters; longer ones may be cut on their way
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
@@ -38,6 +43,7 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
 
 class _User(msgspec.Struct, frozen=True):
     username: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -58,10 +64,12 @@ class _Asked(msgspec.Struct, frozen=True, rename="camel"):
 class Webhook:
     """The service: `app` to serve over TLS, `run` to keep its caches current."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
+        self._api, self._clock = api, clock
         self._tenants = Informer(api, TENANTS)
         self._nodes = Informer(api, NODES)
-        self._gpu_free: bool | None = None
+        self._tenants_known = asyncio.Event()  # listed, or found to be no kind of this cluster (yet)
+        self._away: tuple[Obj, ...] | None = None
         self._nodes.on_change(self._node_changed)
         self.app = Starlette(
             routes=[
@@ -72,34 +80,60 @@ class Webhook:
             ]
         )
 
+    @property
+    def synced(self) -> bool:
+        """Whether requests can be judged."""
+        return self._nodes.synced.is_set() and self._tenants_known.is_set()
+
     async def run(self) -> None:
         """Keep the caches current until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tenants.run(), name="informer tenants")
+            tasks.create_task(self._follow_tenants(), name="informer tenants")
             tasks.create_task(self._nodes.run(), name="informer nodes")
 
     async def wait_synced(self) -> None:
         """Return when requests can be judged."""
-        await wait_synced(self._tenants, self._nodes)
+        await self._nodes.synced.wait()
+        await self._tenants_known.wait()
 
-    def judge(self, asked: _Asked) -> Verdict:
+    def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
         """Apply the guardrails to one request; subresources and other kinds pass."""
-        if asked.object is None or asked.sub_resource or asked.kind.kind not in ("Job", "Pod"):
+        if asked.object is None or asked.sub_resource or asked.kind.kind not in TEMPLATES:
             return Verdict()
         tenant = tenant_of(asked.namespace, self._tenants.all())
-        most = ((tenant or {}).get("spec") or {}).get("restartLimit")
-        return admit(
-            Request(
-                kind=asked.kind.kind,
-                operation=asked.operation,
-                user=asked.user_info.username,
-                obj=asked.object,
-                old=asked.old_object,
-                defaults=defaults_of(tenant),
-                restart_limit_max=most,
-                has_gpu_free_nodes=self._has_gpu_free_nodes(),
-            )
+        request = Request(
+            kind=asked.kind.kind,
+            operation=asked.operation,
+            user=asked.user_info.username,
+            groups=asked.user_info.groups,
+            obj=asked.object,
+            old=asked.old_object,
+            defaults=defaults_of(tenant),
+            restart_limit_max=((tenant or {}).get("spec") or {}).get("restartLimit"),
+            away_from_gpus=self._away_from_gpus(),
         )
+        return admit(request) if mutating else judge(request)
+
+    async def _follow_tenants(self) -> None:
+        """Follow Tenants; as long as the cluster has no such kind there are none."""
+        while True:
+            try:
+                await self._api.list(TENANTS, limit=1)
+                break
+            except NotFound:
+                if not self._tenants_known.is_set():
+                    log.info("this cluster has no Tenants yet", extra={"resource": str(TENANTS)})
+                self._tenants_known.set()
+            except (ApiError, OSError) as error:
+                log.warning("cannot read Tenants", extra={"error": str(error)})
+            await self._clock.sleep(KIND_SECONDS)
+        following = asyncio.create_task(self._tenants.run())
+        try:
+            await self._tenants.synced.wait()
+            self._tenants_known.set()
+            await following
+        finally:
+            following.cancel()
 
     async def _mutate(self, http: HttpRequest) -> Response:
         return await self._answer(http, mutating=True)
@@ -111,8 +145,7 @@ class Webhook:
         return PlainTextResponse("ok")
 
     async def _readyz(self, _: HttpRequest) -> Response:
-        synced = self._tenants.synced.is_set() and self._nodes.synced.is_set()
-        return PlainTextResponse("ok" if synced else "the caches are not filled yet", 200 if synced else 503)
+        return PlainTextResponse("ok" if self.synced else NOT_SYNCED, 200 if self.synced else 503)
 
     async def _answer(self, http: HttpRequest, *, mutating: bool) -> Response:
         body = await http.body()
@@ -126,31 +159,40 @@ class Webhook:
             await asyncio.wait_for(self.wait_synced(), SYNC_SECONDS)
         except TimeoutError:
             # judged without the tenants' defaults it might be refused for nothing: let the failure policy decide
-            return PlainTextResponse("the caches are not filled yet", 503)
-        answer = _response(asked, self.judge(asked), mutating=mutating)
+            return PlainTextResponse(NOT_SYNCED, 503)
+        answer = _response(asked, self.decide(asked, mutating=mutating))
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         return Response(msgspec.json.encode(review), media_type="application/json")
 
-    def _node_changed(self, _before: Obj | None, _after: Obj | None) -> None:
-        self._gpu_free = None
+    def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat
+            self._away = None
 
-    def _has_gpu_free_nodes(self) -> bool:
-        if self._gpu_free is None:
-            self._gpu_free = any(_takes_cpu_work(node) for node in self._nodes.all())
-        return self._gpu_free
+    def _away_from_gpus(self) -> tuple[Obj, ...]:
+        if self._away is None:
+            self._away = away_from_gpus(node for obj in self._nodes.all() if (node := _parse(obj)) is not None)
+        return self._away
 
 
-def _takes_cpu_work(obj: Obj) -> bool:
-    """A node without GPUs that ordinary pods may use: a control-plane node alone does not make a place to run."""
+def _face(node: Obj) -> Any:
+    spec = node.get("spec") or {}
+    return (
+        labels_of(node),
+        spec.get("taints"),
+        spec.get("unschedulable"),
+        (node.get("status") or {}).get("allocatable"),
+    )
+
+
+def _parse(obj: Obj) -> NodeInfo | None:
     try:
-        node = parse_node(obj)
-    except QuantityError:
-        return False
-    shut = any(taint.effect != "PreferNoSchedule" for taint in node.taints)
-    return not node.gpus and not node.unschedulable and not shut
+        return parse_node(obj)
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("a node cannot be read", extra={"node": obj["metadata"]["name"], "error": repr(error)})
+        return None
 
 
-def _response(asked: _Asked, verdict: Verdict, *, mutating: bool) -> Obj:
+def _response(asked: _Asked, verdict: Verdict) -> Obj:
     answer: Obj = {"uid": asked.uid, "allowed": not verdict.refusals}
     if verdict.refusals:
         # the API server passes code, reason and causes on to the caller, and puts our name before the message
@@ -172,9 +214,9 @@ def _response(asked: _Asked, verdict: Verdict, *, mutating: bool) -> Obj:
             "refused",
             extra={"namespace": asked.namespace, "kind": asked.kind.kind, "user": asked.user_info.username},
         )
-    elif mutating and verdict.patches:
+    elif verdict.patches:
         answer["patchType"] = "JSONPatch"
         answer["patch"] = base64.b64encode(msgspec.json.encode(verdict.patches)).decode()
-    if verdict.warnings and mutating:  # said once, not by both endpoints
-        answer["warnings"] = [text[:256] for text in verdict.warnings]
+    if verdict.warnings:
+        answer["warnings"] = [text[:_WARNING_MAX] for text in verdict.warnings]
     return answer

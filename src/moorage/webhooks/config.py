@@ -1,4 +1,4 @@
-"""The configuration that brings Jobs and pods before our webhook; one source for `moor up` and for `deploy/`.
+"""The registration that brings objects before our webhook; one source for `moor up` and for `deploy/`.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -13,7 +13,11 @@ from moorage.model.names import GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURA
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
-RULES = (("batch", "jobs"), ("", "pods"))  # (group, plural)
+RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
+    ("", ("pods", "replicationcontrollers")),
+    ("batch", ("jobs", "cronjobs")),
+    ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
+)
 
 FailurePolicy = Literal["Ignore", "Fail"]
 
@@ -76,10 +80,10 @@ def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: F
                 "apiGroups": [group],
                 "apiVersions": ["v1"],
                 "operations": ["CREATE", "UPDATE"],
-                "resources": [plural],
+                "resources": list(plurals),
                 "scope": "Namespaced",
             }
-            for group, plural in RULES
+            for group, plurals in RULES
         ],
     }
     if resource is MUTATING_WEBHOOKS:
