@@ -439,6 +439,15 @@ def test_leftovers_are_found_when_guard_and_shim_were_killed(world: World) -> No
     assert marked_processes(frozenset({"u1"})) == {}
 
 
+def test_pod_whose_folder_was_removed_ends(world: World) -> None:
+    world.launch(world.shell("echo up; exec sleep 1000"))
+    world.wait_output("up")
+    shim_pid = world.state()["shimPid"]
+    world.folder.remove()
+    wait_for(lambda: not Path(f"/proc/{shim_pid}").exists(), "the shim to end")
+    assert marked_processes(frozenset({"u1"})) == {}
+
+
 def test_log_is_rotated_by_size_and_keeps_five_files(world: World) -> None:
     code = "for i in range(3000): print('line', i, 'x' * 50)"
     world.launch(world.python_code(code), logMaxBytes=20_000)

@@ -975,7 +975,13 @@ class Shim:
         return False
 
     def _look_for_stop(self) -> None:
-        """Read the stop file: {"graceSeconds", "reason", "message"}; a later one may only shorten the time."""
+        """Read the stop file: {"graceSeconds", "reason", "message"}; a later one may only shorten the time.
+
+        A pod whose folder was removed under it is out of everybody's sight: it ends at once.
+        """
+        if self._is_removed():
+            self._stop(0.0, "", "", "folder removed")
+            return
         try:
             mtime = os.stat("stop").st_mtime_ns
             if mtime == self._stop_mtime:
@@ -986,6 +992,9 @@ class Shim:
             return
         self._stop_mtime = mtime
         self._stop(float(order["graceSeconds"]), order.get("reason", ""), order.get("message", ""), "asked")
+
+    def _is_removed(self) -> bool:
+        return not os.path.exists("spec.json")
 
     def _look_for_restart(self, one: Container) -> None:
         """Read `restart.<container>`: {"attempt", "graceSeconds"}: end that attempt; the policy decides on."""
@@ -1313,7 +1322,7 @@ class Shim:
             if waiting and last:
                 one.report["state"] = {"terminated": last}
         self._save()
-        while self._retry_save:  # a full disk: the outcome is worth waiting for
+        while self._retry_save and not self._is_removed():  # a full disk: the outcome is worth waiting for
             time.sleep(1.0)
             self._save()
 
