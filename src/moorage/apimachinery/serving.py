@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from moorage.clock import SYSTEM, Clock
+
+log = logging.getLogger(__name__)
+
 BACKLOG = 2048
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
+RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
 
 
 class _Server(uvicorn.Server):
@@ -30,29 +37,65 @@ async def serve(
     certificate: Path | None = None,
     key: Path | None = None,
     stop: asyncio.Event | None = None,
+    clock: Clock = SYSTEM,
 ) -> None:
-    """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS."""
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            loop="asyncio",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            backlog=BACKLOG,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+    """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS.
+
+    When the files change, new connections get the new certificate; files that do not fit together are left alone.
+    """
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
+    config.load()
+    server = _Server(config)
+    following: asyncio.Task[None] | None = None
+    if isinstance(config.ssl, ssl.SSLContext) and certificate is not None and key is not None:
+        following = asyncio.create_task(_follow_certificate(config.ssl, certificate, key, clock))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     waiting = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
+        if following is not None:
+            following.cancel()
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await serving
+
+
+async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: Path, clock: Clock) -> None:
+    """Load the files again whenever they change. A mounted Secret changes all its files at once, by a symlink."""
+    seen = _stamps(certificate, key)
+    while True:
+        await clock.sleep(RELOAD_SECONDS)
+        found = _stamps(certificate, key)
+        if found is None or found == seen:
+            continue
+        try:
+            # a failed load leaves a context without a key: try it on another first
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("cannot load the new certificate", extra={"path": str(certificate), "error": str(error)})
+            continue
+        seen = found
+        log.info("serving with the new certificate", extra={"path": str(certificate)})
+
+
+def _stamps(*paths: Path) -> tuple[tuple[int, int, int], ...] | None:
+    """What tells one version of the files from another; None while one is missing."""
+    try:
+        return tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in (one.stat() for one in paths))
+    except OSError:
+        return None
