@@ -15,11 +15,12 @@ from typing import TypeVar
 
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, NODES, PODS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
-from moorage.apimachinery.scheduling import parse_node, parse_pod
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
 from moorage.cli.session import Session, server_url
+from moorage.decide.gpus import UNKNOWN_TYPE
 from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, Caller, ClusterFacts, Defaults, RunRequest
-from moorage.errors import Forbidden, NotFound
-from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
+from moorage.errors import Forbidden, MoorageError, NotFound
+from moorage.model.names import GPU_TYPE_LABELS, PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
 
@@ -56,9 +57,11 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
     node_objs = nodes.items if nodes is not None else []
     pod_objs = pods.items if pods is not None else []
     claim_objs = claims.items if claims is not None else []
+    told, held = (None, ()) if nodes is not None else await _ask_server(session)
     facts = ClusterFacts(
+        gpu_nodes=told,
         nodes=None if nodes is None else tuple(parse_node(obj) for obj in node_objs),
-        pods=tuple(parse_pod(obj) for obj in pod_objs),
+        pods=tuple(parse_pod(obj) for obj in pod_objs) + held,
         process_runtime=any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
@@ -105,6 +108,34 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
         token=secrets.token_urlsafe(32),
         runner=(Path(str(files("moorage"))) / "worker" / "runner.py").read_text(encoding="utf-8"),
     )
+
+
+async def _ask_server(session: Session) -> tuple[tuple[NodeInfo, ...] | None, tuple[PodInfo, ...]]:
+    """GPU nodes, and what is held on them, as the server tells everybody; None when no server answers."""
+    try:
+        body = await session.server.get("/api/v1/gpus")
+    except MoorageError:
+        return None, ()
+    nodes, held = [], []
+    for node in body["nodes"]:
+        totals: dict[str, int] = {}
+        used: dict[str, int] = {}
+        for gpu in node["gpus"]:
+            totals[gpu["resource"]] = totals.get(gpu["resource"], 0) + 1
+            if gpu["state"] != "free":
+                used[gpu["resource"]] = used.get(gpu["resource"], 0) + 1
+        labels = {GPU_TYPE_LABELS[0]: node["type"]} if node["type"] != UNKNOWN_TYPE else {}
+        nodes.append(
+            NodeInfo(
+                name=node["name"],
+                labels=labels,
+                ready=node["ready"],
+                unschedulable=node["cordoned"],
+                allocatable=totals,
+            )
+        )
+        held.append(PodInfo(namespace="", name="", node=node["name"], requests=used))
+    return tuple(nodes), tuple(held)
 
 
 async def _or_none(read: Awaitable[T]) -> T | None:

@@ -135,6 +135,7 @@ class ClusterFacts:
     """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
 
     nodes: tuple[NodeInfo, ...] | None = ()
+    gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: what the server tells, labels not among it
     pods: tuple[PodInfo, ...] = ()
     process_runtime: bool = False
     defaults: Defaults = Defaults()
@@ -520,7 +521,8 @@ class _Making:
         return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
     def _gpu_terms(self) -> list[Obj]:
-        request, nodes = self.request, self.facts.nodes
+        request = self.request
+        nodes = self.facts.nodes if self.facts.nodes is not None else self.facts.gpu_nodes
         if nodes is None:
             if request.gpu_type is not None:
                 self.refuse(
@@ -557,6 +559,11 @@ class _Making:
                 for label, found in values.items()
             ]
             every = [value for found in values.values() for value in found]
+            if self.facts.nodes is None:  # under which of the labels the type stands is not known
+                terms = [
+                    {"matchExpressions": [{"key": label, "operator": "In", "values": every}]}
+                    for label in GPU_TYPE_LABELS
+                ]
             if len(every) > 1:
                 self.notes.append(f"--gpu-type {request.gpu_type} allows {', '.join(every)}")
             offered = [node for node in offered if (label := gpu_label_of(node)) and label[1] in every]

@@ -181,6 +181,21 @@ def test_a_user_who_may_not_list_nodes_can_still_run(local):
     ]
 
 
+def test_a_user_who_may_not_list_nodes_asks_the_server_for_gpu_types(real):
+    gpu = {"resource": "nvidia.com/gpu", "state": "free"}
+    node = {"name": "gke-1", "type": "nvidia-a100", "ready": True, "cordoned": False}
+    real.server.answers["/api/v1/gpus"] = {"nodes": [node | {"gpus": [gpu, gpu | {"state": "used"}]}]}
+    real.api.refuse["list", "nodes"] = Forbidden("no")
+    done = real("run", "--image", "x", "--gpus", "1", "--gpu-type", "h100", "--", "true")
+    assert "hint: this cluster has nvidia-a100 (1 of 2 free)" in done.err
+    done = real("run", "--image", "x", "--gpus", "2", "--gpu-type", "a100", "--name", "a", "--", "true")
+    assert done.code == 0, done.err
+    pod = real.api.objects["jobs", "default", "a"]["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {term["matchExpressions"][0]["key"] for term in terms} > {"cloud.google.com/gke-accelerator"}
+    assert {term["matchExpressions"][0]["values"][0] for term in terms} == {"nvidia-a100"}
+
+
 def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / ".git").mkdir()
