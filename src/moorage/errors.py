@@ -118,7 +118,7 @@ class ApiError(MoorageError):
             "reason": self.reason,
             "code": self.status,
         }
-        if self.details:
+        if self.details is not None:
             body["details"] = self.details
         return body
 

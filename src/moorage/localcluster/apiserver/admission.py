@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import (
     NAMESPACES,
     PRIORITYCLASSES,
@@ -21,6 +22,7 @@ from moorage.apimachinery.resources import (
 from moorage.errors import Forbidden, Invalid
 from moorage.localcluster.apiserver import podspec
 from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, forbidden, not_found
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class BuiltinAdmission:
             return None
         where = asked.kind.resource
         if asked.operation == "CREATE" and asked.subresource is None:
-            self._namespace_lifecycle(asked)
+            self.check_namespace(asked.kind, asked.namespace, asked.name)
             match (where.group, where.plural):
                 case ("", "pods"):
                     self._pod(asked, obj)
@@ -53,8 +55,13 @@ class BuiltinAdmission:
                     self._claim(obj)
                 case ("scheduling.k8s.io", "priorityclasses"):
                     self._one_default_priority(asked, obj)
-        if (where.group, where.plural) == ("", "services") and asked.subresource is None:
-            self._service(asked, obj)
+        if where.group == "" and asked.subresource is None:
+            if where.plural == "services":
+                self._service(asked, obj)
+            elif where.plural == "persistentvolumeclaims" and asked.old is not None:
+                self._resize(asked, obj, asked.old)
+            elif where.plural == "pods":
+                podspec.default_tolerations(obj.setdefault("spec", {}))
         return obj
 
     async def validate(self, asked: Admission) -> None:
@@ -71,23 +78,23 @@ class BuiltinAdmission:
         assert kind is not None
         return self._pipeline.every(kind)
 
-    def _namespace_lifecycle(self, asked: Admission) -> None:
-        where = asked.kind.resource
-        if not where.namespaced or not asked.namespace or where.plural in _UNNAMESPACED_BY_NATURE:
+    def check_namespace(self, kind: Kind, namespace: str | None, name: str) -> None:
+        """Nothing new in a namespace that is missing (NotFound) or going (Forbidden)."""
+        where = kind.resource
+        if not where.namespaced or not namespace or where.plural in _UNNAMESPACED_BY_NATURE:
             return
-        found = self._peek(NAMESPACES, asked.namespace)
+        found = self._peek(NAMESPACES, namespace)
         if found is None:
-            raise not_found(NAMESPACES, asked.namespace)
+            raise not_found(NAMESPACES, namespace)
         if found["metadata"].get("deletionTimestamp") or (found.get("status") or {}).get("phase") == "Terminating":
-            name = asked.namespace
             raise forbidden(
                 where,
-                asked.name,
-                f"unable to create new content in namespace {name} because it is being terminated",
+                name,
+                f"unable to create new content in namespace {namespace} because it is being terminated",
                 causes=[
                     {
                         "reason": "NamespaceTerminating",
-                        "message": f"namespace {name} is being terminated",
+                        "message": f"namespace {namespace} is being terminated",
                         "field": "metadata.namespace",
                     }
                 ],
@@ -105,7 +112,6 @@ class BuiltinAdmission:
                 asked.name,
                 f'error looking up service account {asked.namespace}/{name}: serviceaccount "{name}" not found',
             )
-        podspec.default_tolerations(spec)
         self._priority(asked, spec)
 
     def _priority(self, asked: Admission, spec: Obj) -> None:
@@ -167,6 +173,27 @@ class BuiltinAdmission:
             newest = max(defaults, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
             spec["storageClassName"] = newest["metadata"]["name"]
 
+    def _resize(self, asked: Admission, obj: Obj, old: Obj) -> None:
+        """A claim may grow only where its class allows it."""
+
+        def size(claim: Obj) -> Any:
+            return ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
+
+        new, was = size(obj), size(old)
+        if new is None or was is None or parse_quantity(new) <= parse_quantity(was):
+            return
+        if (old.get("status") or {}).get("phase") != "Bound":
+            return  # the check of the spec refuses it
+        name = old["spec"].get("storageClassName")
+        found = self._peek(STORAGECLASSES, name) if name else None
+        if found is None or not found.get("allowVolumeExpansion"):
+            raise forbidden(
+                asked.kind.resource,
+                asked.name,
+                "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must"
+                " support resize",
+            )
+
     def _service(self, asked: Admission, obj: Obj) -> None:
         """Give addresses and node ports. Two services created in one breath may ask for the same one: the store
         is read and written without a pause in between only in memory, so the next free one is taken at random."""
@@ -179,8 +206,9 @@ class BuiltinAdmission:
             for one in self._every(SERVICES)
             if (one["metadata"].get("namespace"), one["metadata"]["name"]) != (asked.namespace, name)
         ]
-        spec.setdefault("ipFamilies", ["IPv4"])
-        spec.setdefault("ipFamilyPolicy", "SingleStack")
+        plain_headless = spec.get("clusterIP") == "None" and not spec.get("selector")
+        spec.setdefault("ipFamilies", ["IPv4", "IPv6"] if plain_headless else ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "RequireDualStack" if plain_headless else "SingleStack")
         if not spec.get("clusterIP"):
             given = spec.get("clusterIPs") or ()
             taken = {(one.get("spec") or {}).get("clusterIP") for one in others}
@@ -238,8 +266,7 @@ def _check_address(asked: Admission, address: str, others: list[Obj]) -> None:
             errors.invalid(
                 "spec.clusterIPs",
                 [address],
-                f"failed to allocate IP {address}: the provided IP ({address}) is not in the valid range. The range of"
-                f" valid IPs is {SERVICE_NETWORK}",
+                f"failed to allocate IP {address}: the provided network does not match the current range",
             )
         elif any((one.get("spec") or {}).get("clusterIP") == address for one in others):
             errors.invalid(

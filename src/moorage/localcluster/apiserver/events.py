@@ -23,7 +23,8 @@ def to_core(obj: Obj) -> Obj:
 
 def to_new(obj: Obj) -> Obj:
     """From `v1` to `events.k8s.io/v1`."""
-    return {_CORE_TO_NEW.get(key, key): value for key, value in obj.items()} | {"apiVersion": "events.k8s.io/v1"}
+    kept = {key: value for key, value in obj.items() if value not in ("", {})}
+    return {_CORE_TO_NEW.get(key, key): value for key, value in kept.items()} | {"apiVersion": "events.k8s.io/v1"}
 
 
 def prepare_core(obj: Obj) -> None:

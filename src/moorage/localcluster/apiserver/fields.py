@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.apimachinery.resources import Resource
+from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Invalid
 
 
@@ -62,6 +62,10 @@ class FieldErrors:
     def too_long(self, path: str, most: int) -> None:
         self._add("FieldValueTooLong", path, "Too long", f"may not be more than {most} bytes")
 
+    def plain(self, path: str, detail: str) -> None:
+        """An invalid value too large to be shown."""
+        self._add("FieldValueInvalid", path, "Invalid value", detail)
+
     def type_invalid(self, path: str, value: Any, detail: str) -> None:
         self._add("FieldValueTypeInvalid", path, f"Invalid value: {shown(value)}", detail)
 
@@ -78,14 +82,14 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     """The 422 for an object; `name` may be empty (generateName)."""
     said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(one) for one in causes) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    details: Obj = {"kind": resource.kind, "causes": [one.to_obj() for one in causes]}
+    if name:
+        details["name"] = name
+    if resource.group:
+        details["group"] = resource.group
     return Invalid(
         f"{kind} {json.dumps(name)} is invalid: {said}",
-        details={
-            "name": name,
-            "group": resource.group,
-            "kind": resource.kind,
-            "causes": [one.to_obj() for one in causes],
-        },
+        details=details,
     )
 
 
@@ -95,4 +99,4 @@ def shown(value: Any) -> str:
         return "true" if value else "false"
     if value is None:
         return "null"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
-from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import (
     ApiError,
     BadRequest,
@@ -30,6 +30,7 @@ from moorage.errors import (
 )
 from moorage.localcluster.apiserver import discovery, openapi
 from moorage.localcluster.apiserver.auth import Attributes, User, impersonate, refuse
+from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Event, ListOptions
 from moorage.localcluster.apiserver.tables import Table, partial_object, to_table
@@ -268,7 +269,7 @@ class HttpApp:
                 raise Unauthorized("Unauthorized")
             raise refuse(user, asked, decision.reason)
         if request.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed("the server does not allow this method on the requested resource")
+            raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
         first = path.split("/")[1]
         if first in ("healthz", "livez", "readyz"):
             if first == "readyz" and not self._server.ready:
@@ -319,6 +320,8 @@ class HttpApp:
         if rest[0] == "namespaces" and len(rest) >= 3 and not (group == "" and rest[2] in ("status", "finalize")):
             namespace, rest = rest[1], rest[2:]
         kind = self._server.kinds.find(group, version, rest[0])
+        if kind is not None and kind.resource.namespaced and namespace is None and len(rest) > 1:
+            kind = None
         if kind is None or len(rest) > 3 or (namespace and not kind.resource.namespaced):
             raise NotFound("the server could not find the requested resource", details={})
         name = rest[1] if len(rest) > 1 else None
@@ -478,7 +481,9 @@ class HttpApp:
                     obj = await server.create(call, kind, await request.obj(), namespace)
                     return _formatted(request, server, kind, obj, None, status=201)
                 if subresource is None:
-                    raise MethodNotAllowed("the server does not allow this method on the requested resource")
+                    raise MethodNotAllowed(
+                        "the server does not allow this method on the requested resource", details={}
+                    )
                 body = await request.obj()
                 return Answer(await server.create_subresource(call, kind, name, namespace, subresource, body), 201)
             case "PUT" if name is not None:
@@ -509,7 +514,9 @@ class HttpApp:
                 options = await _delete_options(request, call)
                 if name is not None:
                     if subresource:
-                        raise MethodNotAllowed("the server does not allow this method on the requested resource")
+                        raise MethodNotAllowed(
+                            "the server does not allow this method on the requested resource", details={}
+                        )
                     obj, gone = await pipeline.delete(call, kind, name, namespace, options)
                     if not gone:
                         return _formatted(request, server, kind, obj, None)
@@ -537,7 +544,7 @@ class HttpApp:
                 removed = await pipeline.delete_collection(call, kind, namespace, options, selection)
                 meta = {"resourceVersion": str(server.storage.revision)}
                 return _formatted(request, server, kind, removed, meta)
-        raise MethodNotAllowed("the server does not allow this method on the requested resource")
+        raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
 
 
 def _dry_run(request: Request) -> bool:
@@ -574,10 +581,9 @@ def delete_options_of(body: Obj, query: MutableMapping[str, str]) -> DeleteOptio
     if policy is None and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy not in (None, "Background", "Foreground", "Orphan"):
-        raise BadRequest(
-            f"propagationPolicy: Unsupported value: {json.dumps(policy)}: supported values:"
-            ' "Foreground", "Background", "Orphan"'
-        )
+        errors = FieldErrors()
+        errors.unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
+        errors.raise_if_any(Resource("meta.k8s.io", "v1", "deleteoptions", "DeleteOptions"), "")
     wanted = body.get("preconditions") or {}
     try:
         seconds = None if grace in (None, "") else int(grace)
@@ -598,7 +604,7 @@ def _table_asked(request: Request) -> bool:
         if not text.startswith("application/json"):
             continue
         if "as=Table" in text:
-            return "v=v1" in text.split(";")
+            return "v=v1" in str(text).split(";")
         if "as=" not in text:
             return False
     return False
@@ -641,6 +647,8 @@ def _formatted(
         )
     if meta is None:
         return Answer(what, status)
+    if not kind.custom:  # as Go's typed lists do: what the items are, the list says
+        items = [{key: value for key, value in one.items() if key not in ("kind", "apiVersion")} for one in items]
     return Answer(
         {"kind": kind.list_kind, "apiVersion": kind.resource.api_version, "metadata": meta, "items": items}, status
     )

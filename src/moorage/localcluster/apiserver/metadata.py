@@ -11,6 +11,7 @@ from moorage.localcluster.apiserver.fields import FieldErrors
 
 GENERATED_SUFFIX = 5  # characters that generateName adds
 NAME_MAX = 253
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the real server: no vowels, nothing that looks like something else
 
@@ -125,8 +126,10 @@ def validate_labels(labels: Any, path: str, errors: FieldErrors) -> None:
             errors.invalid(path, value, problem)
 
 
-def validate_meta(obj: Obj, *, namespaced: bool, form: str, errors: FieldErrors) -> None:
-    """Everything about `metadata` that holds for every kind."""
+def validate_meta(
+    obj: Obj, *, namespaced: bool, form: str, errors: FieldErrors, qualified_finalizers: bool = True
+) -> None:
+    """Everything about `metadata` that holds for every kind. Custom kinds may have finalizers without a domain."""
     meta = obj["metadata"]
     base = meta.get("generateName")
     if base:
@@ -153,14 +156,18 @@ def validate_meta(obj: Obj, *, namespaced: bool, form: str, errors: FieldErrors)
     for at, one in enumerate(meta.get("finalizers") or ()):
         for problem in qualified_name_problems(one):
             errors.invalid(f"metadata.finalizers[{at}]", one, problem)
+        if qualified_finalizers and "/" not in one and one not in STANDARD_FINALIZERS:
+            errors.invalid(
+                f"metadata.finalizers[{at}]",
+                one,
+                "name is neither a standard finalizer name nor is it fully qualified",
+            )
     controllers = 0
-    for at, ref in enumerate(meta.get("ownerReferences") or ()):
-        path = f"metadata.ownerReferences[{at}]"
+    for ref in meta.get("ownerReferences") or ():
         for key in ("apiVersion", "kind", "name", "uid"):
             if not ref.get(key):
-                errors.invalid(
-                    f"{path}.{key}", ref.get(key) or "", f"{key.removeprefix('api').lower()} must not be empty"
-                )
+                said = "version must not be empty" if key == "apiVersion" else "must not be empty"
+                errors.invalid(f"metadata.ownerReferences.{key}", "", said)
         controllers += bool(ref.get("controller"))
     if controllers > 1:
         errors.invalid(
@@ -178,6 +185,14 @@ IMMUTABLE_META = (
     "generation",
     "selfLink",
 )
+
+
+def validate_identity(new: Obj, old: Obj, errors: FieldErrors) -> None:
+    """What a client may repeat but not change."""
+    meta, had = new["metadata"], old["metadata"]
+    for key in ("uid", "creationTimestamp"):
+        if meta.get(key) and meta[key] != had.get(key):
+            errors.invalid(f"metadata.{key}", meta[key], "field is immutable")
 
 
 def keep_system_fields(new: Obj, old: Obj) -> None:

@@ -72,7 +72,7 @@ def _operate(doc: Any, operation: Obj) -> Any:
                     raise _refused(f"cannot move {operation['from']} into itself")
                 doc = _remove(doc, source)
             return _add(doc, path, value)
-    raise BadRequest(f"unknown operation {op!r} in a JSON patch")
+    raise _refused(f"unknown operation {op!r}")
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -82,9 +82,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _refused(detail: str) -> Invalid:
-    return Invalid(
-        "the server rejected our request due to an error in our request", details={"causes": [{"message": detail}]}
-    )
+    return Invalid("the server rejected our request due to an error in our request", details={}, hint=detail)
 
 
 def _pointer(text: str) -> list[str]:
@@ -216,7 +214,7 @@ def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: l
     if not key:
         merged = list(original)
         merged += [one for one in patch if one not in merged]
-        return _ordered(merged, original, None, order) if order is not None else merged
+        return _ordered(merged, original, None, patch if order is None else order)
     kind = item_type(info.code)
     if any(isinstance(one, dict) and one.get(_DIRECTIVE) == "replace" for one in patch):
         return [
@@ -235,7 +233,9 @@ def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: l
             out.append(_without_directives(one))
         else:
             out[at] = _merge_map(out[at], one, kind)
-    return _ordered(out, original, key, order) if order is not None else out
+    if order is None:
+        order = [one for one in patch if _DIRECTIVE not in one]
+    return _ordered(out, original, key, order)
 
 
 def _ordered(items: list[Any], server: list[Any], key: str | None, order: list[Any]) -> list[Any]:

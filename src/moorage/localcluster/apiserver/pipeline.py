@@ -34,6 +34,7 @@ from moorage.errors import (
     Conflict,
     Expired,
     Forbidden,
+    Invalid,
     MethodNotAllowed,
     NotFound,
     SelectorError,
@@ -360,11 +361,17 @@ class Pipeline:
         namespace = meta.get("namespace")
         name = meta.get("name") or ""
         self.authorise(call, "create", kind, namespace, name)
-        if meta.get("resourceVersion"):
-            raise ServerError("resourceVersion should not be set on objects to be created")
+        dated = meta.get("resourceVersion")
         obj, errors = self._decode(call, kind, obj)
         meta = obj["metadata"]
-        for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink", "generation"):
+        for key in (
+            "resourceVersion",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "managedFields",
+            "selfLink",
+            "generation",
+        ):
             meta.pop(key, None)
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = rfc3339(self.clock.now())
@@ -384,6 +391,8 @@ class Pipeline:
             options={"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"} | _options(call),
         )
         obj, errors = await self._mutate(asked, obj, errors)
+        if dated:
+            raise ServerError("resourceVersion should not be set on objects to be created")
         base = obj["metadata"].get("generateName")
         for attempt in range(GENERATE_ATTEMPTS):
             if not name and base:
@@ -407,17 +416,22 @@ class Pipeline:
         name = obj["metadata"].get("name") or ""
         found = FieldErrors()
         found.causes += errors.causes
-        metadata.validate_meta(obj, namespaced=kind.resource.namespaced, form=rules.name_form, errors=found)
+        metadata.validate_meta(
+            obj,
+            namespaced=kind.resource.namespaced,
+            form=rules.name_form,
+            errors=found,
+            qualified_finalizers=not kind.custom,
+        )
         rules.validate(obj, found)
         rules.validate_create(obj, found)
         found.raise_if_any(kind.resource, name)
         await self._validate(replace(asked, name=name))
-        if rules.virtual:
-            return obj
         key = kind.key(name, namespace)
         if call.dry_run:
-            if self.storage.get(key) is not None:
-                raise already_exists(kind.resource, name)
+            standing = self.storage.get(key)
+            if standing is not None:
+                raise already_exists(kind.resource, name, standing.obj)
             return obj
         record = await self._put(kind, key, obj, expected=0, name=name)
         stored = self.view(kind, record, own=True)
@@ -447,7 +461,8 @@ class Pipeline:
             errors = FieldErrors()
             errors.invalid("metadata.resourceVersion", "", "must be specified for an update")
             errors.causes[-1] = replace(
-                errors.causes[-1], message="Invalid value: 0x0: must be specified for an update"
+                errors.causes[-1],
+                message=f"Invalid value: {'0x0' if kind.custom else '0'}: must be specified for an update",
             )
             errors.raise_if_any(kind.resource, name)
         decoded, errors = self._decode(call, kind, obj)
@@ -517,11 +532,14 @@ class Pipeline:
             if not isinstance(meta, dict):
                 raise BadRequest("the patch leaves no metadata")
             for key in ("name", "namespace"):
-                if meta.get(key) != current["metadata"].get(key):
-                    raise BadRequest(f"metadata.{key} cannot be changed by a patch")
+                was = current["metadata"].get(key)
+                if meta.get(key) != was:
+                    raise BadRequest(
+                        f"the {key} of the object ({meta.get(key)}) does not match the {key} on the URL ({was})"
+                    )
             for key in ("kind", "apiVersion"):
                 if wanted.get(key) != current[key]:
-                    raise BadRequest(f"{key} cannot be changed by a patch")
+                    raise Invalid(f"a patch cannot change {key} from {current[key]} to {wanted.get(key)}")
             made: Obj = wanted
             return made
 
@@ -574,7 +592,7 @@ class Pipeline:
             if version and version != old["metadata"]["resourceVersion"]:
                 raise modified(kind.resource, name)
             uid = new["metadata"].get("uid")
-            if uid and uid != old["metadata"]["uid"]:
+            if uid and uid != old["metadata"]["uid"] and not decode:
                 raise Conflict(
                     f'Operation cannot be fulfilled on {kind.resource} "{name}": StorageError: invalid object, Code: 4,'
                     f" Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in"
@@ -645,6 +663,8 @@ class Pipeline:
     ) -> tuple[Obj, FieldErrors]:
         """From what the client sent to what may be stored. Raises Invalid and what admission raises."""
         rules = kind.rules
+        found = FieldErrors()
+        metadata.validate_identity(new, old, found)
         metadata.keep_system_fields(new, old)
         rules.default(new)
         self._keep_other_side(kind, new, old, subresource)
@@ -665,9 +685,14 @@ class Pipeline:
             self._keep_other_side(kind, new, old, subresource)
         if rules.generation is not None and subresource != "status" and rules.generation(new, old):
             new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
-        found = FieldErrors()
         found.causes += errors.causes
-        metadata.validate_meta(new, namespaced=kind.resource.namespaced, form="path", errors=found)
+        metadata.validate_meta(
+            new,
+            namespaced=kind.resource.namespaced,
+            form="path",
+            errors=found,
+            qualified_finalizers=not kind.custom,
+        )
         metadata.validate_meta_update(new, old, found)
         if subresource == "status":
             rules.validate_status(new, old, found)
@@ -870,7 +895,7 @@ class Pipeline:
 
     def _may(self, kind: Kind, verb: str) -> None:
         if verb not in kind.verbs:
-            raise MethodNotAllowed("the server does not allow this method on the requested resource")
+            raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
 
     def _shaped(self, kind: Kind, obj: Any, namespace: str | None) -> Obj:
         """Check apiVersion, kind and namespace of a body; returns a copy of its two upper levels."""
@@ -906,6 +931,11 @@ class Pipeline:
         elif meta.get("namespace") == "":
             del meta["namespace"]
         return {**obj, "apiVersion": version, "kind": name, "metadata": meta}
+
+    def decode(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
+        """A body that is never stored (a review), authorised and read. Raises BadRequest, Forbidden."""
+        self.authorise(call, "create", kind, namespace, "")
+        return self._decode(call, kind, self._shaped(kind, obj, namespace))[0]
 
     def _decode(self, call: Call, kind: Kind, obj: Obj) -> tuple[Obj, FieldErrors]:
         decoded = kind.codec.decode(obj)
@@ -957,7 +987,8 @@ class Pipeline:
             return await self.storage.put(key, value, expected=expected)
         except CompareFailed:
             if expected == 0:
-                raise already_exists(kind.resource, name) from None
+                current = self.storage.get(key)
+                raise already_exists(kind.resource, name, None if current is None else current.obj) from None
             raise
         except StorageError as error:
             raise ServerError(error.message, hint=error.hint) from error
@@ -1003,19 +1034,21 @@ def _delete_options(options: DeleteOptions, call: Call) -> Obj:
 
 def _check_preconditions(resource: Resource, name: str, obj: Obj, options: DeleteOptions) -> None:
     meta = obj["metadata"]
+    why = ""
     if options.uid and options.uid != meta["uid"]:
-        raise Conflict(
-            f'Operation cannot be fulfilled on {resource} "{name}": the UID in the precondition ({options.uid}) does not'
-            f" match the UID in record ({meta['uid']}). The object might have been deleted and then recreated",
-            details=_details(resource, name),
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']})."
+            " The object might have been deleted and then recreated"
         )
-    if options.resource_version and options.resource_version != meta["resourceVersion"]:
-        raise Conflict(
-            f'Operation cannot be fulfilled on {resource} "{name}": the ResourceVersion in the precondition'
-            f" ({options.resource_version}) does not match the ResourceVersion in record ({meta['resourceVersion']})."
-            " The object might have been modified",
-            details=_details(resource, name),
+    elif options.resource_version and options.resource_version != meta["resourceVersion"]:
+        why = (
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the ResourceVersion"
+            f" in record ({meta['resourceVersion']}). The object might have been modified"
         )
+    if why:
+        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+        details = _details(resource, name) | {"kind": resource.kind}
+        raise Conflict(f'Operation cannot be fulfilled on {kind} "{name}": {why}', details=details)
 
 
 def _details(resource: Resource, name: str) -> Obj:
@@ -1029,11 +1062,14 @@ def not_found(resource: Resource, name: str) -> NotFound:
     return NotFound(f'{resource} "{name}" not found', details=_details(resource, name))
 
 
-def already_exists(resource: Resource, name: str) -> AlreadyExists:
-    return AlreadyExists(f'{resource} "{name}" already exists', details=_details(resource, name))
+def already_exists(resource: Resource, name: str, standing: Obj | None) -> AlreadyExists:
+    going = standing is not None and standing["metadata"].get("deletionTimestamp")
+    said = f'{resource} "{name}" already exists'
+    return AlreadyExists(f"object is being deleted: {said}" if going else said, details=_details(resource, name))
 
 
 def forbidden(resource: Resource, name: str, why: str, causes: Sequence[Obj] = ()) -> Forbidden:
+    name = name or "Unknown"
     details = _details(resource, name)
     if causes:
         details["causes"] = list(causes)
@@ -1051,7 +1087,9 @@ def modified(resource: Resource, name: str) -> Conflict:
 def parse_version(text: str) -> int:
     """A resourceVersion as the revision it stands for. Raises BadRequest."""
     if not text.isdigit():
-        raise BadRequest(f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+        raise BadRequest(
+            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
     return int(text)
 
 

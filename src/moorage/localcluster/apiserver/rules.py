@@ -124,12 +124,13 @@ def _validate_selected(obj: Obj, errors: FieldErrors) -> None:
     spec = _spec(obj)
     selector, template = spec.get("selector"), spec.get("template") or {}
     _not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"), "spec", errors)
+    labels = (template.get("metadata") or {}).get("labels") or {}
     if selector is None:
         errors.required("spec.selector")
+        errors.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     elif not validate_selector(selector, "spec.selector", errors):
         if not selector.get("matchLabels") and not selector.get("matchExpressions"):
             errors.invalid("spec.selector", selector, "empty selector is invalid for deployment")
-        labels = (template.get("metadata") or {}).get("labels") or {}
         if not label_selector_of(selector).matches(labels):
             errors.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     pod = template.get("spec") or {}
@@ -312,6 +313,8 @@ def _prepare_job(obj: Obj) -> None:
         labels.setdefault(label, meta["uid"])
     selector = spec.setdefault("selector", {})
     selector.setdefault("matchLabels", {}).setdefault(JOB_UID_LABELS[0], meta["uid"])
+    if not meta.get("labels"):
+        meta["labels"] = dict(labels)  # the real server defaults them when it reads the Job back
 
 
 def _validate_job(obj: Obj, errors: FieldErrors) -> None:
@@ -409,9 +412,9 @@ def _validate_failure_policy(spec: Mapping[str, Any], path: str, errors: FieldEr
             errors.invalid(f"{where}.action", action, "requires the backoffLimitPerIndex to be set")
         codes, conditions = rule.get("onExitCodes"), rule.get("onPodConditions")
         if codes is not None and conditions:
-            errors.invalid(where, rule, "specifying both OnExitCodes and OnPodConditions is not supported")
+            errors.plain(where, "specifying both OnExitCodes and OnPodConditions is not supported")
         if codes is None and not conditions:
-            errors.invalid(where, rule, "specifying one of OnExitCodes and OnPodConditions is required")
+            errors.plain(where, "specifying one of OnExitCodes and OnPodConditions is required")
         if codes is not None:
             operator, values = codes.get("operator"), codes.get("values") or ()
             if not operator:
@@ -427,8 +430,6 @@ def _validate_failure_policy(spec: Mapping[str, Any], path: str, errors: FieldEr
                 errors.invalid(f"{where}.onExitCodes.values", [], "at least one value is required")
             elif len(values) > 255:
                 errors.invalid(f"{where}.onExitCodes.values", len(values), "must have at most 255 items")
-            if list(values) != sorted(values):
-                errors.invalid(f"{where}.onExitCodes.values", values, "must be ordered")
             for index, value in enumerate(values):
                 if operator == "In" and value == 0:
                     errors.invalid(
@@ -436,6 +437,8 @@ def _validate_failure_policy(spec: Mapping[str, Any], path: str, errors: FieldEr
                     )
                 if value in values[:index]:
                     errors.duplicate(f"{where}.onExitCodes.values[{index}]", value)
+            if list(values) != sorted(values):
+                errors.invalid(f"{where}.onExitCodes.values", values, "must be ordered")
         for index, pattern in enumerate(conditions or ()):
             if not pattern.get("type"):
                 errors.required(f"{where}.onPodConditions[{index}].type")
@@ -536,7 +539,7 @@ def schedule_problem(text: str) -> str | None:
         return f"unrecognized descriptor: {text}"
     fields = text.split()
     if len(fields) != 5:
-        return f"expected exactly 5 fields, found {len(fields)}: {fields}"
+        return f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]"
     for field, (low, high), names in zip(fields, _CRON_RANGES, _CRON_NAMES, strict=True):
         for part in field.split(","):
             span, _, step = part.partition("/")
@@ -611,6 +614,26 @@ def _namespace_deleted(obj: Obj) -> None:
     obj["metadata"].pop("deletionGracePeriodSeconds", None)
 
 
+_NODE_INFO = (
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+)
+
+
+def _prepare_node(obj: Obj) -> None:
+    status = obj.setdefault("status", {})
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    status["nodeInfo"] = dict.fromkeys(_NODE_INFO, "") | (status.get("nodeInfo") or {})
+
+
 def _default_node(obj: Obj) -> None:
     status = obj.get("status")
     if status and "capacity" in status and "allocatable" not in status:
@@ -626,8 +649,8 @@ def _validate_node(obj: Obj, errors: FieldErrors) -> None:
             errors.invalid(f"{path}.key", key, problem)
         for problem in label_value_problems(taint.get("value") or ""):
             errors.invalid(f"{path}.value", taint["value"], problem)
-        if effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            errors.unsupported(f"{path}.effect", effect, ["NoSchedule", "PreferNoSchedule", "NoExecute"])
+        if not effect:
+            errors.required(f"{path}.effect")
         if (key, effect) in seen:
             errors.duplicate(path, taint)
         seen.add((key, effect))
@@ -836,9 +859,6 @@ def _default_pv(obj: Obj) -> None:
     spec.setdefault("volumeMode", "Filesystem")
     if "hostPath" in spec:
         spec["hostPath"].setdefault("type", "")
-    if spec.get("claimRef"):
-        spec["claimRef"].setdefault("kind", "PersistentVolumeClaim")
-        spec["claimRef"].setdefault("apiVersion", "v1")
 
 
 def _prepare_pv(obj: Obj) -> None:
@@ -879,11 +899,23 @@ def _validate_storageclass(obj: Obj, errors: FieldErrors) -> None:
         errors.required("provisioner")
 
 
+def _born_with(**status: Any) -> Callable[[Obj], None]:
+    """A prepare hook that gives the status of a new object, whatever the client sent."""
+
+    def prepare(obj: Obj) -> None:
+        obj["status"] = dict(status)
+
+    return prepare
+
+
 def _fixed(*keys: str) -> Callable[[Obj, Obj, FieldErrors], None]:
     def check(new: Obj, old: Obj, errors: FieldErrors) -> None:
         for key in keys:
             if new.get(key) != old.get(key):
-                errors.forbidden(key, f"updates to {key} are forbidden.")
+                if key == "provisioner":
+                    immutable(new.get(key), old.get(key), key, errors)
+                else:
+                    errors.forbidden(key, f"updates to {key} are forbidden.")
 
     return check
 
@@ -898,7 +930,9 @@ def _validate_priorityclass(obj: Obj, errors: FieldErrors) -> None:
     if name.startswith("system-"):
         if name not in ("system-cluster-critical", "system-node-critical"):
             errors.forbidden(
-                "metadata.name", "priority class names with 'system-' prefix are reserved for system use only"
+                "metadata.name",
+                "priority class names with 'system-' prefix are reserved for system use only. error:"
+                f" {name} is not a known system priority class",
             )
     elif value > SYSTEM_PRIORITY:
         errors.forbidden("value", f"maximum allowed value of a user defined priority is {SYSTEM_PRIORITY}")
@@ -937,14 +971,17 @@ def _default_lease(obj: Obj) -> None:
 
 def _validate_lease(obj: Obj, errors: FieldErrors) -> None:
     spec = _spec(obj)
-    if (spec.get("leaseDurationSeconds") or 1) <= 0:
+    if spec.get("leaseDurationSeconds", 1) <= 0:
         errors.invalid("spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0")
     if (spec.get("leaseTransitions") or 0) < 0:
         errors.invalid("spec.leaseTransitions", spec["leaseTransitions"], "must be greater than or equal to 0")
 
 
 def _default_hpa(obj: Obj) -> None:
-    _spec(obj).setdefault("minReplicas", 1)
+    spec = _spec(obj)
+    spec.setdefault("minReplicas", 1)
+    target = {"type": "Utilization", "averageUtilization": 80}
+    spec.setdefault("metrics", [{"type": "Resource", "resource": {"name": "cpu", "target": target}}])
 
 
 def _default_ingress(obj: Obj) -> None:
@@ -971,9 +1008,15 @@ def _default_endpoints(obj: Obj) -> None:
 def _default_endpointslice(obj: Obj) -> None:
     obj.setdefault("endpoints", [])
     obj.setdefault("ports", [])
+    for endpoint in obj["endpoints"]:
+        endpoint.setdefault("conditions", {})
     for port in obj["ports"]:
         port.setdefault("name", "")
         port.setdefault("protocol", "TCP")
+
+
+def _slice_changed(new: Obj, old: Obj) -> bool:
+    return any(new.get(key) != old.get(key) for key in ("endpoints", "ports", "addressType"))
 
 
 def _default_limitrange(obj: Obj) -> None:
@@ -1016,14 +1059,15 @@ def _validate_webhooks(obj: Obj, errors: FieldErrors) -> None:
             problems = ["should be a domain with at least three segments separated by dots"]
         for problem in problems:
             errors.invalid(f"{path}.name", name, problem)
-        if hook.get("sideEffects") not in ("None", "NoneOnDryRun"):
-            errors.unsupported(f"{path}.sideEffects", hook.get("sideEffects", ""), ["None", "NoneOnDryRun"])
-        if "v1" not in (hook.get("admissionReviewVersions") or ()):
-            errors.invalid(
-                f"{path}.admissionReviewVersions",
-                hook.get("admissionReviewVersions") or [],
-                "must include at least one of v1, v1beta1",
-            )
+        if not hook.get("sideEffects"):
+            errors.required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun")
+        elif hook["sideEffects"] not in ("None", "NoneOnDryRun"):
+            errors.unsupported(f"{path}.sideEffects", hook["sideEffects"], ["None", "NoneOnDryRun"])
+        versions = hook.get("admissionReviewVersions")
+        if not versions:
+            errors.required(f"{path}.admissionReviewVersions", "must specify one of v1, v1beta1")
+        elif "v1" not in versions:
+            errors.invalid(f"{path}.admissionReviewVersions", versions, "must include at least one of v1, v1beta1")
         if not 1 <= hook.get("timeoutSeconds", 10) <= 30:
             errors.invalid(
                 f"{path}.timeoutSeconds",
@@ -1042,7 +1086,11 @@ def _validate_webhooks(obj: Obj, errors: FieldErrors) -> None:
                 "the local cluster has no service network; use `url`",
             )
         elif not config["url"].startswith("https://"):
-            errors.invalid(f"{path}.clientConfig.url", config["url"], "'https' is the only allowed URL scheme")
+            errors.invalid(
+                f"{path}.clientConfig.url",
+                config["url"].partition(":")[0],
+                "'https' is the only allowed URL scheme; desired format: https://host[/path]",
+            )
 
 
 def _webhooks_changed(new: Obj, old: Obj) -> bool:
@@ -1141,6 +1189,7 @@ _RULES: dict[tuple[str, str], Rules] = {
     ),
     ("", "nodes"): Rules(
         default=_default_node,
+        prepare_create=_prepare_node,
         validate=_validate_node,
         keep_status_on_create=True,
         field_selectors=frozenset({"spec.unschedulable"}),
@@ -1169,7 +1218,7 @@ _RULES: dict[tuple[str, str], Rules] = {
         prepare_update=_prepare_service_update,
         validate=_validate_service,
         validate_update=_validate_service_update,
-        name_form="service",
+        name_form="label",
         create_on_update=True,
         field_selectors=frozenset({"spec.clusterIP", "spec.type"}),
     ),
@@ -1195,7 +1244,8 @@ _RULES: dict[tuple[str, str], Rules] = {
         ),
     ),
     ("", "endpoints"): Rules(default=_default_endpoints, create_on_update=True),
-    ("discovery.k8s.io", "endpointslices"): Rules(default=_default_endpointslice),
+    ("discovery.k8s.io", "endpointslices"): Rules(default=_default_endpointslice, generation=_slice_changed),
+    ("", "resourcequotas"): Rules(prepare_create=_born_with()),
     ("", "limitranges"): Rules(default=_default_limitrange, create_on_update=True),
     ("", "persistentvolumeclaims"): Rules(
         default=_default_pvc,
@@ -1211,12 +1261,14 @@ _RULES: dict[tuple[str, str], Rules] = {
     ),
     ("apps", "deployments"): Rules(
         default=_default_deployment,
+        prepare_create=_born_with(),
         validate=_validate_deployment,
         validate_update=_selector_immutable,
         generation=_spec_or_annotations_changed,
     ),
     ("apps", "replicasets"): Rules(
         default=_default_replicaset,
+        prepare_create=_born_with(replicas=0),
         validate=_validate_selected,
         validate_update=_selector_immutable,
         generation=spec_changed,
@@ -1224,12 +1276,16 @@ _RULES: dict[tuple[str, str], Rules] = {
     ),
     ("apps", "statefulsets"): Rules(
         default=_default_statefulset,
+        prepare_create=_born_with(replicas=0, availableReplicas=0),
         validate=_validate_selected,
         validate_update=_validate_statefulset_update,
         generation=spec_changed,
     ),
     ("apps", "daemonsets"): Rules(
         default=_default_daemonset,
+        prepare_create=_born_with(
+            currentNumberScheduled=0, numberMisscheduled=0, desiredNumberScheduled=0, numberReady=0
+        ),
         validate=_validate_selected,
         validate_update=_selector_immutable,
         generation=spec_changed,
@@ -1243,7 +1299,9 @@ _RULES: dict[tuple[str, str], Rules] = {
         orphan_by_default=True,
         field_selectors=frozenset({"status.successful"}),
     ),
-    ("batch", "cronjobs"): Rules(default=_default_cronjob, validate=_validate_cronjob, generation=spec_changed),
+    ("batch", "cronjobs"): Rules(
+        default=_default_cronjob, prepare_create=_born_with(), validate=_validate_cronjob, generation=spec_changed
+    ),
     ("coordination.k8s.io", "leases"): Rules(
         default=_default_lease, validate=_validate_lease, create_on_update=True, unconditional_update=False
     ),
@@ -1254,9 +1312,14 @@ _RULES: dict[tuple[str, str], Rules] = {
         generation=lambda _new, _old: False,
     ),
     ("policy", "poddisruptionbudgets"): Rules(
-        validate=_validate_pdb, generation=spec_changed, unconditional_update=False
+        validate=_validate_pdb,
+        prepare_create=_born_with(disruptionsAllowed=0, currentHealthy=0, desiredHealthy=0, expectedPods=0),
+        generation=spec_changed,
+        unconditional_update=False,
     ),
-    ("autoscaling", "horizontalpodautoscalers"): Rules(default=_default_hpa),
+    ("autoscaling", "horizontalpodautoscalers"): Rules(
+        default=_default_hpa, prepare_create=_born_with(desiredReplicas=0)
+    ),
     ("networking.k8s.io", "ingresses"): Rules(default=_default_ingress, generation=spec_changed),
     ("networking.k8s.io", "ingressclasses"): Rules(generation=spec_changed),
     ("networking.k8s.io", "networkpolicies"): Rules(default=_default_netpol, generation=spec_changed),

@@ -26,6 +26,7 @@ from moorage.errors import QuantityError
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _TIME = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\dZ")
 _MICRO = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d{6}Z")
+_MICRO_DIGITS = re.compile(r"[^.]*\.\d{6}([Zz]|[+-]\d\d:\d\d)")
 QUANTITY_FORM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
 TypeCode = Any  # see `distil`
@@ -242,6 +243,8 @@ def _time(value: Any, _: Reading) -> Any:
 
 
 def _micro_time(value: Any, _: Reading) -> Any:
+    if type(value) is str and value and not _MICRO_DIGITS.fullmatch(value):
+        raise WrongType(f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": not six decimals')
     return _moment(value, _MICRO, rfc3339_micro)
 
 

@@ -78,7 +78,8 @@ class ApiServer:
         self.pipeline = Pipeline(storage, self.kinds, authorizer=authorizer or AllowAuthenticated(), clock=clock)
         self.custom = CustomResources(self.pipeline)
         self.webhooks = Webhooks(self.pipeline)
-        self.pipeline.admitters += [BuiltinAdmission(self.pipeline), self.webhooks]
+        self.admission = BuiltinAdmission(self.pipeline)
+        self.pipeline.admitters += [self.admission, self.webhooks]
         self.pipeline.on_stored += [self.custom.stored, self.webhooks.stored]
         self.log_source: LogSource | None = None
         self.ready = False
@@ -144,10 +145,11 @@ class ApiServer:
             name = ((obj if isinstance(obj, dict) else {}).get("metadata") or {}).get("name") or ""
             pods = self.kind_of(Resource("", "v1", "pods", "Pod"))
             return await self.create_subresource(call, pods, name, namespace, "binding", obj)
-        made = await self.pipeline.create(call, kind, obj, namespace)
         if kind.rules.virtual:
-            return subresources.review(self, call, kind, made, namespace)
-        return made
+            return subresources.review(
+                self, call, kind, self.pipeline.decode(call, kind, obj, namespace), namespace
+            )
+        return await self.pipeline.create(call, kind, obj, namespace)
 
     async def get_subresource(
         self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str
@@ -205,6 +207,7 @@ class ApiServer:
         """POST to a subresource: binding, eviction, token."""
         self._offers(kind, subresource, "create")
         self.pipeline.authorise(call, "create", kind, namespace, name, subresource)
+        self.admission.check_namespace(kind, namespace, name)
         match (kind.resource.plural, subresource):
             case ("pods", "binding"):
                 return await subresources.bind(self, call, kind, name, namespace, body)
@@ -229,7 +232,7 @@ class ApiServer:
 
 
 def _not_allowed() -> MethodNotAllowed:
-    return MethodNotAllowed("the server does not allow this method on the requested resource")
+    return MethodNotAllowed("the server does not allow this method on the requested resource", details={})
 
 
 __all__ = ["ApiServer", "LogSource", "service_user"]

@@ -25,7 +25,7 @@ from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, not_fou
 if TYPE_CHECKING:
     from moorage.localcluster.apiserver.server import ApiServer
 
-SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 TOKEN_SECONDS = 3600
 TOKEN_SECONDS_MIN = 600
 TOKEN_SECONDS_MAX = 2**32
@@ -371,7 +371,7 @@ async def create_token(
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
     elif seconds > TOKEN_SECONDS_MAX:
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
-    errors.raise_if_any(Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest"), name)
+    errors.raise_if_any(Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest"), "")
     audiences = list(spec.get("audiences") or (ISSUER,))
     now = server.clock.now()
     expires = now + timedelta(seconds=seconds)
@@ -460,8 +460,7 @@ def authenticate(server: ApiServer, token: str, audiences: tuple[str, ...] = ())
 
 def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
     """Answer TokenReview, SelfSubjectReview and the access reviews; nothing is stored."""
-    obj = {**obj, "metadata": {**(obj.get("metadata") or {}), "creationTimestamp": None}}
-    obj["metadata"].pop("creationTimestamp")
+    obj = {**obj, "metadata": {**(obj.get("metadata") or {})}}
     spec = obj.get("spec") or {}
     match kind.resource.plural:
         case "tokenreviews":
@@ -477,6 +476,7 @@ def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str |
                 }
             return obj
         case "selfsubjectreviews":
+            obj["metadata"]["creationTimestamp"] = rfc3339(server.clock.now())
             obj["status"] = {"userInfo": call.user.to_obj()}
             return obj
         case "selfsubjectrulesreviews":
