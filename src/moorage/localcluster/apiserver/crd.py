@@ -146,10 +146,12 @@ def validate_crd(obj: Obj, errors: FieldErrors) -> None:
         if schema is None:
             errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
             continue
-        where = f"{path}.schema.openAPIV3Schema"
-        if schema.get("type") != "object":
-            errors.invalid(f"{where}.type", schema.get("type", ""), "must be object at the root")
-        _validate_schema(schema, where, errors)
+        where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
+        if not schema.get("type"):
+            errors.required(f"{where}.type", "must not be empty at the root")
+        elif schema["type"] != "object":
+            errors.invalid(f"{where}.type", schema["type"], "must be object at the root")
+        _validate_schema(schema, where, errors, root=True)
         try:
             compile_schema(schema)
         except ValueError as error:
@@ -161,12 +163,12 @@ def validate_crd(obj: Obj, errors: FieldErrors) -> None:
                     errors.required(f"{path}.subresources.scale.{key}")
 
 
-def _validate_schema(schema: Any, path: str, errors: FieldErrors) -> None:
+def _validate_schema(schema: Any, path: str, errors: FieldErrors, *, root: bool = False) -> None:
     """What makes a schema structural, as far as it changes how objects are read."""
     if not isinstance(schema, Mapping):
         return
     typed = any(schema.get(key) for key in ("type", "x-kubernetes-int-or-string", PRESERVE))
-    if not typed:
+    if not typed and not root:
         errors.required(f"{path}.type", "must not be empty for specified object fields")
     if "$ref" in schema:
         errors.forbidden(f"{path}.$ref", "$ref is not supported")
@@ -217,6 +219,7 @@ CRD_RULES = Rules(
     validate_update=validate_crd_update,
     generation=spec_changed,
     unconditional_update=False,
+    qualified_finalizers=False,
 )
 
 
@@ -265,6 +268,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
         rules=Rules(
             generation=_changed_but_status if has_status else _changed,
             unconditional_update=False,
+            qualified_finalizers=False,
             keep_status_on_create=not has_status,
             field_selectors=selectable,
             cells=_cells(columns),

@@ -117,6 +117,7 @@ class Rules:
     name_form: str = "subdomain"  # subdomain, label, service (RFC 1035 label) or path
     unconditional_update: bool = True  # PUT without resourceVersion is allowed
     create_on_update: bool = False  # PUT of what does not exist creates it
+    qualified_finalizers: bool = True  # a finalizer needs a domain and a slash; not so for custom kinds
     orphan_by_default: bool = False  # deletion without a propagation policy leaves dependents alone
     keep_status_on_create: bool = False  # status given at creation is kept (nodes, custom objects without /status)
     graceful: Callable[[Obj, int | None], int | None] = (

@@ -421,7 +421,7 @@ class Pipeline:
             namespaced=kind.resource.namespaced,
             form=rules.name_form,
             errors=found,
-            qualified_finalizers=not kind.custom,
+            qualified_finalizers=kind.rules.qualified_finalizers,
         )
         rules.validate(obj, found)
         rules.validate_create(obj, found)
@@ -691,7 +691,7 @@ class Pipeline:
             namespaced=kind.resource.namespaced,
             form="path",
             errors=found,
-            qualified_finalizers=not kind.custom,
+            qualified_finalizers=kind.rules.qualified_finalizers,
         )
         metadata.validate_meta_update(new, old, found)
         if subresource == "status":
