@@ -72,7 +72,8 @@ class Writer:
             raise
         if made is not None:
             self.fresh.wrote(key, informer, made)
-            self.events.event(owner, "Normal", "SuccessfulCreate", f"Created {kind.lower()}: {child_name(made)}")
+            if kind == "Pod":
+                self.events.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {child_name(made)}")
 
     async def _create(self, resource: Resource, owner: Mapping[str, Any], child: Obj) -> Obj | None:
         try:
@@ -99,8 +100,8 @@ class Writer:
             self.events.event(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
             raise
         self.fresh.deleted(key, informer, child)
-        kind = informer.resource.kind.lower()
-        self.events.event(owner, "Normal", "SuccessfulDelete", f"Deleted {kind}: {meta['name']}")
+        if informer.resource.kind == "Pod":
+            self.events.event(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta['name']}")
 
     async def patch_child(self, key: Key, informer: Informer, child: Obj, patch: Any) -> bool:
         """Merge-patch a child; False when it is gone or changed meanwhile."""

@@ -145,7 +145,7 @@ def child_names(base: str, owner: Mapping[str, Any], children: Sequence[Obj], co
     names: list[str] = []
     serial = 0
     while len(names) < count:
-        name = f"{stem}-{suffix(meta.get('uid'), meta.get('resourceVersion'), uids, serial)}"
+        name = f"{stem}-{suffix(base, meta.get('uid'), meta.get('resourceVersion'), uids, serial)}"
         serial += 1
         if name not in taken:
             taken.add(name)
