@@ -277,7 +277,7 @@ def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
 
 def _disruption(last: AttemptSeen) -> str:
     reasons = sorted({pod.disruption for pod in last.pods if pod.disruption})
-    return ", ".join(reasons) or "DisruptionTarget"
+    return ", ".join(reasons) or "a disruption"
 
 
 def _evicted(last: AttemptSeen) -> str:
