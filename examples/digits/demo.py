@@ -28,6 +28,8 @@ class Demo:
         self.ports = ports
         self.env = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         self.env |= {"MOORAGE_DATA": str(data), "MOORAGE_KUBECONFIG": str(data / "kubeconfig")}
+        # as after `. .venv/bin/activate`: jobs run in the environment of the one who submits them
+        self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', os.defpath)}"
         self.started = time.monotonic()
         self.step_number = 0
 
