@@ -424,9 +424,9 @@ def proportional(pid: int) -> int | None:
 class Watch:
     """The memory of one container's process tree against its limit.
 
-    One process: its resident pages. Several: shared pages are counted once by `proportional`, sampled seldom
-    because it is slow, and carried on between samples by the growth of the resident sum. Nobody is killed before
-    a fair count has said so.
+    One process: its resident pages. Several: shared pages are counted once by `proportional`, which is slow and
+    so is done once a second, and sooner when the growth of the resident sum says that the limit or the peak may be
+    passed. Nobody is killed before a fair count, or its own anonymous pages alone, have said so.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -436,7 +436,8 @@ class Watch:
         self.due = 0.0
         self._rss_at_fair = 0
         self._fair = 0
-        self._fair_due = 0.0
+        self._fair_due = 0.0  # not before
+        self._fair_late = 0.0  # at the latest
         self._last: tuple[float, int] | None = None
 
     def look(self, tree: Tree, pids: list[int]) -> bool:
@@ -446,26 +447,35 @@ class Watch:
         rss = sum(size for size, _ in sizes)
         anon = sum(private for _, private in sizes)
         several = sum(1 for size, _ in sizes if size) > 1
-        used = self._fair + max(0, rss - self._rss_at_fair) if several and self._fair else rss
-        over = self.limit is not None and used > self.limit
-        exceeded = over and not several and self.limit is not None and anon > self.limit
-        if not exceeded and (over or several) and now >= self._fair_due:
+        limit = self.limit if self.limit is not None else sys.maxsize
+        if not several:
+            guess = used = rss
+            self._fair = self._rss_at_fair = 0
+            sure = anon > limit
+        else:
+            guess = self._fair + max(0, rss - self._rss_at_fair)
+            used, sure = self._fair or self.now_bytes, False
+        wanted = guess > limit or (
+            several and (not self._fair or guess > 1.1 * self.peak_bytes or now >= self._fair_late)
+        )
+        if wanted and not sure and now >= self._fair_due:
             fair = [proportional(pid) for pid in pids]
             # what cannot be read counts in full: better too much than unwatched
             used = sum(size if part is None else part for part, (size, _) in zip(fair, sizes, strict=True))
-            cost = time.monotonic() - now
+            sure = used > limit
             self._fair, self._rss_at_fair = used, rss
-            wait = SHARED_SECONDS if not over else WATCH_SECONDS
-            self._fair_due = time.monotonic() + max(wait, 20 * cost if not over else 4 * cost)
-            exceeded = self.limit is not None and used > self.limit
-        elif over and not exceeded and self.limit is not None:
-            used = min(used, self.limit)  # not proven
-        if not several and not over:
-            self._fair = 0
+            done = time.monotonic()
+            near = guess > limit
+            self._fair_due = done + max(
+                WATCH_MIN_SECONDS if near else WATCH_SECONDS, (4 if near else 20) * (done - now)
+            )
+            self._fair_late = max(self._fair_due, done + SHARED_SECONDS)
+        elif guess > limit and not sure:
+            used = min(used, limit)  # not proven
         self.now_bytes = used
         self.peak_bytes = max(self.peak_bytes, used)
-        self.due = time.monotonic() + self._pause(now, used)
-        return exceeded
+        self.due = time.monotonic() + self._pause(now, guess)
+        return sure
 
     def _pause(self, now: float, used: int) -> float:
         if self.limit is None:
