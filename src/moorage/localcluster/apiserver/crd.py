@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from moorage.apimachinery.meta import with_condition
 from moorage.apimachinery.resources import CRDS, Obj, Resource
 from moorage.errors import ApiError, NotFound, StorageError
 from moorage.localcluster.apiserver import jsonpath
@@ -57,9 +58,8 @@ def default_crd(obj: Obj) -> None:
 
 
 def prepare_crd(obj: Obj) -> None:
-    """Accepted and established from the start, guarded by the finalizer that empties it."""
+    """Accepted and established from the start."""
     meta, spec = obj["metadata"], obj["spec"]
-    meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
     now = meta["creationTimestamp"]
     obj["status"] = {
         "acceptedNames": dict(spec.get("names") or {}),
@@ -81,6 +81,29 @@ def prepare_crd(obj: Obj) -> None:
         ],
         "storedVersions": [one["name"] for one in spec.get("versions") or () if one.get("storage")],
     }
+
+
+def crd_pending(obj: Obj) -> bool:
+    """A definition is never removed at the first request: its objects go first."""
+    return "deletionTimestamp" not in obj["metadata"]
+
+
+def crd_deleted(obj: Obj) -> None:
+    """Guard it by the finalizer that `CustomResources` takes away when all its objects are gone."""
+    meta = obj["metadata"]
+    if CLEANUP not in (meta.get("finalizers") or ()):
+        meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
+    meta.pop("deletionGracePeriodSeconds", None)
+    status = {**(obj.get("status") or {})}
+    status["conditions"] = with_condition(
+        status.get("conditions") or (),
+        "Terminating",
+        "True",
+        now=meta["deletionTimestamp"],
+        reason="InstanceDeletionPending",
+        message="CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    )
+    obj["status"] = status
 
 
 def prepare_crd_update(new: Obj, old: Obj) -> None:
@@ -218,6 +241,8 @@ CRD_RULES = Rules(
     validate=validate_crd,
     validate_update=validate_crd_update,
     generation=spec_changed,
+    pending=crd_pending,
+    on_deletion=crd_deleted,
     unconditional_update=False,
     qualified_finalizers=False,
 )

@@ -604,7 +604,7 @@ def _table_asked(request: Request) -> bool:
         if not text.startswith("application/json"):
             continue
         if "as=Table" in text:
-            return "v=v1" in str(text).split(";")
+            return text.split(";").count("v=v1") > 0
         if "as=" not in text:
             return False
     return False

@@ -459,11 +459,7 @@ class Pipeline:
             return await self.create(call, kind, obj, namespace)
         if not version and not kind.rules.unconditional_update:
             errors = FieldErrors()
-            errors.invalid("metadata.resourceVersion", "", "must be specified for an update")
-            errors.causes[-1] = replace(
-                errors.causes[-1],
-                message=f"Invalid value: {'0x0' if kind.custom else '0'}: must be specified for an update",
-            )
+            errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
             errors.raise_if_any(kind.resource, name)
         decoded, errors = self._decode(call, kind, obj)
         encoded = msgspec.json.encode(decoded)
@@ -500,9 +496,9 @@ class Pipeline:
             )
         if patch_kind == "apply":
             if not call.field_manager:
-                raise BadRequest(
-                    'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
-                )
+                errors = FieldErrors()
+                errors.required("fieldManager", "is required for apply patch")
+                errors.raise_if_any(Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions"), "")
             if not isinstance(body, dict):
                 raise BadRequest("an apply patch must be an object")
             if self.storage.get(kind.key(name, namespace)) is None and subresource is None:

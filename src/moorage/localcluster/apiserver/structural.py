@@ -269,7 +269,7 @@ def _cause(error: Any) -> Cause:
             missing = str(kind.property)
             return Cause("FieldValueRequired", f"{path}.{missing}" if path else missing, "Required value")
         case "Type":
-            wanted = kind.types[0] if kind.types else "object"
+            wanted = ",".join(sorted(one for one in kind.types if one != "null"))
             got = _json_type(value)
             return Cause(
                 "FieldValueTypeInvalid",
@@ -313,7 +313,8 @@ def _cause(error: Any) -> Cause:
         if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf", "Not")
         else (f"{path} in body {rule()}")
     )
-    return Cause("FieldValueInvalid", where, f"Invalid value: {shown(value)}: {said}")
+    reason = "FieldValueTypeInvalid" if name == "Format" else "FieldValueInvalid"
+    return Cause(reason, where, f"Invalid value: {shown(value)}: {said}")
 
 
 def _json_type(value: Any) -> str:
