@@ -77,7 +77,7 @@ def top(target: Target, since: str, by: str, output: str) -> int:
             ],
             items=rows,
             names=[row["name"] for row in rows],
-            nothing=f"nothing was used since {since}",
+            nothing=f"nothing was used since {since}" if "-" in since else f"nothing was used in the last {since}",
         )
         return 0
 

@@ -234,6 +234,7 @@ class LogView:
     async def _stream(self, pod: str, *, follow: bool, ended: Callable[[], bool]) -> None:
         """One pod's lines. A connection that breaks is taken up again where it was, until the pod has ended."""
         shown: datetime | None = None  # the time of the newest line
+        broken = False
         while True:
             seconds, tail = self._since_seconds, self._tail
             if shown is not None:
@@ -266,6 +267,11 @@ class LogView:
                 if over or not follow or not isinstance(error, ServerError | BadRequest):
                     console.note(f"the logs of {pod} cannot be read: {error.message}")
                     return
+                if isinstance(error, ServerError) and not broken:
+                    console.note("the connection to the cluster broke; trying again")
+                broken = isinstance(error, ServerError)
+            else:
+                broken = False
             await self._session.clock.sleep(RECONNECT_SECONDS)
 
     async def _soon(self, ended: Callable[[], bool]) -> bool:

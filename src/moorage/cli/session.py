@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import getpass
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -129,6 +130,8 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
     """Open the cluster, do the work, close it; the opener is the command line's, or a test's."""
     found = click.get_current_context(silent=True)
     opener: Opener = found.obj if found is not None and found.obj is not None else open_session
+
+    logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
 
     async def whole() -> R:
         async with opener(target) as session:

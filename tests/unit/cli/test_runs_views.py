@@ -274,7 +274,10 @@ def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):
     done = moor("logs", "-f", "train")
     assert done.code == 0
     assert done.out == "epoch 1\nepoch 2\ntrain-r2-x | epoch 3\n"
-    assert done.err == "--- attempt 2 on node-1 after EvictionByEvictionAPI: train-r2-x\n"
+    assert done.err == (
+        "note: the connection to the cluster broke; trying again\n"
+        "--- attempt 2 on node-1 after EvictionByEvictionAPI: train-r2-x\n"
+    )
 
 
 def test_following_a_run_that_waits_says_what_for_and_prints_a_pod_that_came_and_went(moor):
