@@ -38,7 +38,7 @@ class LoopMetrics(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass
 class Counters:
     """Passes and seconds by (controller, outcome)."""
 

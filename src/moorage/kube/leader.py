@@ -190,9 +190,12 @@ class Elector:
         if self._lease is None or (self._lease.get("spec") or {}).get("holderIdentity") != self._identity:
             return
         lease = self._lease | {"spec": self._lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1}}
-        with contextlib.suppress(ApiError):
-            await self._api.update(LEASES, lease)
         self._lease, self._seen = None, None
+        with contextlib.suppress(ApiError):
+            await self._within(RETRY_SECONDS, self._put(lease))
+
+    async def _put(self, lease: Obj) -> None:
+        await self._api.update(LEASES, lease)
 
 
 def make_lease(

@@ -1,0 +1,286 @@
+"""The run controller before an API: killed at every call, it neither loses nor doubles an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.informer import wait_synced
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
+from moorage.controllers.run.controller import RunController
+from moorage.errors import Forbidden, Invalid
+from moorage.kube.events import EventRecorder
+from moorage.testing.clock import FakeClock
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+KEY = Key("lab", "train")
+LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
+MESSAGE = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule at index 0"
+
+
+class Killed(BaseException):
+    """The operator dies here."""
+
+
+class MortalApi(FakeApi):
+    """Dies before, or after, the write of a given number."""
+
+    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
+        super().__init__()
+        self.writes, self.dies_at, self.after = 0, dies_at, after
+        self.refuse_create: Exception | None = None
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        self._count()
+        if resource == JOBS and self.refuse_create is not None:
+            raise self.refuse_create
+        made = await super().create(resource, obj, namespace, dry_run=dry_run)
+        self._dead_after()
+        return made
+
+    async def patch(self, *args: Any, **options: Any) -> Obj:
+        self._count()
+        made = await super().patch(*args, **options)
+        self._dead_after()
+        return made
+
+    async def delete(self, *args: Any, **options: Any) -> None:
+        self._count()
+        await super().delete(*args, **options)
+        self._dead_after()
+
+    def _count(self) -> None:
+        self.writes += 1
+        if self.writes == self.dies_at and not self.after:
+            raise Killed
+
+    def _dead_after(self) -> None:
+        if self.writes == self.dies_at and self.after:
+            raise Killed
+
+
+def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annotations: str) -> Obj:
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": MESSAGE,
+        "lastTransitionTime": "2026-11-21T12:00:00Z",
+    }
+    labels = LABELS | {"moorage.dev/attempt": str(attempt)}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "lab",
+            "labels": labels,
+            "annotations": {f"moorage.dev/{key.replace('_', '-')}": text for key, text in annotations.items()},
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}},
+        },
+        "status": {"conditions": [condition], "failed": 1} if failed else {},
+    }
+
+
+@contextlib.asynccontextmanager
+async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[RunController]:
+    clock = clock or FakeClock()
+    events = EventRecorder(api, component="op", clock=clock)
+    controller = RunController(api, clock=clock, events=events, lost_after=timedelta(minutes=5))
+    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
+    try:
+        await wait_synced(*controller.informers)
+        yield controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def settle(api: FakeApi, clock: FakeClock | None = None) -> timedelta | None:
+    """A fresh operator looks until it has nothing more to write; returns when it would look again."""
+    for _ in range(6):
+        async with a_controller(api, clock) as controller:
+            before = len(writes(api))
+            again = await controller.reconcile(KEY)
+            if len(writes(api)) == before:
+                return again
+    raise AssertionError("never settled")
+
+
+def writes(api: FakeApi) -> list[str]:
+    done = [call for call in api.calls if call.verb not in ("get", "list", "watch") and call.resource != "events"]
+    return [f"{call.verb} {call.resource} {call.name}" for call in done]
+
+
+async def notes(api: FakeApi, name: str = "train") -> dict[str, str]:
+    found = await api.get(JOBS, name, "lab")
+    return {key.removeprefix("moorage.dev/"): text for key, text in found["metadata"]["annotations"].items()}
+
+
+async def jobs(api: FakeApi) -> list[str]:
+    return [job["metadata"]["name"] for job in (await api.list(JOBS)).items]
+
+
+async def events(api: FakeApi) -> list[tuple[str, str]]:
+    return [(event["type"], event["reason"]) for event in (await api.list(EVENTS)).items]
+
+
+async def test_a_disrupted_run_gets_its_next_attempt() -> None:
+    api = FakeApi()
+    first = api.put(JOBS, a_job())
+    await settle(api)
+    assert await jobs(api) == ["train", "train-r2"]
+    second = await api.get(JOBS, "train-r2", "lab")
+    assert second["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
+    assert await notes(api) == {"used-seconds": "0", "attempts": "2"}
+    assert await events(api) == [("Normal", "Restarted")]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
+@pytest.mark.parametrize("dies_at", range(1, 6))
+async def test_killed_at_any_write_the_next_operator_finishes(dies_at: int, after: bool) -> None:
+    whole = MortalApi()
+    api = MortalApi(dies_at, after=after)
+    for one in (whole, api):
+        one.put(JOBS, a_job(time_limit_seconds="600", restart_limit="3") | {"kind": "Job"})
+    await settle(whole)
+    async with a_controller(api) as controller:
+        with contextlib.suppress(Killed):
+            await controller.reconcile(KEY)
+    await settle(api)
+    assert await jobs(api) == await jobs(whole) == ["train", "train-r2"]
+    assert await notes(api) == await notes(whole)
+    made = [call for call in writes(api) if call.startswith("create jobs")]
+    assert len(made) <= 2, "the second is refused by the name"
+
+
+async def test_at_the_limit_the_run_ends_and_people_are_told() -> None:
+    api = FakeApi()
+    api.put(JOBS, a_job(restart_limit="1", used_seconds="1", attempts="2"))
+    api.put(JOBS, a_job("train-r2", 2, used_seconds="1"))
+    await settle(api)
+    assert await jobs(api) == ["train", "train-r2"]
+    assert (await notes(api))["ended"].startswith("RestartLimit: ")
+    assert await events(api) == [("Warning", "RestartLimit")]
+
+
+async def test_a_copy_that_is_behind_decides_nothing() -> None:
+    api = FakeApi()
+    api.put(JOBS, a_job())
+    async with a_controller(api) as controller:
+        # what the watch has not brought yet: the user cancelled meanwhile
+        for watcher in list(api._watchers):
+            api._watchers.remove(watcher)
+        api.put(JOBS, a_job(ended="Cancelled by ada"))
+        await controller.reconcile(KEY)
+    assert writes(api) == []
+
+
+async def test_a_name_that_belongs_to_another_ends_the_run_with_the_reason() -> None:
+    api = FakeApi()
+    api.put(JOBS, a_job())
+    api.put(JOBS, {"metadata": {"name": "train-r2", "namespace": "lab"}, "spec": {}})
+    await settle(api)
+    assert (await notes(api))["ended"] == "CannotRestart: a Job named train-r2 exists that is not of this run"
+
+
+async def test_an_attempt_the_api_will_never_take_ends_the_run() -> None:
+    api = MortalApi()
+    api.refuse_create = Invalid("spec.template: nonsense")
+    api.put(JOBS, a_job())
+    await settle(api)
+    assert (await notes(api))["ended"] == "CannotRestart: spec.template: nonsense"
+
+
+async def test_a_quota_that_is_full_is_tried_again_later() -> None:
+    api = MortalApi()
+    api.refuse_create = Forbidden("exceeded quota")
+    api.put(JOBS, a_job())
+    async with a_controller(api) as controller:
+        with pytest.raises(Forbidden):
+            await controller.reconcile(KEY)
+    assert "ended" not in await notes(api)
+    api.refuse_create = None
+    await settle(api)
+    assert await jobs(api) == ["train", "train-r2"]
+
+
+async def test_a_first_job_that_would_be_collected_is_kept_for_its_attempts() -> None:
+    api = FakeApi()
+    job = a_job()
+    job["spec"]["ttlSecondsAfterFinished"] = 60
+    api.put(JOBS, job)
+    await settle(api)
+    assert "ttlSecondsAfterFinished" not in (await api.get(JOBS, "train", "lab"))["spec"]
+    assert "ttlSecondsAfterFinished" not in (await api.get(JOBS, "train-r2", "lab"))["spec"]
+
+
+async def test_a_second_attempt_that_was_deleted_does_not_come_back() -> None:
+    api = FakeApi()
+    api.put(JOBS, a_job())
+    await settle(api)
+    api.remove(JOBS, "train-r2", "lab")
+    await settle(api)
+    assert await jobs(api) == ["train"]
+    assert (await notes(api))["ended"].startswith("Deleted: ")
+
+
+def a_stuck_pod(job: Obj) -> Obj:
+    return {
+        "metadata": {
+            "name": "train-x",
+            "namespace": "lab",
+            "labels": LABELS,
+            "ownerReferences": [{"uid": job["metadata"]["uid"], "controller": True}],
+            "deletionTimestamp": "2026-11-21T12:00:30Z",
+            "deletionGracePeriodSeconds": 30,
+        },
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "startTime": "2026-11-21T11:00:00Z"},
+    }
+
+
+async def test_a_pod_on_a_node_that_is_gone_is_let_go_after_five_minutes() -> None:
+    api, clock = FakeApi(), FakeClock()
+    job = api.put(JOBS, a_job(failed=False))
+    api.put(PODS, a_stuck_pod(job))
+    assert await settle(api, clock) == timedelta(minutes=5, seconds=30)
+    assert writes(api) == []
+    clock.advance(timedelta(minutes=5, seconds=31))
+    await settle(api, clock)
+    assert writes(api) == ["patch pods train-x", "delete pods train-x"]
+    assert await events(api) == [("Warning", "NodeLost")]
+
+
+async def test_a_pod_on_a_node_that_answers_is_left_to_it() -> None:
+    api, clock = FakeApi(), FakeClock()
+    job = api.put(JOBS, a_job(failed=False))
+    api.put(PODS, a_stuck_pod(job))
+    api.put(NODES, {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    clock.advance(timedelta(hours=1))
+    assert await settle(api, clock) is None
+    assert writes(api) == []
+
+
+async def test_a_node_that_falls_silent_has_its_runs_looked_at() -> None:
+    api, clock = FakeApi(), FakeClock()
+    job = api.put(JOBS, a_job(failed=False))
+    api.put(PODS, a_stuck_pod(job))
+    async with a_controller(api, clock) as controller:
+        while len(controller.loop.queue):
+            controller.loop.queue.done(await controller.loop.queue.get())
+        api.put(NODES, {"metadata": {"name": "n1"}, "status": {}})
+        key = await asyncio.wait_for(controller.loop.queue.get(), 10)
+    assert key == KEY
