@@ -40,7 +40,7 @@ from moorage.apimachinery.serving import serve
 from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
-from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import GUARD_LABEL
 
 if TYPE_CHECKING:
     from moorage.kube.client import KubeClient
@@ -186,18 +186,13 @@ async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:
 async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
     from moorage.model.crds import all_crds
+    from moorage.model.manifests import ROLEBINDINGS, ROLES, make_info, make_namespace
 
-    namespace: Obj = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}
-    await _ensure(api, NAMESPACES, namespace)
+    await _ensure(api, NAMESPACES, make_namespace())
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
-    info: Obj = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE},
-        "data": {"serverUrl": address, "version": __version__},
-    }
-    await _ensure(api, CONFIGMAPS, info)
+    for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), make_info(__version__, address), strict=True):
+        await _ensure(api, resource, obj)
     guarded = {"metadata": {"labels": {GUARD_LABEL: "enabled"}}}
     await api.patch(NAMESPACES, "default", guarded)
 

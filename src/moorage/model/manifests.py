@@ -204,10 +204,10 @@ def make_namespace() -> Obj:
     return _object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
 
 
-def make_info(version: str) -> list[Obj]:
+def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc") -> list[Obj]:
     """The ConfigMap by which clients find the server, and everybody's right to read it."""
     reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
-    data = {"serverUrl": f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc", "version": version}
+    data = {"serverUrl": server_url, "version": version}
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [
         _object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
