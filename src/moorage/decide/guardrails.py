@@ -147,8 +147,10 @@ class _Draft:
 
     @property
     def is_run(self) -> bool:
-        labels = (self.obj.get("metadata") or {}).get("labels") or {}
-        return self.request.kind in ("Job", "Pod") and RUN_LABEL in labels
+        """Whether the guardrails of runs hold for it; taking the label off does not take them off."""
+        if self.request.kind not in ("Job", "Pod"):
+            return False
+        return any(_at(one, ("metadata", "labels", RUN_LABEL)) is not None for one in (self.obj, self.request.old))
 
     def containers(self) -> Iterator[tuple[str, Obj]]:
         """Every container, with its field path."""
@@ -301,11 +303,7 @@ def _complete_run(draft: _Draft) -> None:
             if draft.request.kind == "Job":
                 _equalise(draft, container, where)
         _limit_time(draft)
-        if draft.request.kind == "Job" and draft.unlimited():
-            # never started again by our operator either
-            _put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, "0")
-        else:
-            _cap_restarts(draft)
+        _cap_restarts(draft)
     _keep_off_gpu_nodes(draft)
 
 
@@ -327,10 +325,11 @@ def _check_run(draft: _Draft) -> None:
 
 
 def _check_name(draft: _Draft) -> None:
-    if draft.request.kind != "Job":
-        return
     meta = draft.obj["metadata"]
-    run, number = meta["labels"][RUN_LABEL], meta["labels"].get(ATTEMPT_LABEL, "1")
+    labels = meta.get("labels") or {}
+    if draft.request.kind != "Job" or RUN_LABEL not in labels:
+        return
+    run, number = labels[RUN_LABEL], labels.get(ATTEMPT_LABEL, "1")
     if not is_dns_label(run) or len(run) > RUN_NAME_MAX:
         allowed = f"at most {RUN_NAME_MAX} of a-z, 0-9 and '-', so that its attempts can be named after it"
         draft.refusals.append(Refusal(f"metadata.labels[{RUN_LABEL}]", repr(run), allowed))
@@ -379,8 +378,10 @@ def _fill_in(draft: _Draft, container: Obj, *, fill_memory: bool) -> None:
 
 
 def _memory_was_defaulted(draft: _Draft) -> bool:
+    """The annotation speaks of the one container that `moor run` makes; among several it tells nothing of each."""
     notes = draft.obj["metadata"].get("annotations") or {}
-    return draft.request.kind == "Job" and notes.get(MEMORY_DEFAULTED_ANNOTATION) == "true"
+    alone = sum(1 for _ in draft.containers()) == 1
+    return draft.request.kind == "Job" and alone and notes.get(MEMORY_DEFAULTED_ANNOTATION) == "true"
 
 
 def _equalise(draft: _Draft, container: Obj, where: str) -> None:
@@ -471,14 +472,19 @@ def _limit_time(draft: _Draft) -> None:
 
 
 def _cap_restarts(draft: _Draft) -> None:
-    """The tenant's limit of restarts, where the run names none or a higher one."""
-    most = draft.request.restart_limit_max
-    if most is None or draft.request.kind != "Job":
+    """The tenant's limit of restarts, where the run names none or a higher one; none without a memory limit (R6)."""
+    if draft.request.kind != "Job":
         return
-    text = (draft.obj["metadata"].get("annotations") or {}).get(RESTART_LIMIT_ANNOTATION)
+    unlimited = bool(draft.unlimited())
+    most = 0 if unlimited else draft.request.restart_limit_max
+    text = _at(draft.obj, ("metadata", "annotations", RESTART_LIMIT_ANNOTATION))
     asked = int(text) if text is not None and text.isascii() and text.isdigit() else RESTART_LIMIT
-    if asked > most:
-        _put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, str(most))
+    if most is None or asked <= most:
+        return
+    _put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, str(most))
+    if unlimited:
+        draft.warnings.append("no memory limit given: this run is never started again, whatever ends it")
+    else:
         draft.warnings.append(f"started again after disruptions at most {most} times, the tenant's limit")
 
 
