@@ -472,7 +472,7 @@ def _limit_time(draft: _Draft) -> None:
 
 
 def _cap_restarts(draft: _Draft) -> None:
-    """The tenant's limit of restarts, where the run names none or a higher one; none without a memory limit (R6)."""
+    """The tenant's limit of restarts, where the run names none or more; without a memory limit none (R6)."""
     if draft.request.kind != "Job":
         return
     unlimited = bool(draft.unlimited())
