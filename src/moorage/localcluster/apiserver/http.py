@@ -61,7 +61,9 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.query: dict[str, str] = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        self.query: dict[str, str] = dict(
+            parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        )
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))

@@ -269,7 +269,7 @@ class Pipeline:
                 return Listed(items=items, resource_version=str(revision))
             after = page.records[-1].key
 
-    async def watch(
+    def watch(
         self,
         call: Call,
         kind: Kind,
@@ -290,16 +290,30 @@ class Pipeline:
         self.authorise(call, "watch", kind, namespace, "")
         self._may(kind, "watch")
         matcher = Matcher(kind, label_selector, field_selector)
-        prefix = kind.list_prefix(namespace)
         from_start = resource_version in (None, "", "0") if initial_events is None else initial_events
+        start = parse_version(str(resource_version)) if resource_version and not from_start else None
+        return self._watched(
+            kind, kind.list_prefix(namespace), matcher, start, from_start, bookmarks, initial_events
+        )
+
+    async def _watched(
+        self,
+        kind: Kind,
+        prefix: str,
+        matcher: Matcher,
+        start: int | None,
+        from_start: bool,
+        bookmarks: bool,
+        initial_events: bool | None,
+    ) -> AsyncGenerator[Event]:
+        page = None
         if from_start:
             page = self.storage.list(prefix)
             start = page.revision
-            watch = self.storage.watch(prefix, after=start)
-        else:
-            page = None
-            start = parse_version(str(resource_version)) if resource_version else self.storage.revision
-            watch = self.storage.watch(prefix, after=start)
+        elif start is None:
+            start = self.storage.revision
+        assert start is not None
+        watch = self.storage.watch(prefix, after=start)
         try:
             if page is not None:
                 for record in page.records:

@@ -69,11 +69,22 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
 
 
 def _expiry(folder: Path) -> dict[str, datetime]:
+    """When the certificates expire: as noted, or read from them when the note is missing."""
     try:
         noted: Any = json.loads((folder / "expiry.json").read_text())
         return {str(name): parse_rfc3339(text) for name, text in noted.items()}
     except (FileNotFoundError, ValueError, AttributeError, TypeError):
-        return {}
+        pass
+    from cryptography import x509
+
+    found = {}
+    for name in ("ca.crt", "server.crt"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found[name] = x509.load_pem_x509_certificate((folder / name).read_bytes()).not_valid_after_utc
+    if found:
+        noted = {name: rfc3339(moment) for name, moment in found.items()}
+        _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
+    return found
 
 
 def _make(folder: Path, now: datetime, *, new_ca: bool) -> None:

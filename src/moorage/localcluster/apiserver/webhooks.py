@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import io
 import logging
 import uuid
 from collections.abc import Mapping
@@ -252,7 +253,7 @@ class Webhooks:
         try:
             async with self._session.post(
                 url,
-                data=msgspec.json.encode(review),
+                data=io.BytesIO(msgspec.json.encode(review)),
                 headers={"content-type": "application/json", "accept": "application/json"},
                 ssl=self._tls_of(config.get("caBundle") or ""),
                 timeout=aiohttp.ClientTimeout(total=hook.timeout_seconds),

@@ -97,6 +97,12 @@ async def over_tls(app: Any, folder: Path) -> AsyncIterator[tuple[str, Path, str
 
 
 @pytest.fixture
+def tls() -> Any:
+    """`over_tls`, for modules that cannot import this one."""
+    return over_tls
+
+
+@pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     """A server on the machine's own clock behind TLS, with a kubeconfig for its admin."""
     made = ApiServer(MemoryStorage(), tokens=TOKENS, signing_key=b"k" * 32)

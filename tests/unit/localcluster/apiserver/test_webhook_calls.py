@@ -1,0 +1,324 @@
+"""Admission webhooks, called over TLS on this machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    Obj,
+)
+from moorage.errors import ApiError, Conflict, Forbidden, Invalid, NotFound, ServerError
+from moorage.localcluster.apiserver.client import InProcessClient
+
+pytestmark = pytest.mark.anyio
+Respond = Callable[[Obj], Obj]
+
+
+class Hook:
+    """An ASGI webhook that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Obj] = []
+        self.answer: Respond = lambda _: {"allowed": True}
+        self.status = 200
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        review = json.loads(body)
+        request = review["request"]
+        self.asked.append(request)
+        response = {"uid": request["uid"], **self.answer(request)}
+        data = json.dumps(
+            {"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}
+        ).encode()
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": data})
+
+
+@pytest.fixture
+async def hook(tmp_path: Path, tls: Any) -> AsyncIterator[tuple[Hook, Obj]]:
+    """The webhook and the clientConfig that leads to it."""
+    made = Hook()
+    async with tls(made, tmp_path / "hook-pki") as (url, _, pem):
+        yield made, {"url": f"{url}/admit", "caBundle": base64.b64encode(pem.encode()).decode()}
+
+
+def configuration(config: Obj, called: str = "conf", **more: Any) -> Obj:
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["configmaps", "pods"]}]
+    webhook = {
+        "name": "hook.example.com",
+        "clientConfig": config,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "rules": rules,
+    }
+    return {"metadata": {"name": called}, "webhooks": [webhook | more]}
+
+
+def a_map(name: str = "c", **meta: Any) -> Obj:
+    return {"metadata": {"name": name, "namespace": "default", **meta}, "data": {"a": "b"}}
+
+
+def patching(*operations: Obj) -> Respond:
+    patch = base64.b64encode(json.dumps(operations).encode()).decode()
+    return lambda _: {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+
+
+async def test_a_mutating_webhook_changes_the_object(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    made.answer = patching({"op": "add", "path": "/metadata/labels", "value": {"owner": "ada"}})
+    await api.create(MUTATING_WEBHOOKS, configuration(config))
+    stored = await api.create(CONFIGMAPS, a_map())
+    assert stored["metadata"]["labels"] == {"owner": "ada"}
+    (asked,) = made.asked
+    assert (asked["operation"], asked["name"], asked["namespace"]) == ("CREATE", "c", "default")
+    assert asked["resource"] == {"group": "", "version": "v1", "resource": "configmaps"}
+    assert asked["kind"] == {"group": "", "version": "v1", "kind": "ConfigMap"}
+    assert asked["userInfo"]["username"] == "system:kube-controller-manager"
+    assert asked["object"]["data"] == {"a": "b"}
+    assert asked["object"]["metadata"]["uid"] == stored["metadata"]["uid"]
+    assert (asked["oldObject"], asked["dryRun"]) == (None, False)
+
+
+async def test_what_a_webhook_leaves_is_defaulted_and_checked_again(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+    await api.create(MUTATING_WEBHOOKS, configuration(config))
+    pod = {
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+    }
+    made.answer = patching({"op": "add", "path": "/spec/containers/-", "value": {"name": "side", "image": "y:1"}})
+    stored = await api.create(PODS, pod)
+    assert stored["spec"]["containers"][1]["imagePullPolicy"] == "IfNotPresent"
+    made.answer = patching({"op": "replace", "path": "/spec/containers/0/name", "value": "NOT_A_NAME"})
+    with pytest.raises(Invalid, match=r"spec\.containers\[0\]\.name"):
+        await api.create(PODS, {**pod, "metadata": {"name": "q", "namespace": "default"}})
+
+
+async def test_updates_and_deletions_show_what_stood_before(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    await api.create(CONFIGMAPS, a_map())
+    await api.create(VALIDATING_WEBHOOKS, configuration(config))
+    await api.patch(CONFIGMAPS, "c", {"data": {"a": "new"}}, "default")
+    await api.delete(CONFIGMAPS, "c", "default")
+    update, delete = made.asked
+    assert (update["operation"], update["oldObject"]["data"], update["object"]["data"]) == (
+        "UPDATE",
+        {"a": "b"},
+        {"a": "new"},
+    )
+    assert (delete["operation"], delete["object"], delete["oldObject"]["data"]) == ("DELETE", None, {"a": "new"})
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "said"),
+    [
+        ({"allowed": False, "status": {"message": "not you"}}, Forbidden, "denied the request: not you"),
+        ({"allowed": False}, Forbidden, "denied the request without explanation"),
+        (
+            {"allowed": False, "status": {"code": 409, "reason": "Conflict", "message": "no"}},
+            Conflict,
+            "request: no",
+        ),
+    ],
+)
+async def test_a_refusal_reaches_the_client_in_its_own_words(
+    api: InProcessClient, hook: tuple[Hook, Obj], response: Obj, error: type[ApiError], said: str
+) -> None:
+    made, config = hook
+    made.answer = lambda _: response
+    await api.create(VALIDATING_WEBHOOKS, configuration(config))
+    with pytest.raises(error) as caught:
+        await api.create(CONFIGMAPS, a_map())
+    assert (
+        caught.value.message
+        == f'admission webhook "hook.example.com" {said if said.startswith("denied") else "denied the " + said}'
+    )
+    with pytest.raises(NotFound):
+        await api.get(CONFIGMAPS, "c", "default")
+
+
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+@pytest.mark.parametrize("trouble", ["away", "status", "nonsense"])
+async def test_a_webhook_that_fails_stops_the_request_only_if_it_must(
+    api: InProcessClient, hook: tuple[Hook, Obj], policy: str, trouble: str
+) -> None:
+    made, config = hook
+    if trouble == "away":
+        config = {**config, "url": "https://127.0.0.1:1/x"}
+    elif trouble == "status":
+        made.status = 500
+    else:
+        made.answer = lambda _: {"uid": "another", "allowed": True}
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, failurePolicy=policy))
+    if policy == "Ignore":
+        await api.create(CONFIGMAPS, a_map())
+        return
+    with pytest.raises(ServerError, match='failed calling webhook "hook.example.com"'):
+        await api.create(CONFIGMAPS, a_map())
+
+
+async def test_a_certificate_that_the_bundle_does_not_cover_is_not_trusted(
+    api: InProcessClient, hook: tuple[Hook, Obj], tmp_path: Path
+) -> None:
+    from moorage.localcluster.apiserver.pki import ensure_pki
+
+    _, config = hook
+    other = base64.b64encode(ensure_pki(tmp_path / "other").ca_pem.encode()).decode()
+    await api.create(VALIDATING_WEBHOOKS, configuration({**config, "caBundle": other}))
+    with pytest.raises(ServerError, match="failed calling webhook"):
+        await api.create(CONFIGMAPS, a_map())
+
+
+@pytest.mark.parametrize(
+    ("more", "called"),
+    [
+        ({}, True),
+        (
+            {"rules": [{"apiGroups": ["apps"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]},
+            False,
+        ),
+        (
+            {"rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["*"]}]},
+            False,
+        ),
+        (
+            {
+                "rules": [
+                    {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["CREATE"], "resources": ["*/*"]}
+                ]
+            },
+            True,
+        ),
+        (
+            {
+                "rules": [
+                    {
+                        "apiGroups": ["*"],
+                        "apiVersions": ["*"],
+                        "operations": ["*"],
+                        "resources": ["*"],
+                        "scope": "Cluster",
+                    }
+                ]
+            },
+            False,
+        ),
+        ({"objectSelector": {"matchLabels": {"a": "b"}}}, True),
+        ({"objectSelector": {"matchLabels": {"a": "z"}}}, False),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}, True),
+        ({"namespaceSelector": {"matchLabels": {"guard": "on"}}}, False),
+    ],
+)
+async def test_a_webhook_is_called_for_what_its_rules_and_selectors_match(
+    api: InProcessClient, hook: tuple[Hook, Obj], more: Obj, called: bool
+) -> None:
+    made, config = hook
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, **more))
+    await api.create(CONFIGMAPS, a_map(labels={"a": "b"}))
+    assert bool(made.asked) is called
+
+
+async def test_a_namespace_can_be_opted_in_later(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    await api.create(
+        VALIDATING_WEBHOOKS, configuration(config, namespaceSelector={"matchLabels": {"guard": "on"}})
+    )
+    await api.patch(NAMESPACES, "default", {"metadata": {"labels": {"guard": "on"}}})
+    await api.create(CONFIGMAPS, a_map())
+    assert len(made.asked) == 1
+
+
+async def test_a_dry_run_is_told_to_the_webhook(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    await api.create(MUTATING_WEBHOOKS, configuration(config))
+    await api.create(CONFIGMAPS, a_map(), dry_run=True)
+    assert made.asked[0]["dryRun"] is True
+
+
+async def test_a_webhook_asked_again_sees_what_later_ones_changed(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+
+    def answer(request: Obj) -> Obj:
+        labels = request["object"]["metadata"].get("labels") or {}
+        if "second" in labels or len(made.asked) == 1:
+            return {"allowed": True}
+        return patching({"op": "add", "path": "/metadata/labels", "value": {"second": "here"}})(request)
+
+    made.answer = answer
+    first = configuration(config, "a-first", name="first.example.com", reinvocationPolicy="IfNeeded")
+    await api.create(MUTATING_WEBHOOKS, first)
+    await api.create(MUTATING_WEBHOOKS, configuration(config, "b-second", name="second.example.com"))
+    await api.create(CONFIGMAPS, a_map())
+    assert [one["object"]["metadata"].get("labels") for one in made.asked] == [None, None, {"second": "here"}]
+
+
+async def test_a_deleted_configuration_is_not_called_any_more(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+    await api.create(VALIDATING_WEBHOOKS, configuration(config))
+    await api.delete(VALIDATING_WEBHOOKS, "conf")
+    await api.create(CONFIGMAPS, a_map())
+    assert made.asked == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"clientConfig": {"service": {"name": "s", "namespace": "default"}}},
+        {"clientConfig": {"url": "http://127.0.0.1/x"}},
+        {"name": "short"},
+        {"sideEffects": "Some"},
+        {"timeoutSeconds": 60},
+        {"matchConditions": [{"name": "x", "expression": "true"}]},
+    ],
+)
+async def test_a_configuration_that_cannot_work_is_refused(api: InProcessClient, more: Obj) -> None:
+    with pytest.raises(Invalid):
+        await api.create(MUTATING_WEBHOOKS, configuration({"url": "https://127.0.0.1/x"}, **more))
+
+
+async def test_the_configurations_themselves_are_not_sent_to_webhooks(
+    api: InProcessClient, hook: tuple[Hook, Obj]
+) -> None:
+    made, config = hook
+    made.answer = lambda _: {"allowed": False}
+    everything = [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, rules=everything))
+    with pytest.raises(Forbidden):
+        await api.create(
+            DEPLOYMENTS,
+            {
+                "metadata": {"name": "d", "namespace": "default"},
+                "spec": {
+                    "selector": {"matchLabels": {"a": "b"}},
+                    "template": {
+                        "metadata": {"labels": {"a": "b"}},
+                        "spec": {"containers": [{"name": "c", "image": "x"}]},
+                    },
+                },
+            },
+        )
+    await api.delete(VALIDATING_WEBHOOKS, "conf")
