@@ -4,8 +4,8 @@ The operator's leader does this, so that the pods of webhook and server need no 
 and their kubelet starts them as soon as the Secrets are there.
 
 Each certificate has an authority of its own whose key is thrown away at once: nobody can sign with it, so nothing
-worth stealing is stored. `ca.crt` in the Secret holds the new authority and the one before it; the API server trusts
-both, so pods may go on with the old certificate until their kubelet has brought the new one.
+worth stealing is stored. `ca.crt` in the Secret holds the new authority and the one before it; the API server
+trusts both, so pods may go on with the old certificate until their kubelet has brought the new one.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     def builder(
         subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
@@ -93,7 +94,7 @@ def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME
         )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(x509, "digital_signature"), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(

@@ -1,0 +1,205 @@
+"""The webhook's certificate: made once, trusted before it is used, renewed in time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from moorage.apimachinery.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from moorage.errors import ServerError
+from moorage.kube.certs import (
+    CHECK_SECONDS,
+    LIFETIME,
+    RENEW_BEFORE,
+    contents,
+    ensure_certificate,
+    ensure_page_token,
+    issue,
+    keep_certificates,
+    service_names,
+    trusting,
+    why_renew,
+)
+from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+NAMES = service_names()
+HOST = "moorage-webhook.moorage-system.svc"
+BOTH = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+
+
+def a_registration(*clients: Any) -> Any:
+    webhooks = [{"name": f"w{n}", "clientConfig": client} for n, client in enumerate(clients)]
+    return {"metadata": {"name": "moorage"}, "webhooks": webhooks}
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    fake = FakeApi()
+    for resource in BOTH:
+        fake.put(resource, a_registration({"service": {"name": "moorage-webhook"}}))
+    return fake
+
+
+async def stored(api: FakeApi) -> dict[str, bytes]:
+    return contents(await api.get(SECRETS, "moorage-webhook-tls", "moorage-system"))
+
+
+async def trusted(api: FakeApi) -> list[bytes]:
+    found = [await api.get(resource, "moorage") for resource in BOTH]
+    return [base64.b64decode(one["webhooks"][0]["clientConfig"]["caBundle"]) for one in found]
+
+
+def writes(api: FakeApi) -> list[tuple[str, str]]:
+    return [(call.verb, call.resource) for call in api.calls if call.verb not in ("get", "list", "watch")]
+
+
+def test_a_certificate_serves_under_the_names_of_the_service():
+    issued = issue(NAMES, now=NOON)
+    data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": issued.authority}
+    assert why_renew(data, NAMES, now=NOON) is None
+    certificate = x509.load_pem_x509_certificate(issued.certificate)
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert alternatives.get_values_for_type(x509.DNSName)[0] == HOST
+    assert certificate.not_valid_after_utc == NOON + LIFETIME
+
+
+def test_a_tls_client_accepts_it_by_its_authority_alone(tmp_path):
+    from moorage.clock import SYSTEM
+
+    issued = issue(NAMES, now=SYSTEM.now())
+    for name, data in (("crt", issued.certificate), ("key", issued.key)):
+        (tmp_path / name).write_bytes(data)
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    client_side = ssl.create_default_context(cadata=issued.authority.decode())
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_side.wrap_bio(to_client, to_server, server_hostname=HOST)
+    server = server_side.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    assert client.version() == "TLSv1.3"
+    assert client.getpeercert()["subjectAltName"][0] == ("DNS", HOST)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"tls.key": b""}, "tls.key is missing"),
+        ({"tls.crt": b"no PEM"}, "it cannot be read"),
+        ({"ca.crt": b"no PEM"}, "it cannot be read"),
+        ({"tls.key": issue(NAMES, now=NOON).key}, "the key is not that of the certificate"),
+        ({"ca.crt": issue(NAMES, now=NOON).authority}, "its authority did not sign it"),
+    ],
+)
+def test_what_cannot_serve_is_made_again(change, why):
+    issued = issue(NAMES, now=NOON)
+    data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": issued.authority} | change
+    assert (why_renew(data, NAMES, now=NOON) or "").startswith(why)
+
+
+def test_a_certificate_is_renewed_thirty_days_before_it_ends():
+    issued = issue(NAMES, now=NOON)
+    data = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": issued.authority}
+    last = NOON + LIFETIME - RENEW_BEFORE
+    assert why_renew(data, NAMES, now=last) is None
+    assert (why_renew(data, NAMES, now=last + timedelta(seconds=1)) or "").startswith("it expires at 2027-11-21")
+    assert why_renew(data, [*NAMES, "other"], now=NOON) == "it does not name other"
+
+
+async def test_without_a_secret_one_is_made_after_the_registrations_trust_it(api):
+    await ensure_certificate(api, clock=FakeClock())
+    data = await stored(api)
+    assert await trusted(api) == [data["ca.crt"]] * 2
+    assert writes(api) == [
+        ("update", "mutatingwebhookconfigurations"),
+        ("update", "validatingwebhookconfigurations"),
+        ("create", "secrets"),
+    ]
+    api.calls.clear()
+    await ensure_certificate(api, clock=FakeClock())
+    assert writes(api) == []
+
+
+async def test_a_renewal_keeps_the_old_authority_trusted_until_the_next(api):
+    clock, seen = FakeClock(), []
+    for _ in range(3):
+        await ensure_certificate(api, clock=clock)
+        data = await stored(api)
+        seen.append(data["ca.crt"])
+        assert await trusted(api) == [data["ca.crt"]] * 2
+        clock.advance(LIFETIME - RENEW_BEFORE + timedelta(days=1))
+    counts = [len(x509.load_pem_x509_certificates(one)) for one in seen]
+    assert counts == [1, 2, 2]
+    assert seen[1].endswith(seen[0])
+    assert seen[0] not in seen[2]
+
+
+async def test_an_authority_that_has_expired_is_trusted_no_more(api):
+    clock = FakeClock()
+    await ensure_certificate(api, clock=clock)
+    clock.advance(LIFETIME + timedelta(days=1))
+    await ensure_certificate(api, clock=clock)
+    assert len(x509.load_pem_x509_certificates((await stored(api))["ca.crt"])) == 1
+
+
+async def test_a_registration_that_lost_its_authority_gets_it_back(api):
+    await ensure_certificate(api, clock=FakeClock())
+    before = await stored(api)
+    api.put(MUTATING_WEBHOOKS, a_registration({"service": {"name": "moorage-webhook"}}))
+    await ensure_certificate(api, clock=FakeClock())
+    assert await trusted(api) == [before["ca.crt"]] * 2
+    assert await stored(api) == before
+
+
+async def test_without_registrations_the_certificate_is_made_all_the_same():
+    api = FakeApi()
+    await ensure_certificate(api, clock=FakeClock())
+    assert why_renew(await stored(api), NAMES, now=NOON) is None
+
+
+def test_a_registration_by_url_is_left_alone():
+    by_url = {"url": "https://127.0.0.1:1/mutate", "caBundle": "x"}
+    assert trusting(a_registration(by_url), b"PEM") is None
+    mended = trusting(a_registration(by_url, {"service": {}}), b"PEM")
+    assert mended is not None
+    assert [one["clientConfig"].get("caBundle") for one in mended["webhooks"]] == ["x", "UEVN"]
+
+
+async def test_the_page_token_is_made_once_and_never_changed():
+    api = FakeApi()
+    await ensure_page_token(api)
+    first = await api.get(SECRETS, "moorage-page", "moorage-system")
+    assert len(contents(first)["token"]) >= 32
+    await ensure_page_token(api)
+    assert await api.get(SECRETS, "moorage-page", "moorage-system") == first
+
+
+async def test_an_api_that_is_away_is_asked_again_later(api):
+    clock = FakeClock()
+    api.failing = ServerError("away", status=0)
+    keeping = asyncio.create_task(keep_certificates(api, clock=clock))
+    async with asyncio.timeout(20):
+        while not clock._sleepers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        api.failing = None
+        clock.advance(CHECK_SECONDS)
+        while True:
+            with contextlib.suppress(Exception):
+                await stored(api)
+                break
+            await asyncio.sleep(0)
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping

@@ -1,0 +1,82 @@
+"""What is deployed: only the verbs that are used, nothing that is root, one copy of everything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from moorage.apimachinery.resources import Obj
+from moorage.cli.manifests import objects
+from moorage.controllers.manager import LEASE
+from moorage.model.manifests import ALL, OPERATOR_LEASE, Service, make_service
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+EVERYTHING = [obj for found in objects().values() for obj in found]
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+def of_kind(*kinds: str) -> list[Obj]:
+    return [obj for obj in EVERYTHING if obj["kind"] in kinds]
+
+
+def test_no_object_is_made_twice() -> None:
+    names = [(obj["kind"], obj["metadata"].get("namespace"), obj["metadata"]["name"]) for obj in EVERYTHING]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("role", of_kind("ClusterRole", "Role"), ids=lambda role: role["metadata"]["name"])
+def test_no_role_has_a_wildcard_or_reads_secrets_at_large(role: Obj) -> None:
+    for rule in role["rules"]:
+        assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+        if "secrets" in rule["resources"]:
+            assert role["kind"] == "Role"
+            assert set(rule["verbs"]) == {"create"} or rule["resourceNames"]
+
+
+@pytest.mark.parametrize("service", ["webhook", "extender"])
+def test_services_that_only_answer_write_nothing(service: str) -> None:
+    for role in of_kind("ClusterRole", "Role"):
+        if role["metadata"]["name"] == f"moorage-{service}":
+            assert not {verb for rule in role["rules"] for verb in rule["verbs"]} & WRITES
+
+
+def test_every_binding_binds_a_role_that_is_there_to_an_account_that_is_there() -> None:
+    accounts = {obj["metadata"]["name"] for obj in of_kind("ServiceAccount")}
+    roles = {(obj["kind"], obj["metadata"]["name"]) for obj in of_kind("ClusterRole", "Role")}
+    for binding in of_kind("ClusterRoleBinding", "RoleBinding"):
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
+        for subject in binding["subjects"]:
+            assert subject["kind"] == "Group" or subject["name"] in accounts
+
+
+@pytest.mark.parametrize("service", ALL, ids=lambda service: service.name)
+def test_pods_run_without_root_and_without_a_writable_root(service: Service) -> None:
+    (deployment,) = [obj for obj in make_service(service, version="1") if obj["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert (service.port is None) or {"readinessProbe", "livenessProbe"} <= container.keys()
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_the_operator_may_renew_the_lease_it_asks_for() -> None:
+    assert OPERATOR_LEASE == LEASE
+
+
+def test_kubectl_renders_the_tree() -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run([kubectl, "kustomize", str(DEPLOY)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\nkind: ") == len(EVERYTHING)
