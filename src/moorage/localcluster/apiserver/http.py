@@ -28,7 +28,7 @@ from moorage.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from moorage.localcluster.apiserver import discovery, openapi
+from moorage.localcluster.apiserver import discovery, openapi, protobuf
 from moorage.localcluster.apiserver.auth import Attributes, User, impersonate, refuse
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
@@ -47,6 +47,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server's limit on resource requests
 BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
+PROTOBUF = protobuf.CONTENT_TYPE
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "application/x-yaml")
 _PATCH_KINDS: dict[str, PatchKind] = {text: kind for kind, text in CONTENT_TYPES.items()}
 _JSON = b"application/json"
@@ -106,10 +107,12 @@ class Request:
         data = await self.body()
         if kind in YAML_TYPES:
             return _yaml(data)
+        if kind == PROTOBUF:
+            return protobuf.decode(data)
         if kind and not (kind == "application/json" or kind.endswith("+json")):
             raise UnsupportedMediaType(
                 "the body of the request was in an unknown format - accepted media types include: application/json,"
-                " application/yaml"
+                " application/yaml, application/vnd.kubernetes.protobuf"
             )
         return _json(data)
 
@@ -561,9 +564,12 @@ async def _delete_options(request: Request, call: Call) -> DeleteOptions:
     body: Any = {}
     if data.strip():
         kind = request.header("content-type").split(";")[0].strip().lower()
-        if kind and kind not in ("application/json", *YAML_TYPES):
+        if kind and kind not in ("application/json", PROTOBUF, *YAML_TYPES):
             raise UnsupportedMediaType("the body of the request was in an unknown format")
-        body = _yaml(data) if kind in YAML_TYPES else _json(data)
+        if kind == PROTOBUF:
+            body = protobuf.decode(data)
+        else:
+            body = _yaml(data) if kind in YAML_TYPES else _json(data)
         if not isinstance(body, dict):
             raise BadRequest("DeleteOptions must be an object")
     if body.get("dryRun"):

@@ -1223,9 +1223,14 @@ _RULES: dict[tuple[str, str], Rules] = {
         field_selectors=frozenset({"spec.clusterIP", "spec.type"}),
     ),
     ("", "events"): Rules(
-        default=_default_event, validate=_validate_event, create_on_update=True, field_selectors=_EVENT_FIELDS
+        default=_default_event,
+        validate=_validate_event,
+        name_form="path",
+        create_on_update=True,
+        field_selectors=_EVENT_FIELDS,
     ),
     ("events.k8s.io", "events"): Rules(
+        name_form="path",
         validate=_validate_event,
         create_on_update=True,
         to_storage=to_core,

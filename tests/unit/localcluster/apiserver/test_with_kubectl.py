@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -146,7 +147,7 @@ async def test_get_shows_the_columns_of_the_real_server(kubectl: Kubectl) -> Non
 
 async def test_describe_label_annotate_patch_scale_and_delete(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=MANIFEST)
-    assert "QoS Class:         Guaranteed" in await kubectl("describe", "pod", "p1")
+    assert re.search(r"QoS Class:\s+Guaranteed", await kubectl("describe", "pod", "p1"))
     await kubectl("label", "pod", "p1", "tier=gpu")
     await kubectl("annotate", "pod", "p1", "why=test")
     await kubectl("patch", "pod", "p1", "-p", '{"spec":{"containers":[{"name":"a","image":"z:1"}]}}')
