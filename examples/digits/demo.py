@@ -189,7 +189,7 @@ def main() -> int:
 
     demo.step("Who used which GPU for how long")
     demo.wait("the evaluation to end", baseline, {"Succeeded"})
-    demo.moor("top", "--by", "run")
+    demo.moor("top", "--by", "gpu")
     demo.moor("top")
 
     status = json.loads(demo.moor("status", "-o", "json", show=False))

@@ -16,7 +16,7 @@ from moorage.decide.gpus import gpu_view_json, view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
 
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
-BY = {"user": "USER", "run": "RUN", "type": "TYPE"}
+BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
 
 
 @click.command()
@@ -56,7 +56,7 @@ def gpus(target: Target, free: bool, output: str) -> int:
 @console.output_option
 @target_options
 def top(target: Target, since: str, by: str, output: str) -> int:
-    """Show GPU-hours by user, run or GPU type."""
+    """Show GPU-hours by user, run, GPU type, or single GPU and its users."""
 
     async def work(session: Session) -> int:
         body = await session.server.get("/api/v1/top", {"since": since, "by": by})
@@ -67,10 +67,10 @@ def top(target: Target, since: str, by: str, output: str) -> int:
             rows=lambda: [
                 [
                     row["name"],
-                    f"{row['gpuHours']:.2f}",
+                    _hours(row["gpuHours"]),
                     str(row["runningGpus"]),
-                    f"{row['cpuHours']:.2f}",
-                    f"{row['memoryGiBHours']:.2f}",
+                    _hours(row["cpuHours"]),
+                    _hours(row["memoryGiBHours"]),
                     str(row["pods"]),
                 ]
                 for row in rows
@@ -82,6 +82,11 @@ def top(target: Target, since: str, by: str, output: str) -> int:
         return 0
 
     return in_session(target, work)
+
+
+def _hours(value: float) -> str:
+    """Two decimals, and four for what would otherwise read as nothing."""
+    return f"{value:.4f}" if 0 < value < 0.1 else f"{value:.2f}"
 
 
 async def _gpu_body(session: Session) -> dict[str, Any]:

@@ -284,7 +284,7 @@ def _places(resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]) -> d
         holder = holder_of(obj, pod)
         ids = device_ids(obj).get(resource, [])[:asked]
         for device in ids + [""] * (asked - len(ids)):
-            place = int(device) if device.isascii() and device.isdigit() and len(device) < 5 else -1
+            place = place_of(device, pod.node)
             if 0 <= place < whole and place not in placed:
                 placed[place] = (device, holder)
             else:
@@ -292,6 +292,12 @@ def _places(resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]) -> d
     open_places = (place for place in range(whole) if place not in placed)
     placed.update(dict(zip(list(open_places), rest, strict=False)))
     return placed
+
+
+def place_of(device: str, node: str) -> int:
+    """Which of its node's GPUs an id names: "3" and "GPU-node-1-3" are the fourth; -1 where it does not say."""
+    number = device.removeprefix(f"GPU-{node}-")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 5 else -1
 
 
 def _steady(one: tuple[PodInfo, Obj]) -> tuple[str, str, str, str]:

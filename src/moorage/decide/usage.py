@@ -13,7 +13,7 @@ from typing import Any
 
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.gpus import UNKNOWN_TYPE, owner_of, started_at
+from moorage.decide.gpus import UNKNOWN_TYPE, device_ids, owner_of, place_of, started_at
 from moorage.model.names import ATTEMPT_LABEL, RUN_LABEL
 
 HOUR = timedelta(hours=1)
@@ -38,6 +38,7 @@ class Interval:
     started_at: datetime
     ended_at: datetime | None
     last_seen_at: datetime
+    devices: tuple[str, ...] = ()  # ids of the GPUs as the kubelet names them; empty when it does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetim
         started_at=started,
         ended_at=ended,
         last_seen_at=max(now, started),
+        devices=tuple(one for ids in device_ids(obj).values() for one in ids) if pod.gpus else (),
     )
 
 
@@ -151,11 +153,12 @@ class By(StrEnum):
     USER = "user"
     RUN = "run"
     TYPE = "type"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What one user, run or GPU type used in a window. The sums are exact; hours are for people."""
+    """What one user, run, type, or user of one GPU used in a window. The sums are exact; hours are for people."""
 
     name: str
     gpu_time: timedelta = timedelta()  # GPUs × time
@@ -189,17 +192,17 @@ def top(
         span = clipped(one, since=since, until=min(until, now))
         if span <= timedelta():
             continue
-        name = _name(one, by)
-        row = rows.get(name) or UsageRow(name=name)
         held = one.started_at < until and (one.ended_at is None or one.ended_at >= until)
-        rows[name] = replace(
-            row,
-            gpu_time=row.gpu_time + span * one.gpus,
-            cpu_milli_time=row.cpu_milli_time + span * one.cpu_milli,
-            memory_byte_us=row.memory_byte_us + span // timedelta(microseconds=1) * one.memory_bytes,
-            running_gpus=row.running_gpus + (one.gpus if held else 0),
-            pods=row.pods + 1,
-        )
+        for name, gpus, others in _shares(one, by):
+            row = rows.get(name) or UsageRow(name=name)
+            rows[name] = replace(
+                row,
+                gpu_time=row.gpu_time + span * gpus,
+                cpu_milli_time=row.cpu_milli_time + span * one.cpu_milli * others,
+                memory_byte_us=row.memory_byte_us + span // timedelta(microseconds=1) * one.memory_bytes * others,
+                running_gpus=row.running_gpus + (gpus if held else 0),
+                pods=row.pods + 1,
+            )
     return tuple(sorted(rows.values(), key=lambda row: (-row.gpu_time, -row.cpu_milli_time, row.name)))
 
 
@@ -209,14 +212,33 @@ def clipped(interval: Interval, *, since: datetime, until: datetime) -> timedelt
     return max(timedelta(), end - max(since, interval.started_at))
 
 
-def _name(interval: Interval, by: By) -> str:
+def _shares(interval: Interval, by: By) -> list[tuple[str, int, int]]:
+    """To whom an interval is charged: (row, GPUs, 1 if its CPU and memory go there too).
+
+    By GPU, each device is a row of its own with its user; devices that nobody named share one, and pods without
+    GPUs have none. The pod's CPU and memory go to its first device.
+    """
     match by:
         case By.USER:
-            return interval.owner
+            return [(interval.owner, interval.gpus, 1)]
         case By.RUN:
-            return f"{interval.namespace}/{interval.run or interval.pod}"
+            return [(f"{interval.namespace}/{interval.run or interval.pod}", interval.gpus, 1)]
         case By.TYPE:
-            return interval.gpu_type or "cpu"
+            return [(interval.gpu_type or "cpu", interval.gpus, 1)]
+        case By.GPU if interval.gpus == 0:
+            return []
+        case By.GPU if len(interval.devices) != interval.gpus:
+            return [(f"{interval.node}/? {interval.owner}", interval.gpus, 1)]
+        case By.GPU:
+            return [
+                (f"{interval.node}/{_device(device, interval.node)} {interval.owner}", 1, int(at == 0))
+                for at, device in enumerate(interval.devices)
+            ]
+
+
+def _device(device: str, node: str) -> str:
+    place = place_of(device, node)
+    return device if place < 0 else str(place)
 
 
 def _finished_at(obj: Mapping[str, Any]) -> datetime | None:

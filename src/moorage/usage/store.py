@@ -26,8 +26,8 @@ _MIGRATION = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 _INSERT = """
 INSERT INTO intervals (pod_uid, namespace, pod, run, attempt, owner, node, gpu_type, gpus, cpu_milli, memory_bytes,
-                       started_at, ended_at, last_seen_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                       started_at, ended_at, last_seen_at, devices)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (pod_uid) DO NOTHING
 """
 _CLOSE = """
@@ -207,6 +207,7 @@ def _row(one: Interval) -> tuple[Any, ...]:
         _us(one.started_at),
         None if one.ended_at is None else _us(one.ended_at),
         _us(one.last_seen_at),
+        ",".join(one.devices),
     )
 
 
@@ -214,6 +215,6 @@ def _interval(row: sqlite3.Row) -> Interval:
     fields: dict[str, Any] = dict(row)
     read: Callable[[str], datetime] = lambda name: _moment(fields[name])  # noqa: E731
     ended = None if fields["ended_at"] is None else read("ended_at")
-    return Interval(
-        **(fields | {"started_at": read("started_at"), "ended_at": ended, "last_seen_at": read("last_seen_at")})
-    )
+    times = {"started_at": read("started_at"), "ended_at": ended, "last_seen_at": read("last_seen_at")}
+    devices = tuple(fields["devices"].split(",")) if fields["devices"] else ()
+    return Interval(**(fields | times | {"devices": devices}))

@@ -118,6 +118,12 @@ def test_a_held_gpu_shows_whose_it_is_since_when_and_until_when():
         ),
         pytest.param(
             [a_node()],
+            [a_pod("a", devices=["GPU-n1-1"])],
+            [("n1", 0, "free", ""), ("n1", 1, "used", "a")],
+            id="a simulated device bears its node's name and its number",
+        ),
+        pytest.param(
+            [a_node()],
             [a_pod("a", devices=["0"]), a_pod("b", devices=["0"])],
             [("n1", 0, "used", "a"), ("n1", 1, "used", "b")],
             id="two holders of one id are two devices",

@@ -50,7 +50,9 @@ def a_pod(*, phase="Running", start="2026-01-05T10:00:00Z", gpus="1", run="train
     }
 
 
-def an_interval(uid="u1", *, start=TEN, end=None, gpus=1, owner="ada", run="train", kind="a100", seen=None):
+def an_interval(
+    uid="u1", *, start=TEN, end=None, gpus=1, owner="ada", run="train", kind="a100", seen=None, devices=()
+):
     return Interval(
         pod_uid=uid,
         namespace="lab",
@@ -66,6 +68,7 @@ def an_interval(uid="u1", *, start=TEN, end=None, gpus=1, owner="ada", run="trai
         started_at=start,
         ended_at=end,
         last_seen_at=seen or NOON,
+        devices=devices,
     )
 
 
@@ -165,6 +168,24 @@ def test_top_sums_by_user_run_and_type_with_the_largest_first():
     assert [row.name for row in top(rows, by=By.TYPE, **window)] == ["h100", "a100", "cpu"]
     ada = top(rows, by=By.USER, **window)[1]
     assert (ada.cpu_hours, ada.memory_gib_hours, ada.pods) == (6.0, 3.0, 2)
+
+
+def test_top_by_gpu_names_each_device_with_its_user_and_leaves_out_what_holds_none():
+    rows = [
+        an_interval("u1", end=TEN + HOUR, gpus=2, devices=("GPU-n1-0", "GPU-n1-1")),
+        an_interval("u2", start=TEN + HOUR, owner="bob", devices=("GPU-n1-1",)),
+        an_interval("u3", owner="eve", devices=("GPU-9b1c",)),
+        an_interval("u4", owner="eve", gpus=3),
+        an_interval("u5", gpus=0, kind=""),
+    ]
+    found = top(rows, by=By.GPU, since=TEN, until=NOON, now=NOON)
+    assert {(row.name, row.gpu_hours, row.cpu_hours) for row in found} == {
+        ("n1/0 ada", 1.0, 2.0),
+        ("n1/1 ada", 1.0, 0.0),
+        ("n1/1 bob", 1.0, 2.0),
+        ("n1/GPU-9b1c eve", 2.0, 4.0),
+        ("n1/? eve", 6.0, 4.0),
+    }
 
 
 def test_an_open_interval_counts_to_now_and_not_beyond():

@@ -1,4 +1,4 @@
-"""GET /api/v1/top: GPU-hours by user, run or GPU type in a window of time."""
+"""GET /api/v1/top: GPU-hours by user, run, GPU type or single GPU in a window of time."""
 
 from __future__ import annotations
 
