@@ -135,14 +135,16 @@ class BuiltinAdmission:
             raise forbidden(
                 asked.kind.resource,
                 asked.name,
-                f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority admission"
+                f"the integer value of priority ({spec['priority']}) must not be provided in pod"
+                " spec; priority admission"
                 f" controller computed {value} from the given PriorityClass name",
             )
         if spec.get("preemptionPolicy") not in (None, policy):
             raise forbidden(
                 asked.kind.resource,
                 asked.name,
-                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec;"
+                f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be"
+                " provided in pod spec;"
                 f" priority admission controller computed {policy} from the given PriorityClass name",
             )
         spec["priority"] = value
@@ -156,7 +158,8 @@ class BuiltinAdmission:
                 raise forbidden(
                     asked.kind.resource,
                     asked.name,
-                    f"PriorityClass {other['metadata']['name']} is already marked as default. Only one default can exist",
+                    f"PriorityClass {other['metadata']['name']} is already marked as default."
+                    " Only one default can exist",
                 )
 
     def _claim(self, obj: Obj) -> None:

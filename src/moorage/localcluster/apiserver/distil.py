@@ -8,7 +8,8 @@ about itself (OpenAPI v2, discovery, the columns of its tables) is kept, descrip
 Types: `{name: {"f": {field: type}, "r": [required fields], "k": [[group, version, kind], ...]}}`, a type being
 `s` string, `i` integer, `b` boolean, `n` number, `y` base64 bytes, `q` quantity, `t` time, `u` time with
 microseconds, `x` integer or string, `a` anything, `#name` another type, `["m", type]` map, `["e", [values]]` one
-of some strings, `["l", type, {"key": merge key, "how": patch strategy, "type": map|set|atomic, "keys": [...]}]` list.
+of some strings, `["l", type, {"key": merge key, "how": patch strategy, "type": map|set|atomic, "keys": [...]}]`
+list.
 A field may be `["o", type, {"how": ...}]`: an object with a patch strategy.
 """
 

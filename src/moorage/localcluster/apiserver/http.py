@@ -111,7 +111,8 @@ class Request:
             return protobuf.decode(data)
         if kind and not (kind == "application/json" or kind.endswith("+json")):
             raise UnsupportedMediaType(
-                "the body of the request was in an unknown format - accepted media types include: application/json,"
+                "the body of the request was in an unknown format - accepted media types"
+                " include: application/json,"
                 " application/yaml, application/vnd.kubernetes.protobuf"
             )
         return _json(data)
@@ -566,10 +567,8 @@ async def _delete_options(request: Request, call: Call) -> DeleteOptions:
         kind = request.header("content-type").split(";")[0].strip().lower()
         if kind and kind not in ("application/json", PROTOBUF, *YAML_TYPES):
             raise UnsupportedMediaType("the body of the request was in an unknown format")
-        if kind == PROTOBUF:
-            body = protobuf.decode(data)
-        else:
-            body = _yaml(data) if kind in YAML_TYPES else _json(data)
+        read = protobuf.decode if kind == PROTOBUF else _yaml if kind in YAML_TYPES else _json
+        body = read(data)
         if not isinstance(body, dict):
             raise BadRequest("DeleteOptions must be an object")
     if body.get("dryRun"):

@@ -103,7 +103,9 @@ def not_graceful(_: Obj, __: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Behaviour of a kind beyond the generic one. All hooks are pure but for changing the object they are given."""
+    """Behaviour of a kind beyond the generic one. All hooks are pure but for changing the
+    object they are given.
+    """
 
     default: Callable[[Obj], None] = _nothing  # on every write, before admission
     prepare_create: Callable[[Obj], None] = _nothing  # server-set fields: status at birth

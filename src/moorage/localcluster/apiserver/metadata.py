@@ -38,18 +38,22 @@ LABEL_RULE = (
     " '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 LABEL_1035_RULE = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character,"
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an"
+    " alphabetic character,"
     " and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is"
     " '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 QUALIFIED_RULE = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric"
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end"
+    " with an alphanumeric"
     " character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
     " '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and"
-    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is"
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or"
+    " '.', and must start and"
+    " end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex"
+    " used for validation is"
     " '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 
@@ -90,7 +94,8 @@ def qualified_name_problems(text: str) -> list[str]:
     problems = []
     if text.count("/") > 1:
         return [
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an"
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and"
+            " must start and end with an"
             " alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
             " '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/'"
             " (e.g. 'example.com/MyName')"

@@ -284,8 +284,8 @@ class Pipeline:
         """Changes after `resource_version`; without one (or "0") first everything that is there as ADDED.
 
         `initial_events` True sends what is there even with a version, and a bookmark with the annotation
-        `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the selectors
-        match. Raises Expired.
+        `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the
+        selectors match. Refuses (BadRequest, Forbidden) at once; the iterator raises Expired.
         """
         self.authorise(call, "watch", kind, namespace, "")
         self._may(kind, "watch")
@@ -368,7 +368,9 @@ class Pipeline:
     # --- creating
 
     async def create(self, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
-        """Returns what is stored (or would be, with `dry_run`). Raises AlreadyExists, Invalid, NotFound (namespace)."""
+        """Returns what is stored (or would be, with `dry_run`). Raises AlreadyExists, Invalid,
+        NotFound (namespace).
+        """
         self._may(kind, "create")
         obj = self._shaped(kind, obj, namespace)
         meta = obj["metadata"]
@@ -590,7 +592,8 @@ class Pipeline:
     ) -> Obj:
         """Store what `make` makes of the stored object; nothing is written when nothing changes.
 
-        No authorisation here. A resourceVersion that `make` leaves in the object must be the stored one (Conflict).
+        No authorisation here. A resourceVersion that `make` leaves in the object must be the stored one
+        (Conflict).
         """
         key = kind.key(name, namespace)
         for _ in range(ATTEMPTS):
@@ -604,7 +607,8 @@ class Pipeline:
             uid = new["metadata"].get("uid")
             if uid and uid != old["metadata"]["uid"] and not decode:
                 raise Conflict(
-                    f'Operation cannot be fulfilled on {kind.resource} "{name}": StorageError: invalid object, Code: 4,'
+                    f'Operation cannot be fulfilled on {kind.resource} "{name}": StorageError:'
+                    " invalid object, Code: 4,"
                     f" Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in"
                     f" precondition: {uid}, UID in object meta: {old['metadata']['uid']}",
                     details=_details(kind.resource, name),
@@ -851,7 +855,8 @@ class Pipeline:
             case None if kind.rules.orphan_by_default and not had:
                 orphan = True
                 call.warn(
-                    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to"
+                    "child pods are preserved by default when jobs are deleted; set"
+                    " propagationPolicy=Background to"
                     " remove them or set propagationPolicy=Orphan to suppress this warning"
                 )
         kept = [one for one in had if one not in (ORPHAN, FOREGROUND)]
@@ -915,7 +920,8 @@ class Pipeline:
         version, name = obj.get("apiVersion") or where.api_version, obj.get("kind") or where.kind
         if version != where.api_version:
             raise BadRequest(
-                f"the API version in the data ({version}) does not match the expected API version ({where.api_version})"
+                f"the API version in the data ({version}) does not match the expected API"
+                f" version ({where.api_version})"
             )
         if name != where.kind:
             raise BadRequest(
@@ -1052,7 +1058,8 @@ def _check_preconditions(resource: Resource, name: str, obj: Obj, options: Delet
         )
     elif options.resource_version and options.resource_version != meta["resourceVersion"]:
         why = (
-            f"the ResourceVersion in the precondition ({options.resource_version}) does not match the ResourceVersion"
+            f"the ResourceVersion in the precondition ({options.resource_version}) does not"
+            " match the ResourceVersion"
             f" in record ({meta['resourceVersion']}). The object might have been modified"
         )
     if why:
@@ -1088,7 +1095,8 @@ def forbidden(resource: Resource, name: str, why: str, causes: Sequence[Obj] = (
 
 def modified(resource: Resource, name: str) -> Conflict:
     return Conflict(
-        f'Operation cannot be fulfilled on {resource} "{name}": the object has been modified; please apply your changes'
+        f'Operation cannot be fulfilled on {resource} "{name}": the object has been modified;'
+        " please apply your changes"
         " to the latest version and try again",
         details=_details(resource, name),
     )

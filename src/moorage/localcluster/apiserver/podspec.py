@@ -23,7 +23,8 @@ MAX_INT32 = 2**31 - 1
 NOT_READY_SECONDS = 300  # how long pods without tolerations of their own stay on a node that is lost
 _UPDATABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`"
-    " (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was"
+    " (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it"
+    " to be set to 1 if it was"
     " previously negative)"
 )
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -150,7 +151,9 @@ def default_template(template: Obj) -> None:
 
 
 def default_tolerations(spec: Obj) -> None:
-    """The two that let a pod stay on a lost node for a while, unless it says something about those taints itself."""
+    """The two that let a pod stay on a lost node for a while, unless it says something about
+    those taints itself.
+    """
     had = spec.get("tolerations") or []
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(

@@ -256,7 +256,8 @@ def _validate_statefulset_update(new: Obj, old: Obj, errors: FieldErrors) -> Non
     if changed:
         errors.forbidden(
             "spec",
-            "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy',"
+            "updates to statefulset spec for fields other than 'replicas', 'ordinals',"
+            " 'template', 'updateStrategy',"
             " 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden",
         )
 
@@ -836,7 +837,8 @@ def _validate_pvc_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     if spec != had:
         errors.forbidden(
             "spec",
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+            "spec is immutable after creation except resources.requests and"
+            " volumeAttributesClassName for bound claims",
         )
         return
     if size == size_was:
@@ -845,7 +847,8 @@ def _validate_pvc_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     if not bound:
         errors.forbidden(
             "spec",
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+            "spec is immutable after creation except resources.requests and"
+            " volumeAttributesClassName for bound claims",
         )
     elif size is None or (size_was is not None and parse_quantity(size) < parse_quantity(size_was)):
         capacity = ((old.get("status") or {}).get("capacity") or {}).get("storage")
@@ -958,7 +961,8 @@ def _validate_pdb(obj: Obj, errors: FieldErrors) -> None:
             errors.invalid(
                 f"spec.{key}",
                 value,
-                "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex"
+                "a valid percent string must be a numeric string followed by an ending '%'"
+                " (e.g. '1%',  or '93%', regex"
                 " used for validation is '[0-9]+%')",
             )
     if spec.get("selector"):

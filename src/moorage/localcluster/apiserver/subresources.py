@@ -1,4 +1,6 @@
-"""Subresources that are more than one side of an object: binding, eviction, scale, token, finalize, log; and reviews."""
+"""Subresources that are more than one side of an object: binding, eviction, scale, token,
+finalize, log; and reviews.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: 
     async def make(pod: Obj) -> Obj:
         why = ""
         if meta.get("uid") and meta["uid"] != pod["metadata"]["uid"]:
-            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {pod['metadata']['uid']}"
+            uid = pod["metadata"]["uid"]
+            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {uid}"
         elif pod["metadata"].get("deletionTimestamp"):
             why = f"pod {name} is being deleted, cannot be assigned to a host"
         elif pod["spec"].get("nodeName"):
@@ -417,7 +420,8 @@ def _bound(server: ApiServer, reference: Mapping[str, Any], namespace: str | Non
     uid = reference.get("uid")
     if uid and uid != obj["metadata"]["uid"]:
         raise Conflict(
-            f'Operation cannot be fulfilled on {kind.resource.plural} "{name}": the UID in the bound object reference'
+            f'Operation cannot be fulfilled on {kind.resource.plural} "{name}": the UID in the'
+            " bound object reference"
             f" ({uid}) does not match the UID in record. The object might have been deleted and then recreated",
         )
     return {kind_name.lower(): {"name": name, "uid": obj["metadata"]["uid"]}}

@@ -90,7 +90,8 @@ async def test_only_masters_act_as_others(http: Http) -> None:
     assert (status, body["reason"]) == (403, "Forbidden")
     assert (
         body["message"]
-        == 'users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope'
+        == 'users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group ""'
+        " at the cluster scope"
     )
 
 

@@ -99,8 +99,8 @@ class Kubectl:
 
 
 @pytest.fixture
-async def kubectl(served: Any, tmp_path: Path) -> AsyncIterator[Kubectl]:
-    yield Kubectl(served, tmp_path)
+async def kubectl(served: Any, tmp_path: Path) -> Kubectl:
+    return Kubectl(served, tmp_path)
 
 
 async def test_apply_creates_then_leaves_alone_then_changes(kubectl: Kubectl) -> None:
