@@ -1,0 +1,99 @@
+"""Serving inside a running loop: plain, over TLS, and with a certificate that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.serving import RELOAD_SECONDS, serve
+from moorage.clock import SYSTEM
+from moorage.kube.certs import Issued, issue
+from moorage.testing.clock import FakeClock
+
+pytestmark = pytest.mark.anyio
+
+NAME = "webhook.test"
+
+
+async def app(scope: Any, _: Any, send: Any) -> None:
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def put(folder: Path, issued: Issued) -> None:
+    (folder / "tls.crt").write_bytes(issued.certificate)
+    (folder / "tls.key").write_bytes(issued.key)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, clock: FakeClock) -> AsyncIterator[int]:
+    stop = asyncio.Event()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.setblocking(False)
+        files = {"certificate": folder / "tls.crt", "key": folder / "tls.key"}
+        task = asyncio.create_task(serve(app, sock, stop=stop, clock=clock, **files))
+        async with asyncio.timeout(30):
+            while not clock._sleepers:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        try:
+            yield sock.getsockname()[1]
+        finally:
+            stop.set()
+            await task
+
+
+async def is_trusted(port: int, authority: bytes) -> bool:
+    """Whether a client that trusts only this authority gets an answer."""
+    context = ssl.create_default_context(cadata=authority.decode())
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=context, server_hostname=NAME
+                )
+                break
+            except ssl.SSLCertVerificationError:
+                return False
+            except ConnectionError:  # not listening yet
+                await asyncio.sleep(0)
+        writer.write(f"GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    return answer.endswith(b"ok")
+
+
+async def test_a_renewed_certificate_is_served_to_new_connections(tmp_path):
+    first, second = (issue([NAME], now=SYSTEM.now()) for _ in range(2))
+    put(tmp_path, first)
+    clock = FakeClock()
+    async with serving(tmp_path, clock) as port:
+        assert await is_trusted(port, first.authority)
+        put(tmp_path, second)
+        async with asyncio.timeout(60):
+            while not await is_trusted(port, second.authority):
+                clock.advance(RELOAD_SECONDS)
+        assert not await is_trusted(port, first.authority)
+
+
+async def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(tmp_path, caplog):
+    first, second = (issue([NAME], now=SYSTEM.now()) for _ in range(2))
+    put(tmp_path, first)
+    clock = FakeClock()
+    async with serving(tmp_path, clock) as port:
+        (tmp_path / "tls.crt").write_bytes(second.certificate)
+        async with asyncio.timeout(60):
+            while "cannot load the new certificate" not in caplog.text:
+                clock.advance(RELOAD_SECONDS)
+                await asyncio.sleep(0)
+        assert await is_trusted(port, first.authority)
