@@ -1,0 +1,84 @@
+"""A full disk: one clear error each, nothing half-made, and work goes on when there is room again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.testing.cluster import local_cluster
+from moorage.testing.waiting import wait_until
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of 96 MiB; needs the right to mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room that is left."""
+    filler = folder / "filler"
+    for size in (65536, 1):
+        with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"\0" * size)
+    return filler
+
+
+def test_moor_up_refuses_a_disk_without_room(small_disk):
+    with (small_disk / "filler").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 64 << 20)
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.cli.main", "up", "--data", str(small_disk / "d"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "MiB are free" in done.stderr
+    assert "hint:" in done.stderr
+    assert [path for path in (small_disk / "d").iterdir()] == []
+
+
+@pytest.mark.xdist_group("up")
+def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
+    with local_cluster(small_disk / "d") as cluster:
+        submit = ("--cpu", "1", "--memory", "64Mi", "--", "python3", "-c", "print('done')")
+        cluster.moor("run", "--name", "before", "--follow", *submit)
+        filler = fill(small_disk)
+        refused = cluster.moor("run", "--name", "during", *submit, check=False)
+        assert refused.returncode == 1
+        assert "no room left" in refused.stderr
+        assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
+        assert shutil.disk_usage(small_disk).free == 0
+        assert json.loads(cluster.moor("show", "before", "-o", "json").stdout)["state"] == "Succeeded"
+        filler.unlink()
+
+        def accepted() -> bool:
+            return cluster.moor("run", "--name", "after", *submit, check=False).returncode == 0
+
+        wait_until("a run to be accepted", accepted)
+        wait_until(
+            "the run to end",
+            lambda: json.loads(cluster.moor("show", "after", "-o", "json").stdout)["state"] == "Succeeded",
+        )
+        assert set(cluster.moor("jobs", "-o", "name").stdout.split()) == {"before", "after"}
