@@ -218,7 +218,11 @@ def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_
 
 def make_scheduler_config(text: str) -> Obj:
     """The ConfigMap that holds a KubeSchedulerConfiguration as YAML, for whoever runs kube-scheduler."""
-    return _object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": text})
+    note = (
+        "# For kube-scheduler's --config. One that runs as a static pod does not resolve names of the cluster:\n"
+        f"# put the cluster IP of the Service {EXTENDER_SERVICE} in the place of its name.\n"
+    )
+    return _object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": note + text})
 
 
 def extender_url() -> str:
