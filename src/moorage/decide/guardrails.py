@@ -178,7 +178,7 @@ def admit(request: Request) -> Verdict:
     elif request.operation == "CREATE" and not request.is_copy:
         _advise(draft)
     if draft.refusals:
-        return Verdict((), tuple(draft.refusals), tuple(draft.warnings))
+        return Verdict((), tuple(draft.refusals), ())  # what would have been changed is of no interest then
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
 
 
