@@ -162,20 +162,29 @@ def start(command: list[str], folder: str | None) -> subprocess.Popen[bytes]:
 
 
 class Signals:
-    """Catches signals from the first moment, and passes them to the child as soon as there is one."""
+    """Passes signals to the child, from the first moment on.
+
+    Until there is a child they are kept by handlers. From then on they are blocked in every thread and taken by
+    `wait`: a handler would run late or never. Of two signals that come together (SIGTERM, SIGCONT) the kernel may
+    hand both to another thread; the main thread, the only one to run handlers, then sleeps on in waitpid.
+    """
 
     def __init__(self) -> None:
-        self.child: int | None = None
         self.early: list[int] = []
-        for name in FORWARDED:
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), self.catch)
+        self.numbers = {getattr(signal, name) for name in FORWARDED if hasattr(signal, name)}
+        for number in self.numbers:
+            signal.signal(number, self.catch)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored by default may not be kept
 
     def catch(self, number: int, _frame: object) -> None:
-        if self.child is None:
-            self.early.append(number)
-        else:
-            self.send(self.child, number)
+        self.early.append(number)
+
+    def pass_to(self, pid: int) -> None:
+        """Send the child what came so far. To be called after its start (it would inherit the blocking) and
+        before that of any thread (which is to inherit it)."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers | {signal.SIGCHLD})
+        for number in self.early:  # complete: handlers still due have run before the call above came back
+            self.send(pid, number)
 
     @staticmethod
     def send(pid: int, number: int) -> None:
@@ -184,20 +193,26 @@ class Signals:
         except ProcessLookupError:
             pass
 
-    def pass_to(self, pid: int) -> None:
-        self.child = pid
-        early, self.early = self.early, []
-        for number in early:
-            self.send(pid, number)
+    def wait(self, pid: int) -> int:
+        """The child's exit code; children that others left to us (we may be process 1) are buried on the way."""
+        while True:
+            code = buried(pid)
+            if code is not None:
+                return code
+            number = signal.sigwait(self.numbers | {signal.SIGCHLD})
+            if number != signal.SIGCHLD:
+                self.send(pid, number)
 
 
-def wait_for(pid: int) -> int:
-    """The child's exit code; children that others left to us (we may be process 1) are buried on the way."""
+def buried(pid: int) -> int | None:
+    """Bury all children that have ended; the exit code of `pid` when it is among them."""
     while True:
         try:
-            ended, status = os.waitpid(-1, 0)
+            ended, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return 1
+            return 1  # somebody else has buried it
+        if ended == 0:
+            return None
         if ended == pid:
             return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
@@ -227,7 +242,7 @@ def main(argv: list[str]) -> int:
     if options.report and folder:
         reporter = Reporter(folder, poster(options.report, options.token_file))
         threading.Thread(target=reporter.run, args=(stopped,), daemon=True).start()
-    code = wait_for(child.pid)
+    code = signals.wait(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
     if reporter is not None and folder:
         stopped.set()

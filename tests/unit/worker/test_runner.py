@@ -84,6 +84,41 @@ def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
     process.stdout.close()
 
 
+def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_reports(tmp_path):
+    """A process that is woken from a stop has two signals at once, and the kernel hands them to any thread."""
+    (tmp_path / "token").write_text("secret")
+    child = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    report = ["--report", "http://127.0.0.1:1/", "--token-file", str(tmp_path / "token")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(RUNNER), *report, "--", sys.executable, "-S", "-c", child],
+            env=os.environ | {runner.CHECKPOINT_ENV: str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(12)
+    ]
+    codes = []
+    for process in processes:
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
+                process.send_signal(number)
+            try:
+                codes.append(process.wait(30))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+                process.kill()
+                process.stdout.close()
+    assert codes == [42] * len(processes)
+
+
 def test_the_shipped_directory_is_where_the_command_starts(tmp_path):
     archive = tmp_path / "work.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
