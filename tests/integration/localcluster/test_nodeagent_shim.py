@@ -345,6 +345,36 @@ def test_stop_gives_the_main_process_its_chance(world: World) -> None:
     assert world.terminated()["exitCode"] == 7
 
 
+def test_stop_sends_one_signal_to_a_process_that_runs(world: World) -> None:
+    """Two at once may both go to another thread than the one that waits: a Python program would not hear them."""
+    code = (
+        "import signal, sys, time\n"
+        "heard = []\n"
+        "for number in (signal.SIGTERM, signal.SIGCONT):\n"
+        "    signal.signal(number, lambda number, _: heard.append(number))\n"
+        "print('up', flush=True)\n"
+        "while signal.SIGTERM not in heard: time.sleep(0.05)\n"
+        "while signal.sigtimedwait({signal.SIGCONT}, 0.2): heard.append(signal.SIGCONT)\n"
+        "sys.exit(7 if heard == [signal.SIGTERM] else 8)\n"
+    )
+    world.launch(world.python_code(code))
+    world.wait_output("up")
+    world.folder.request_stop(20)
+    world.end()
+    assert (world.output(), world.terminated()["exitCode"]) == (["up"], 7)
+
+
+def test_stop_wakes_a_process_that_is_stopped(world: World) -> None:
+    world.launch(world.shell("trap 'echo saving; exit 7' TERM; echo up; while :; do sleep 0.05; done"))
+    world.wait_output("up")
+    main = world.report()["pid"]
+    os.kill(main, signal.SIGSTOP)
+    wait_for(lambda: (shim.read_stat(main) or "????")[3] == "T", "the process to be stopped")
+    world.folder.request_stop(20)
+    world.end()
+    assert (world.output(), world.terminated()["exitCode"]) == (["up", "saving"], 7)
+
+
 def test_stop_kills_all_when_the_grace_is_over(world: World) -> None:
     world.launch(world.shell("trap '' TERM; setsid sleep 1000 & echo up; while :; do sleep 0.05; done"))
     world.wait_output("up")

@@ -252,6 +252,15 @@ def send(pid: int, number: int) -> None:
         pass
 
 
+def ask_to_end(pid: int) -> None:
+    """SIGTERM, and SIGCONT only to a process that is stopped: two signals at once may both be handed to another
+    thread than the one that waits for them, and a Python program's handler then does not run."""
+    send(pid, signal.SIGTERM)
+    found = read_stat(pid)
+    if found is not None and found[3] == "T":
+        send(pid, signal.SIGCONT)
+
+
 def kill_descendants(root: int) -> None:
     """SIGKILL all descendants of this process and reap those that fell to it, until none is left."""
     until = time.monotonic() + KILL_SECONDS
@@ -975,8 +984,7 @@ class Shim:
         for one in mains or running:
             if one.name not in self._terms:
                 self._terms.add(one.name)
-                send(one.pid, signal.SIGTERM)
-                send(one.pid, signal.SIGCONT)
+                ask_to_end(one.pid)
         assert self._stop_at is not None
         if now >= self._stop_at:
             for one in running:
@@ -1020,8 +1028,7 @@ class Shim:
         one.restart_seen = mtime
         if one.running and one.attempt == order["attempt"] and one.kill_at is None:
             one.kill_at = time.monotonic() + float(order["graceSeconds"])
-            send(one.pid, signal.SIGTERM)
-            send(one.pid, signal.SIGCONT)
+            ask_to_end(one.pid)
 
     def _stop(self, grace: float, reason: str, message: str, why: str) -> None:
         at = time.monotonic() + max(0.0, grace)
