@@ -35,5 +35,8 @@ lint: setup ## Style, formatting and the import rules
 types: setup ## mypy --strict on src
 	@.venv/bin/mypy
 
+docs: setup ## Write the generated pages of docs/reference anew
+	@$(PY) -m moorage.cli.reference --write docs/reference
+
 manifests: setup ## Write deploy/ anew from its one source
 	@$(PY) -m moorage.cli.main manifests --write deploy

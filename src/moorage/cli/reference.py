@@ -96,7 +96,9 @@ def routes_page() -> str:
         if not hasattr(route, "methods"):
             continue
         methods = ", ".join(sorted(set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"}))
-        text = inspect.cleandoc(getattr(route.endpoint, "__doc__", None) or "").split("\n\n")[0].replace("\n", " ")
+        module = inspect.getmodule(route.endpoint)
+        text = inspect.cleandoc((module and module.__doc__) or "").split("\n\n")[0]
+        text = re.sub(r"^(GET|POST) \S+( and \S+)*: ", "", " ".join(text.split()))
         out.append(f"| `{methods} {route.path}` | {_cell(text)} |")
     return "\n".join(out) + "\n"
 

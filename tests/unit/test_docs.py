@@ -1,0 +1,63 @@
+"""The docs say what the code does: generated pages are fresh, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from moorage.cli import reference
+from moorage.cli.main import COMMANDS, load
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_generated_page_is_what_its_source_gives(name):
+    page = ROOT / "docs" / "reference" / name
+    assert page.read_text() == reference.PAGES[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_within_the_docs_leads_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [one for one in targets if "://" not in one and not (page.parent / one).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_and_option_in_the_docs_exists(page):
+    """Each `moor NAME --option …`, in running text and in blocks, is one that the command takes."""
+    known = {name: target for _, name, target, _ in COMMANDS}
+    wrong = []
+    for name, rest in re.findall(r"(?m)(?:^|[`\s])moor ([a-z-]+)((?:(?! -- )[^`\n#;])*)", page.read_text()):
+        if name not in known:
+            wrong.append(f"moor {name}")
+            continue
+        command = load(known[name])
+        options = {option for one in _commands(command) for param in one.params for option in param.opts}
+        options |= {
+            option for one in _commands(command) for param in one.params for option in param.secondary_opts
+        }
+        wrong += [
+            f"moor {name} {one}" for one in re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest) if one not in options
+        ]
+    assert [one for one in wrong if not one.endswith(" --help")] == []
+
+
+def _commands(command):
+    yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from _commands(one)
+
+
+def test_make_help_lists_every_target():
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)
+    assert phony
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in phony[1].split():
+        assert f"make {target}" in shown
