@@ -89,13 +89,19 @@ class Writer:
             return await self.api.create(resource, {**child, "metadata": {**meta, "name": other}})
 
     async def delete_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
-        """Delete exactly this child (by uid); one that is gone already is fine."""
+        """Delete exactly this child (by uid); one that is gone already is fine.
+
+        Raises Conflict: another stands under this name, or somebody wrote at the same moment; which of the two,
+        the cache shows at the next pass.
+        """
         meta = child["metadata"]
         try:
             await self.api.delete(informer.resource, meta["name"], meta["namespace"], uid=meta["uid"])
-        except (NotFound, Conflict):
+        except NotFound:
             self.fresh.deleted(key, informer, child)
             return
+        except Conflict:
+            raise  # not worth an event
         except ApiError as error:
             self.events.event(owner, "Warning", "FailedDelete", f"Error deleting: {error.message}")
             raise

@@ -11,7 +11,7 @@ from moorage.apimachinery.informer import index_by_controller
 from moorage.apimachinery.meta import Key, controller_ref, key_of
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.clock import Clock
-from moorage.errors import Conflict, NotFound
+from moorage.errors import NotFound
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.job.plan import (
@@ -116,8 +116,8 @@ class JobController:
                     await self._api.delete(
                         JOBS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Foreground"
                     )
-                except (NotFound, Conflict):
-                    pass  # somebody was quicker, or the name is another Job's now
+                except NotFound:
+                    pass  # somebody was quicker
                 else:
                     self._writer.fresh.deleted(key, self._jobs, job)
             case _:

@@ -16,7 +16,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import Key, is_deleting, key_of
 from moorage.apimachinery.resources import PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import Clock
-from moorage.errors import AlreadyExists, Conflict, NotFound, StorageError
+from moorage.errors import AlreadyExists, NotFound, StorageError
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.loop import ControlLoop
@@ -292,7 +292,7 @@ class VolumeController:
         except StorageError as error:
             self._events.event(volume, "Warning", "VolumeFailedDelete", error.message)
             raise
-        with contextlib.suppress(NotFound, Conflict):
+        with contextlib.suppress(NotFound):
             await self._api.delete(PVS, key.name, uid=volume["metadata"]["uid"])
         self._writer.fresh.deleted(key, self._volumes, volume)
 
