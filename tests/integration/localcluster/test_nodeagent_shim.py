@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,11 @@ class World:
     root: Path
     python: str = sys.executable
     user: str | None = None
+    uid: str = field(default_factory=lambda: f"u-{uuid.uuid4()}")  # its processes are found by it
 
     @property
     def folder(self) -> PodFolder:
-        return PodFolder(self.root / "nodes" / "n1" / "u1")
+        return PodFolder(self.root / "nodes" / "n1" / self.uid)
 
     def container(
         self, *argv: str, name: str = "c", env: dict[str, str] | None = None, **more: Any
@@ -73,7 +75,7 @@ class World:
         path = self.folder.path
         path.mkdir(parents=True, exist_ok=True)
         whole = {
-            "uid": "u1",
+            "uid": self.uid,
             "name": "pod",
             "namespace": "lab",
             "restartPolicy": "Never",
@@ -132,7 +134,7 @@ def world() -> Iterator[World]:
     if made.user is not None and made.folder.is_locked():  # its shim could not read our stop file
         made.folder.signal_shim(signal.SIGKILL)
     stop_all(root / "nodes", grace_seconds=0.0)
-    kill_leftovers("u1")
+    kill_leftovers(made.uid)
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -259,7 +261,7 @@ def test_second_failure_waits_in_crash_loop_back_off(world: World) -> None:
     waiting = world.report()["state"]["waiting"]
     assert waiting == {
         "reason": "CrashLoopBackOff",
-        "message": "back-off 10s restarting failed container=c pod=pod_lab(u1)",
+        "message": f"back-off 10s restarting failed container=c pod=pod_lab({world.uid})",
     }
     assert world.report()["restartCount"] == 1
     world.folder.request_stop(0)
@@ -293,7 +295,7 @@ def test_memory_of_the_whole_tree_counts_also_of_daemons(world: World) -> None:
     world.launch(world.python_code(code, memoryLimitBytes=100 << 20))
     world.end()
     assert world.terminated()["reason"] == "OOMKilled"
-    assert marked_processes(frozenset({"u1"})) == {}
+    assert marked_processes(frozenset({world.uid})) == {}
 
 
 def test_memory_is_watched_inside_namespaces_too(any_user: World) -> None:
@@ -381,7 +383,7 @@ def test_stop_kills_all_when_the_grace_is_over(world: World) -> None:
     world.folder.request_stop(0.2)
     world.end()
     assert world.terminated()["exitCode"] == 137
-    assert marked_processes(frozenset({"u1"})) == {}
+    assert marked_processes(frozenset({world.uid})) == {}
 
 
 def test_a_second_stop_may_only_shorten_the_grace(world: World) -> None:
@@ -450,10 +452,10 @@ def test_killed_shim_takes_its_processes_along(world: World) -> None:
         world.shell("sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo up; wait")
     )
     world.wait_output("up")
-    wait_for(lambda: len(marked_processes(frozenset({"u1"}))) >= 5, "all processes")
+    wait_for(lambda: len(marked_processes(frozenset({world.uid}))) >= 5, "all processes")
     os.kill(world.state()["shimPid"], signal.SIGKILL)
     wait_for(lambda: not world.folder.is_locked(), "the guard to have ended")
-    assert marked_processes(frozenset({"u1"})) == {}
+    assert marked_processes(frozenset({world.uid})) == {}
     assert world.folder.body() is Body.LOST
 
 
@@ -465,8 +467,8 @@ def test_leftovers_are_found_when_guard_and_shim_were_killed(world: World) -> No
     os.kill(guard, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not world.folder.is_locked(), "lock")
-    kill_leftovers("u1")
-    assert marked_processes(frozenset({"u1"})) == {}
+    kill_leftovers(world.uid)
+    assert marked_processes(frozenset({world.uid})) == {}
 
 
 def test_pod_whose_folder_was_removed_ends(world: World) -> None:
@@ -475,7 +477,7 @@ def test_pod_whose_folder_was_removed_ends(world: World) -> None:
     shim_pid = world.state()["shimPid"]
     world.folder.remove()
     wait_for(lambda: not Path(f"/proc/{shim_pid}").exists(), "the shim to end")
-    assert marked_processes(frozenset({"u1"})) == {}
+    assert marked_processes(frozenset({world.uid})) == {}
 
 
 def test_log_is_rotated_by_size_and_keeps_five_files(world: World) -> None:
@@ -516,7 +518,7 @@ def test_agent_is_told_of_changes_by_its_socket(world: World) -> None:
     receiver.bind(f"/proc/self/fd/{fd}/agent.sock")
     os.close(fd)
     world.launch(world.container("true"), notifySocket=str(folder / "agent.sock"))
-    assert receiver.recv(100) == b"u1"
+    assert receiver.recv(100) == world.uid.encode()
     world.end()
     receiver.close()
 
