@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 HERE = Path(__file__).parent
-EPOCHS = 100
+EPOCHS = 80
 PATIENCE_SECONDS = 150.0
 THREADS = ["--env", "OMP_NUM_THREADS=1", "--env", "OPENBLAS_NUM_THREADS=1"]
 
