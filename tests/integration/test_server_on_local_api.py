@@ -42,8 +42,8 @@ class Site:
             return answer.status, await answer.json(content_type=None)
 
     async def until(self, path, check):
-        """Ask until the answer satisfies; twenty seconds at most."""
-        async with asyncio.timeout(20):
+        """Ask until the answer satisfies; a minute at most."""
+        async with asyncio.timeout(60):
             while True:
                 status, body = await self.get(path)
                 if status == 200 and check(body):

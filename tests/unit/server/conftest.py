@@ -125,7 +125,7 @@ class Site:
     async def running(self):
         task = asyncio.create_task(self.service.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 for informer in (self.service.cluster.nodes, self.service.cluster.pods, self.service.cluster.jobs):
                     await informer.synced.wait()
             yield self
@@ -134,8 +134,8 @@ class Site:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until(self, check):
-        """Wait for a state, ten seconds at most."""
-        async with asyncio.timeout(10):
+        """Wait for a state, a minute at most."""
+        async with asyncio.timeout(60):
             while not (found := check()):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         return found

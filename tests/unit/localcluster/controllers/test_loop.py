@@ -152,7 +152,7 @@ def an_object(name, version, *, uid=None, deleting=False, labels=None):
 
 
 async def until(test):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not test():  # noqa: ASYNC110 - any change of a cache may be the one
             await asyncio.sleep(0)
 
