@@ -181,9 +181,11 @@ def _wait_ready(ready: int) -> str | None:
 
 def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> None:
     gpus = sum(int(node.get("gpus", 0)) for node in config.nodes)
-    shown = "this machine as one node" if config.nodes[0].get("real") else f"{len(config.nodes)} simulated nodes"
+    shown = "this machine as one node"
+    if not config.nodes[0].get("real"):
+        shown = f"{len(config.nodes)} simulated node{'s'[: len(config.nodes) != 1]}"
     if gpus:
-        shown += f" with {gpus} GPUs"
+        shown += f" with {gpus} GPU{'s'[: gpus != 1]}"
     click.echo(f"ready in {seconds:.1f} s: {shown}", err=True)
     click.echo(f"web page:   {page}")
     click.echo(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
