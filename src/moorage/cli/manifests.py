@@ -12,6 +12,10 @@ from moorage import __version__
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
 
+BY_HAND = (
+    "# Made by `moor manifests --write`. Not applied with the rest: `kubectl apply -f` it by hand, or a\n"
+    "# copy that you have changed. What the rules mean: docs/reference/guardrails.md.\n"
+)
 NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, not this file.\n"
 
 
@@ -77,7 +81,15 @@ def tree() -> dict[str, str]:
         "kind": "Kustomization",
         "resources": list(found),
     }
-    return found | {"kustomization.yaml": NOTE + dump([kustomization])}
+    by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
+    return found | by_hand | {"kustomization.yaml": NOTE + dump([kustomization])}
+
+
+def optional_objects() -> dict[str, list[Obj]]:
+    """What stands beside the tree and is in no kustomization: applied by hand, by who wants it."""
+    from moorage.model.policy import gpu_cluster_policy
+
+    return {"optional/gpu-cluster-policy.yaml": [gpu_cluster_policy()]}
 
 
 def write_tree(folder: Path, files: Mapping[str, str]) -> None:

@@ -11,6 +11,10 @@ For everything before the webhook: the owner is who is asking, whatever the obje
 Kubernetes' own controllers and our operator write objects on behalf of others, from templates stamped here
 before, so from them the owner in the object stands. That is why whatever holds a pod template is stamped too.
 
+Where a GuardrailPolicy holds, its rules (`moorage.decide.rulebook`) are applied besides, to every kind with a pod
+template, when it is made and when its template changes. What Kubernetes' controllers make from a workload is not
+judged again.
+
 `admit` is what the mutating webhook does, `judge` what the validating one does: it sees the object that is about
 to be stored, also where others changed it after us. Both are total: they never raise for an object that the API
 server let through.
@@ -24,10 +28,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.apimachinery.quantity import amount
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import NodeInfo, is_gpu
-from moorage.errors import QuantityError
+from moorage.apimachinery.scheduling import NodeInfo
+from moorage.decide.rulebook import (
+    GUARANTEED,
+    JOBS,
+    WORKLOADS,
+    Facts,
+    Finding,
+    at,
+    judge_workload,
+    keep_off,
+    same,
+    wants_gpu,
+)
 from moorage.model.names import (
     ATTEMPT_LABEL,
     EXPECTED_SECONDS_ANNOTATION,
@@ -46,9 +60,12 @@ from moorage.model.names import (
     is_dns_label,
     label_value,
 )
+from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
 
-GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
+_CHANGED_OF_PODS = ("containers", "initContainers", "affinity", "activeDeadlineSeconds", "restartPolicy")
+_CHANGED_OF_JOBS = ("backoffLimit", "podFailurePolicy")
+_NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
 OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
 MASTERS = "system:masters"
@@ -85,6 +102,8 @@ class Request:
     defaults: TenantDefaults = field(default_factory=TenantDefaults)
     restart_limit_max: int | None = None  # the tenant's; None: no cap of its own
     away_from_gpus: tuple[Obj, ...] = ()  # see `away_from_gpus`; empty: there is no other place to run
+    policy: Policy | None = None  # None: no GuardrailPolicy holds in the namespace
+    facts: Facts | None = None  # of the cluster's GPUs
 
     @property
     def is_copy(self) -> bool:
@@ -150,7 +169,7 @@ class _Draft:
         """Whether the guardrails of runs hold for it; taking the label off does not take them off."""
         if self.request.kind not in ("Job", "Pod"):
             return False
-        return any(_at(one, ("metadata", "labels", RUN_LABEL)) is not None for one in (self.obj, self.request.old))
+        return any(at(one, ("metadata", "labels", RUN_LABEL)) is not None for one in (self.obj, self.request.old))
 
     def containers(self) -> Iterator[tuple[str, Obj]]:
         """Every container, with its field path."""
@@ -160,9 +179,9 @@ class _Draft:
 
     def unlimited(self) -> list[str]:
         """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
-        if _at(self.pod_spec, ("resources", "limits", "memory")):
+        if at(self.pod_spec, ("resources", "limits", "memory")):
             return []
-        return [path for path, one in self.containers() if not _at(one, ("resources", "limits", "memory"))]
+        return [path for path, one in self.containers() if not at(one, ("resources", "limits", "memory"))]
 
 
 def admit(request: Request) -> Verdict:
@@ -175,8 +194,9 @@ def admit(request: Request) -> Verdict:
         elif not request.is_copy:
             _cap_restarts(draft)
         _check_run(draft)
-    elif request.operation == "CREATE" and not request.is_copy:
+    elif request.operation == "CREATE" and not request.is_copy and request.policy is None:
         _advise(draft)
+    _apply_policy(draft, fill=True)
     if draft.refusals:
         return Verdict((), tuple(draft.refusals), ())  # what would have been changed is of no interest then
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
@@ -186,13 +206,14 @@ def judge(request: Request) -> Verdict:
     """Refuse what must not be stored; nothing is changed. What was wrong before an update does not hinder it."""
     draft = _draft(request)
     for path, where, table, key, wanted in _owners(request):
-        found = _at(draft.obj, (*path, table, key))
+        found = at(draft.obj, (*path, table, key))
         if found is not None and found != wanted:
             said = "nobody's" if wanted is None else repr(wanted)
             allowed = f"must be {said}: the owner is who made the object, and is set by Moorage"
             draft.refusals.append(Refusal(f"{where}.{table}[{key}]", repr(found), allowed))
     if draft.is_run and not _is_deleting(request.obj):
         _check_run(draft)
+    _apply_policy(draft, fill=False)
     return Verdict((), tuple(draft.refusals), ())
 
 
@@ -260,7 +281,7 @@ def _owners(request: Request) -> Iterator[tuple[tuple[str, ...], str, str, str, 
             if request.operation == "CREATE" or request.old is None:
                 yield path, where, table, key, mine
             else:
-                old = _at(request.old, (*path, table, key))
+                old = at(request.old, (*path, table, key))
                 yield path, where, table, key, None if old is None else str(old)
 
 
@@ -343,7 +364,7 @@ def _check_name(draft: _Draft) -> None:
 
 def _forgoes_memory(draft: _Draft) -> bool:
     """Whether going without a limit was chosen, by never being tried again; or the pod as a whole has one."""
-    if _at(draft.pod_spec, ("resources", "limits", "memory")):
+    if at(draft.pod_spec, ("resources", "limits", "memory")):
         return True
     notes = draft.obj["metadata"].get("annotations") or {}
     return (
@@ -365,10 +386,10 @@ def _fill_in(draft: _Draft, container: Obj, *, fill_memory: bool) -> None:
     for resource, default in (("memory", defaults.memory if fill_memory else None), ("cpu", defaults.cpu)):
         if default is None:
             continue
-        limit, request = (_at(container, ("resources", table, resource)) for table in ("limits", "requests"))
+        limit, request = (at(container, ("resources", table, resource)) for table in ("limits", "requests"))
         if limit is not None or request is not None:
             guessed = resource == "memory" and _memory_was_defaulted(draft)
-            if not guessed or _same(resource, limit, default):
+            if not guessed or same(resource, limit, default):
                 continue
         _set_resource(container, "limits", resource, str(default))
         _set_resource(container, "requests", resource, str(default))
@@ -395,7 +416,7 @@ def _equalise(draft: _Draft, container: Obj, where: str) -> None:
         if limit is None:
             _set_resource(container, "limits", resource, request)
             draft.warnings.append(f"{where}.resources.limits.{resource}: set to the request, {request}")
-        elif request is None or not _same(resource, limit, request):
+        elif request is None or not same(resource, limit, request):
             _set_resource(container, "requests", resource, limit)
             if request is not None:
                 was = f"raised from {request} to the limit, {limit}"
@@ -422,25 +443,9 @@ def _never_again_without_limit(draft: _Draft) -> None:
 def _keep_off_gpu_nodes(draft: _Draft) -> None:
     """R7. Left alone where the pod speaks of GPU nodes itself, in whatever way."""
     spec, away = draft.pod_spec, draft.request.away_from_gpus
-    if not away or _wants_gpu(spec) or _speaks_of_gpu_nodes(spec):
+    if not away or wants_gpu(one for _, one in draft.containers()) or _speaks_of_gpu_nodes(spec):
         return
-    node = _table(_table(spec, "affinity"), "nodeAffinity")
-    required = _table(node, "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = required.get("nodeSelectorTerms")
-    if not terms:
-        required["nodeSelectorTerms"] = [{"matchExpressions": list(away)}]
-        return
-    for term in terms:  # terms are alternatives: each must keep off; an empty one matches no node
-        if term:
-            term["matchExpressions"] = [*(term.get("matchExpressions") or ()), *away]
-
-
-def _wants_gpu(spec: Mapping[str, Any]) -> bool:
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        resources = container.get("resources") or {}
-        if any(is_gpu(name) for table in ("limits", "requests") for name in resources.get(table) or ()):
-            return True
-    return False
+    keep_off(spec, away)
 
 
 def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
@@ -477,7 +482,7 @@ def _cap_restarts(draft: _Draft) -> None:
         return
     unlimited = bool(draft.unlimited())
     most = 0 if unlimited else draft.request.restart_limit_max
-    text = _at(draft.obj, ("metadata", "annotations", RESTART_LIMIT_ANNOTATION))
+    text = at(draft.obj, ("metadata", "annotations", RESTART_LIMIT_ANNOTATION))
     asked = int(text) if text is not None and text.isascii() and text.isdigit() else RESTART_LIMIT
     if most is None or asked <= most:
         return
@@ -486,6 +491,42 @@ def _cap_restarts(draft: _Draft) -> None:
         draft.warnings.append("no memory limit given: this run is never started again, whatever ends it")
     else:
         draft.warnings.append(f"started again after disruptions at most {most} times, the tenant's limit")
+
+
+# --- policies
+
+
+def _apply_policy(draft: _Draft, *, fill: bool) -> None:
+    """The rules of a GuardrailPolicy; an update is held to them where it changes a template, for what is new only.
+
+    Templates of Pods and Jobs cannot change, and one that was not touched is left as it is: to fill it in would
+    start every pod of it anew.
+    """
+    request = draft.request
+    if request.policy is None or request.is_copy or _is_deleting(request.obj) or request.kind not in WORKLOADS:
+        return
+    known: set[tuple[str, str]] = set()
+    if request.operation == "UPDATE" and request.old is not None:
+        where = WORKLOADS[request.kind][:-1] if request.kind == "CronJob" else WORKLOADS[request.kind]
+        if request.kind in ("Pod", "Job") or at(request.obj, where) == at(request.old, where):
+            return
+        before = judge_workload(
+            request.kind, request.old, request.policy, facts=request.facts, away=request.away_from_gpus
+        )
+        known = {(one.rule, one.field) for one in before.denied}
+    found = judge_workload(
+        request.kind, draft.obj, request.policy, facts=request.facts, away=request.away_from_gpus, fill=fill
+    )
+    told = {one.field for one in draft.refusals}
+    for one in found.denied:
+        if (one.rule, one.field) not in known and one.field not in told:
+            draft.refusals.append(_refusal(one))
+    draft.warnings += [f"{said} ({rule})" for rule, said in found.filled]
+    draft.warnings += [f"{one} ({one.rule})" for one in found.warned]
+
+
+def _refusal(one: Finding) -> Refusal:
+    return Refusal(one.field, one.value, f"{one.message} (guardrail {one.rule})")
 
 
 # --- everything else
@@ -511,21 +552,17 @@ def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
     """Whole tables are set where they differ; their parents exist in every object the API server admits."""
     paths: list[tuple[str, ...]] = [("metadata", "labels"), ("metadata", "annotations")]
     paths += TEMPLATES.get(kind, ())
-    if kind in ("Job", "Pod"):
-        pod = ("spec", "template", "spec") if kind == "Job" else ("spec",)
-        paths += [(*pod, key) for key in ("containers", "initContainers", "affinity", "activeDeadlineSeconds")]
+    if kind in WORKLOADS:
+        template = tuple(map(str, WORKLOADS[kind]))
+        paths += [(*template, "spec", key) for key in _CHANGED_OF_PODS]
+        if kind in JOBS:
+            paths += [(*template[:-1], key) for key in _CHANGED_OF_JOBS]
     found = []
     for path in paths:
-        old, new = _at(before, path), _at(after, path)
-        if old != new and not (not old and not new):
+        old, new = at(before, path), at(after, path)
+        if old != new and not (old in _NOTHING and new in _NOTHING):
             found.append({"op": "add", "path": "/" + "/".join(path), "value": new})
     return tuple(found)
-
-
-def _at(obj: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        obj = obj.get(key) if isinstance(obj, Mapping) else None
-    return obj
 
 
 def _table(obj: Obj, key: str) -> Obj:
@@ -538,12 +575,3 @@ def _table(obj: Obj, key: str) -> Obj:
 
 def _set_resource(container: Obj, table: str, resource: str, value: Any) -> None:
     _table(_table(container, "resources"), table)[resource] = value
-
-
-def _same(resource: str, one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return False
-    try:
-        return amount(resource, one) == amount(resource, other)
-    except QuantityError:
-        return False  # the API server refuses it with a better message than ours

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.policy import POLICIES, GuardrailPolicy
 from moorage.model.tenant import TENANTS, Tenant
 
 
@@ -27,6 +28,16 @@ class _Kind:
 
 
 KINDS = (
+    _Kind(
+        resource=POLICIES,
+        struct=GuardrailPolicy,
+        short_names=("guardrails",),
+        columns=(
+            ("Memory", "string", ".spec.rules.memoryLimit.level"),
+            ("Bombs", "string", ".spec.rules.restartBomb.level"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
     _Kind(
         resource=TENANTS,
         struct=Tenant,

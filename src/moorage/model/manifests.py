@@ -139,8 +139,8 @@ WEBHOOK = Service(
     volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
     everywhere=(
-        Rule(resources=("nodes",), verbs=LIST),
-        Rule(group=GROUP, resources=("tenants",), verbs=LIST),
+        Rule(resources=("nodes", "namespaces"), verbs=LIST),
+        Rule(group=GROUP, resources=("tenants", "guardrailpolicies"), verbs=LIST),
     ),
 )
 

@@ -1,6 +1,6 @@
 """The admission endpoints: `POST /mutate`, `POST /validate`, `GET /healthz`, `GET /readyz`.
 
-Stateless but for caches of tenants and nodes, so any number of replicas may run.
+Stateless but for caches of tenants, guardrail policies, namespaces and nodes, so any number of replicas may run.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from starlette.routing import Route
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.resources import NODES, Obj
+from moorage.apimachinery.resources import NAMESPACES, NODES, Obj, Resource
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.guardrails import TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.rulebook import Facts, facts_of
 from moorage.errors import ApiError, NotFound
+from moorage.model.names import GUARD_LABEL
+from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 2.0  # a request that comes before the caches are full waits this long; the API server allows 5 s
 NOT_SYNCED = "the caches are not filled yet"
-KIND_SECONDS = 2.0  # how often a cluster without the Tenant kind is asked for it again
+KIND_SECONDS = 2.0  # how often a cluster without one of our kinds is asked for it again
+NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 _BODY_MAX_BYTES = 8 * 2**20  # an object has at most 1.5 MiB, and an UPDATE brings two
 _WARNING_MAX = 256  # characters; longer ones may be cut on their way
 
@@ -68,9 +72,15 @@ class Webhook:
         self._api, self._clock = api, clock
         self._tenants = Informer(api, TENANTS)
         self._nodes = Informer(api, NODES)
-        self._tenants_known = asyncio.Event()  # listed, or found to be no kind of this cluster (yet)
+        self._policies = Informer(api, POLICIES)
+        self._namespaces = Informer(api, NAMESPACES)
+        self._known = {one: asyncio.Event() for one in (TENANTS, POLICIES)}  # listed, or no kind here (yet)
         self._away: tuple[Obj, ...] | None = None
+        self._facts: Facts | None = None
+        self._policy_of: dict[str, Policy | None] = {}  # by namespace; emptied when either changes
         self._nodes.on_change(self._node_changed)
+        self._policies.on_change(self._policy_changed)
+        self._namespaces.on_change(self._namespace_changed)
         self.app = Starlette(
             routes=[
                 Route("/mutate", self._mutate, methods=["POST"]),
@@ -83,18 +93,26 @@ class Webhook:
     @property
     def synced(self) -> bool:
         """Whether requests can be judged."""
-        return self._nodes.synced.is_set() and self._tenants_known.is_set()
+        return (
+            self._nodes.synced.is_set()
+            and self._namespaces.synced.is_set()
+            and all(one.is_set() for one in self._known.values())
+        )
 
     async def run(self) -> None:
         """Keep the caches current until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_tenants(), name="informer tenants")
+            tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
+            tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
             tasks.create_task(self._nodes.run(), name="informer nodes")
+            tasks.create_task(self._namespaces.run(), name="informer namespaces")
 
     async def wait_synced(self) -> None:
         """Return when requests can be judged."""
         await self._nodes.synced.wait()
-        await self._tenants_known.wait()
+        await self._namespaces.synced.wait()
+        for known in self._known.values():
+            await known.wait()
 
     def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
         """Apply the guardrails to one request; subresources and other kinds pass."""
@@ -111,26 +129,29 @@ class Webhook:
             defaults=defaults_of(tenant),
             restart_limit_max=((tenant or {}).get("spec") or {}).get("restartLimit"),
             away_from_gpus=self._away_from_gpus(),
+            policy=self._policy(asked.namespace),
+            facts=self._gpu_facts(),
         )
         return admit(request) if mutating else judge(request)
 
-    async def _follow_tenants(self) -> None:
-        """Follow Tenants; as long as the cluster has no such kind there are none."""
+    async def _follow(self, resource: Resource, informer: Informer) -> None:
+        """Follow one of our kinds; as long as the cluster does not have it there are none."""
+        known = self._known[resource]
         while True:
             try:
-                await self._api.list(TENANTS, limit=1)
+                await self._api.list(resource, limit=1)
                 break
             except NotFound:
-                if not self._tenants_known.is_set():
-                    log.info("this cluster has no Tenants yet", extra={"resource": str(TENANTS)})
-                self._tenants_known.set()
+                if not known.is_set():
+                    log.info("this cluster does not have a kind of ours yet", extra={"resource": str(resource)})
+                known.set()
             except (ApiError, OSError) as error:
-                log.warning("cannot read Tenants", extra={"error": str(error)})
+                log.warning("cannot read a kind of ours", extra={"resource": str(resource), "error": str(error)})
             await self._clock.sleep(KIND_SECONDS)
-        following = asyncio.create_task(self._tenants.run())
+        following = asyncio.create_task(informer.run())
         try:
-            await self._tenants.synced.wait()
-            self._tenants_known.set()
+            await informer.synced.wait()
+            known.set()
             await following
         finally:
             following.cancel()
@@ -166,11 +187,36 @@ class Webhook:
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat
-            self._away = None
+            self._away = self._facts = None
+
+    def _policy_changed(self, _before: Obj | None, _after: Obj | None) -> None:
+        self._policy_of.clear()
+
+    def _namespace_changed(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None or after is None or labels_of(before) != labels_of(after):
+            self._policy_of.clear()
+
+    def _policy(self, namespace: str) -> Policy | None:
+        if not len(self._policies):
+            return None
+        if namespace not in self._policy_of:
+            found = self._namespaces.get(namespace)
+            if found is None:  # newer than our copy: it is guarded, or we would not have been asked
+                return policy_for({GUARD_LABEL: "enabled", NAME_LABEL: namespace}, self._policies.all())
+            self._policy_of[namespace] = policy_for(labels_of(found), self._policies.all())
+        return self._policy_of[namespace]
+
+    def _gpu_facts(self) -> Facts:
+        if self._facts is None:
+            self._facts = facts_of(self._readable_nodes())
+        return self._facts
+
+    def _readable_nodes(self) -> list[NodeInfo]:
+        return [node for obj in self._nodes.all() if (node := _parse(obj)) is not None]
 
     def _away_from_gpus(self) -> tuple[Obj, ...]:
         if self._away is None:
-            self._away = away_from_gpus(node for obj in self._nodes.all() if (node := _parse(obj)) is not None)
+            self._away = away_from_gpus(self._readable_nodes())
         return self._away
 
 

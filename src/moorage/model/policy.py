@@ -1,0 +1,202 @@
+"""GuardrailPolicy: which guardrails hold in which namespaces, and how strictly.
+
+The rules themselves are one table, `moorage.decide.rulebook.RULES`; a field of `GuardrailRules` bears the name of
+each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.apimachinery.selectors import label_selector_of
+from moorage.errors import SelectorError
+from moorage.model.names import GROUP, VERSION
+from moorage.model.tenant import Quantity
+
+POLICIES = Resource(GROUP, VERSION, "guardrailpolicies", "GuardrailPolicy", namespaced=False)
+
+LEVELS = ("off", "warn", "fill", "deny")  # from the mildest to the strictest
+
+Level = Annotated[
+    str,
+    Meta(
+        pattern="^(off|warn|fill|deny)$",
+        extra_json_schema={"enum": list(LEVELS)},
+        description='"off" (quoted: bare, YAML reads it as false), warn, fill (write what is missing) or deny.',
+    ),
+]
+Judged = Annotated[
+    str,
+    Meta(
+        pattern="^(off|warn|deny)$",
+        extra_json_schema={"enum": ["off", "warn", "deny"]},
+        description='"off" (quoted: bare, YAML reads it as false), warn or deny.',
+    ),
+]
+
+
+class MemoryLimitRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """R4."""
+
+    level: Level
+    default: Annotated[
+        Quantity | None, Meta(description="Filled in for each container that names no memory at all.")
+    ] = None
+
+
+class ResourceRequestsRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """R28."""
+
+    level: Level
+    cpu: Annotated[Quantity | None, Meta(description="CPU request of a container that names none.")] = None
+    memory: Annotated[Quantity | None, Meta(description="Memory request of a container that names none.")] = None
+
+
+class EphemeralStorageRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a container may write on its node's own disk."""
+
+    level: Level
+    default: Annotated[Quantity | None, Meta(description="Request and limit of a container that states none.")] = (
+        None
+    )
+
+
+class FillableRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A rule whose fill needs no parameter."""
+
+    level: Level
+
+
+class JudgedRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A rule that nobody can fill in for the user."""
+
+    level: Judged
+
+
+class AnnotationsRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """R30."""
+
+    level: Judged
+    annotations: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=316)]],
+        Meta(
+            max_length=256, description='More annotations that do nothing here; one that ends in "*" is a prefix.'
+        ),
+    ] = []
+
+
+class GuardrailRules(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One field per rule; a rule that is left out has its default level."""
+
+    memory_limit: MemoryLimitRule | None = None
+    resource_requests: ResourceRequestsRule | None = None
+    guaranteed_qos: FillableRule | None = None
+    retry_without_limit: FillableRule | None = None
+    restart_bomb: FillableRule | None = None
+    gpu_nodes: FillableRule | None = None
+    gpu_type: JudgedRule | None = None
+    gpu_count: JudgedRule | None = None
+    ephemeral_storage: EphemeralStorageRule | None = None
+    unsupported_annotations: AnnotationsRule | None = None
+    missing_command: JudgedRule | None = None
+
+
+class LabelExpression(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One expression of a label selector."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=316)]
+    operator: Annotated[str, Meta(pattern="^(In|NotIn|Exists|DoesNotExist)$")]
+    values: list[str] = []
+
+
+class NamespaceSelector(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A label selector over namespaces; all of it must hold."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[LabelExpression] = []
+
+
+class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Where and how strictly."""
+
+    rules: GuardrailRules
+    namespace_selector: Annotated[
+        NamespaceSelector | None,
+        Meta(
+            description="Namespaces it holds in, by their labels; none: in every namespace that bears"
+            " moorage.dev/guard=enabled. Others are never judged."
+        ),
+    ] = None
+
+
+class GuardrailPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Which guardrails hold in which namespaces. Where several hold, each rule has the strictest level."""
+
+    spec: GuardrailPolicySpec
+
+
+class Policy(Struct, frozen=True):
+    """What holds in one namespace: rule name → its settings as written (`level` and parameters)."""
+
+    rules: Mapping[str, Mapping[str, Any]] = {}
+
+    def level(self, rule: str, default: str) -> str:
+        """The level of a rule. A bare `off`, which YAML reads as false, is meant as "off"."""
+        found = (self.rules.get(rule) or {}).get("level", default)
+        return "off" if found is False else str(found)
+
+
+def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]]) -> Policy | None:
+    """What the policies together say of a namespace with these labels; None where none selects it.
+
+    Of two that name the same rule the stricter one counts, with its parameters; of equals the first by name.
+    """
+    mine = sorted(
+        (one for one in policies if _selects(one, labels)), key=lambda one: str(one["metadata"].get("name"))
+    )
+    if not mine:
+        return None
+    rules: dict[str, Mapping[str, Any]] = {}
+    for one in mine:
+        for name, settings in ((one.get("spec") or {}).get("rules") or {}).items():
+            if name not in rules or _strictness(settings) > _strictness(rules[name]):
+                rules[name] = settings
+    return Policy(rules)
+
+
+def _strictness(settings: Mapping[str, Any]) -> int:
+    level = settings.get("level")
+    return LEVELS.index(level) if isinstance(level, str) and level in LEVELS else 0
+
+
+def _selects(policy: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    selector = (policy.get("spec") or {}).get("namespaceSelector")
+    try:
+        return label_selector_of(selector).matches(labels)
+    except (SelectorError, KeyError):
+        return False  # one that cannot be read selects nothing: the schema let it through, or there is none
+
+
+def gpu_cluster_policy() -> Obj:
+    """The ready-made policy for clusters with GPUs; applied by hand, so that nobody is surprised by it."""
+    strict: Sequence[str] = ("restartBomb", "gpuNodes", "retryWithoutLimit", "guaranteedQos")
+    rules: Obj = {
+        "memoryLimit": {"level": "fill", "default": "2Gi"},
+        "resourceRequests": {"level": "fill", "cpu": "500m", "memory": "2Gi"},
+        **{name: {"level": "fill"} for name in sorted(strict)},
+        "gpuType": {"level": "deny"},
+        "gpuCount": {"level": "deny"},
+        "ephemeralStorage": {"level": "warn"},
+        "unsupportedAnnotations": {"level": "warn"},
+        "missingCommand": {"level": "warn"},
+    }
+    return {
+        "apiVersion": POLICIES.api_version,
+        "kind": POLICIES.kind,
+        "metadata": {"name": "gpu-cluster"},
+        "spec": {"rules": rules},
+    }
