@@ -166,11 +166,13 @@ def test_kills_at_random_moments_lose_no_job(own_cluster, tmp_path):
         wait_until(f"{reached} more starts", lambda n=submitted - 4 + reached: len(list(starts.iterdir())) >= n)
         kill_control_plane(own_cluster)
         own_cluster.restart()
-    for number in range(submitted):
-        wanted = "Failed" if number % 2 else "Succeeded"
-        wait_until(
-            f"once-{number}", lambda n=number: show(own_cluster, f"once-{n}")["state"] in {"Failed", "Succeeded"}
-        )
-        assert show(own_cluster, f"once-{number}")["state"] == wanted
+    wanted = {f"once-{number}": "Failed" if number % 2 else "Succeeded" for number in range(submitted)}
+
+    def ended() -> dict[str, str] | None:
+        listed = json.loads(own_cluster.moor("jobs", "-o", "json").stdout)
+        states = {run["name"]: run["state"] for run in listed if run["name"] in wanted}
+        return states if set(states.values()) <= {"Failed", "Succeeded"} else None
+
+    assert wait_until("every job's end", ended) == wanted
     counts = {number: len(list(starts.glob(f"{number}-*"))) for number in range(submitted)}
     assert counts == dict.fromkeys(range(submitted), 1)
