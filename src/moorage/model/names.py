@@ -55,6 +55,28 @@ GPU_TYPE_LABELS = (  # tried in this order
     "accelerator",  # the label Kubernetes' own pages once used (seed 000)
 )
 
+# machines: places held by reservation pods (docs/design/0004-reservations.md)
+MACHINE_GROUP_LABEL = "moorage.dev/machine-group"  # on a Machine, its nodes, its reservations and its guests
+MACHINE_TYPE_LABEL = "moorage.dev/machine-type"  # on reservations and guests
+MACHINE_CONTAINER_LABEL = "moorage.dev/machine-container"  # on a guest: the container that gets the resources
+MACHINE_GATE = "moorage.dev/machine"  # scheduling gate of guests that wait for a place
+PLACE_ANNOTATION = "moorage.dev/machine-place"  # on a guest let through: the node of its place
+PLACE_AT_ANNOTATION = "moorage.dev/machine-place-at"  # RFC 3339, beside it
+RESERVATION_LABEL = "moorage.dev/reservation"  # on a reservation pod: KEPT or PROMISED
+KEPT, PROMISED = "kept", "promised"  # the disruption budget protects those that are kept
+PROMISED_TO_LABEL = "moorage.dev/promised-to"  # on a promised reservation: the guest's uid
+MACHINE_MODE_LABEL = "moorage.dev/machine-mode"  # on a node: ready, not-ready or maintenance; a taint's key too
+MACHINE_POOL_ANNOTATION = "moorage.dev/machine-node-pool"  # on a node: the MachineNodePool that marks it
+NODE_FINALIZER = "moorage.dev/nodes"  # on a MachineNodePool: its nodes are cleaned before it goes
+MACHINE_TYPE_PREFIX = "type.machine.moorage.dev/"  # label of a node by type it offers; the value is the group
+PLACE_PREFIX = (
+    "place.machine.moorage.dev/"  # label of a node, by a guest's uid: its next place, the first was lost
+)
+RESERVATION_PRIORITY = "moorage-reservation"  # PriorityClass, value -10: autoscalers take lower ones as expendable
+GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
+DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt, the cluster's default
+RESERVATION_BUDGET = "moorage-reservations"  # PodDisruptionBudget in SYSTEM_NAMESPACE over reservations kept
+
 # the local cluster's own marks, known to every part through the API only
 PROCESS_RUNTIME = "process://"  # how node.status.nodeInfo.containerRuntimeVersion begins there
 HOST_IMAGE = "localhost/host"  # the image name that stands for "this machine's environment"

@@ -1,0 +1,461 @@
+"""Who gets which place of a Machine: reservations to add or drop, guests to let through, and the counts.
+
+A place is held by a reservation pod until a guest takes it. To hand one over, the reservation is promised to the
+guest (which takes it out of the disruption budget that protects the others), and then the guest's gate is lifted
+with its node affinity tightened to that node. The scheduler preempts on that node, and of the pods that would make
+room it removes the one without a budget: just the promised one. Nothing is free in between.
+
+The promise is written before the gate is lifted, and both are read back from the cluster: stopped between any two
+writes, the next plan goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, refusal_by_labels, refusal_by_taints
+from moorage.model.machine import FAIR, MachineType, Pool
+from moorage.model.names import MACHINE_TYPE_PREFIX, PLACE_PREFIX
+
+LOST_AFTER = timedelta(seconds=10)  # a guest that the scheduler still refuses so long after its gate was lifted
+SHARE_FORGOTTEN = 1  # machine-seconds: what is less no longer decides anything
+HOLDING_CHARGE = 60  # machine-seconds charged for each machine held now, so that ties go to who holds less
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A reservation pod as it stands."""
+
+    name: str
+    uid: str
+    type: str
+    node: str = ""  # empty: not bound
+    promised_to: str = ""  # uid of a guest; empty: kept
+    ending: bool = False  # being deleted, or ended by itself
+    unschedulable: bool = False  # the scheduler found no room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """A pod that asks for a machine type of the group; finished ones are left out."""
+
+    namespace: str
+    name: str
+    uid: str
+    type: str
+    owner: str = ""
+    created: str = ""  # RFC 3339: sorts as text
+    gated: bool = False
+    other_gates: bool = False
+    place: str = ""  # the node whose place it was given; empty: none was
+    placed_at: datetime | None = None
+    node: str = ""  # empty: not bound
+    nominated: str = ""
+    deleting: bool = False
+    unschedulable: bool = False
+    pod: PodInfo | None = None  # what placement needs to know; only for guests behind the gate
+
+    @property
+    def managed(self) -> bool:
+        """Whether it passed our webhook: it waits behind the gate, or was let through by us."""
+        return self.gated or bool(self.place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What an owner used lately, as of `Seen.shares_at`, and what they held from then on."""
+
+    used: int  # machine-seconds × devices
+    holding: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One Machine and all that was read about it, at one moment."""
+
+    pool: Pool
+    nodes: Mapping[str, NodeInfo]
+    reservations: Sequence[Reservation]
+    guests: Sequence[Guest]
+    now: datetime
+    was_ready: bool = False  # its Ready condition is True for this generation
+    deleting: bool = False
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unmark:
+    """Take the label of a second place off a node."""
+
+    node: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete a reservation."""
+
+    reservation: Reservation
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Take back a promise: whom it was made to is gone or has a place."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Promise the reservation to the guest, unless it is already, then lift the guest's gate."""
+
+    reservation: Reservation
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOn:
+    """A guest let through lost its place: promise it another, then mark that node for it."""
+
+    reservation: Reservation
+    guest: Guest
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Create a reservation of a type, of this name."""
+
+    type: str
+    name: str
+
+
+Action = Unmark | Drop | Keep | MoveOn | HandOver | Add
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Machines of one type. maximum = reserved + used + pending."""
+
+    maximum: int = 0
+    reserved: int = 0
+    used: int = 0
+    waiting: int = 0
+    pending: int = 0
+    unmanaged: int = 0
+    unplaced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A guest that no place of its type can ever hold, and why."""
+
+    guest: Guest
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, in this order, and what to report."""
+
+    actions: tuple[Action, ...] = ()
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    conditions: tuple[Said, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+    line: tuple[str, ...] = ()  # uids of the guests behind the gate, the next one first
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    look_again_in: timedelta | None = None
+
+
+def plan(seen: Seen) -> Plan:
+    """The steps that bring the Machine closer to its spec.
+
+    No step removes a guest. Safe to stop after any: planning again on what was reached finishes the work, and
+    planning on a settled Machine returns no steps.
+    """
+    if seen.deleting:
+        return Plan(actions=tuple(Drop(one, "the Machine goes") for one in seen.reservations if not one.ending))
+    shares = shares_now(seen)
+    drafts = [_TypePlan(seen, kind, shares) for kind in seen.pool.types.values()]
+    for draft in drafts:
+        draft.decide()
+    known = set(seen.pool.types)
+    strays = [
+        Drop(one, "its machine type is no more")
+        for one in seen.reservations
+        if one.type not in known and not one.ending
+    ]
+    counts = {draft.kind.name: draft.count() for draft in drafts}
+    steps = [step for draft in drafts for step in draft.steps]
+    waits = [draft.look_again for draft in drafts if draft.look_again is not None]
+    line = sorted(
+        (guest for draft in drafts for guest in draft.waiting), key=lambda one: _turn(one, seen.pool, shares)
+    )
+    return Plan(
+        actions=(*_unmark(seen), *strays, *steps),
+        counts=counts,
+        conditions=_conditions(seen, counts, [draft for draft in drafts if not draft.nodes]),
+        misfits=tuple(one for draft in drafts for one in draft.misfits),
+        line=tuple(guest.uid for guest in line),
+        shares=shares,
+        look_again_in=min(waits) if waits else None,
+    )
+
+
+def reservation_name(pool: str, kind: str, number: int) -> str:
+    """Computed, so that making one twice is a conflict and no twin; at most 63 characters."""
+    digest = hashlib.sha256(f"{pool}/{kind}".encode()).hexdigest()[:8]
+    return f"{pool[:20]}-{kind[:20]}".replace(".", "-").strip("-") + f"-{digest}-{number}"
+
+
+def serves(node: NodeInfo | None, pool: Pool, kind: str) -> bool:
+    """Whether a node offers places of the type now: in the pool, marked, Ready, and not cordoned."""
+    return (
+        node is not None
+        and node.ready
+        and not node.unschedulable
+        and kind in pool.offers.get(node.name, ())
+        and node.labels.get(MACHINE_TYPE_PREFIX + kind) == pool.group
+    )
+
+
+def misfit(guest: Guest, kind: MachineType) -> str | None:
+    """Why a guest asks for more than one machine of its type; None when it does not."""
+    asked = guest.pod.requests if guest.pod is not None else {}
+    more = [
+        f"{name} {value} of {kind.size.get(name, 0)}"
+        for name, value in sorted(asked.items())
+        if value > kind.size.get(name, 0) and name not in ("pods", "ephemeral-storage")
+    ]
+    return f"it asks for more than a {kind.name} has: {', '.join(more)}" if more else None
+
+
+def shares_now(seen: Seen) -> dict[str, Share]:
+    """What each owner used until now, older use counting half after each half-life; empty under `fifo`."""
+    if seen.pool.order != FAIR:
+        return {}
+    age = max(0.0, (seen.now - seen.shares_at).total_seconds()) if seen.shares_at else 0.0
+    half = seen.pool.half_life
+    fade = 0.5 ** (age / half)
+    grown = half / math.log(2) * (1 - fade)  # what one machine held all the time adds
+    holding: dict[str, int] = {}
+    for guest in seen.guests:
+        kind = seen.pool.types.get(guest.type)
+        if guest.place and kind is not None:
+            holding[guest.owner] = holding.get(guest.owner, 0) + max(1, kind.devices)
+    found = {}
+    for owner in sorted({*seen.shares, *holding}):
+        before = seen.shares.get(owner, Share(used=0))
+        used = round(before.used * fade + before.holding * grown)
+        if used >= SHARE_FORGOTTEN or owner in holding:
+            found[owner] = Share(used=used, holding=holding.get(owner, 0))
+    return found
+
+
+def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[float, str, str, str]:
+    share = shares.get(guest.owner) if pool.order == FAIR else None
+    used = share.used + share.holding * HOLDING_CHARGE if share is not None else 0
+    return (used, guest.created, guest.namespace, guest.name)
+
+
+class _TypePlan:
+    """The plan for one machine type, in the making."""
+
+    def __init__(self, seen: Seen, kind: MachineType, shares: Mapping[str, Share]) -> None:
+        self.seen, self.kind, self.shares = seen, kind, shares
+        self.nodes = {name for name, node in seen.nodes.items() if serves(node, seen.pool, kind.name)}
+        guests = [one for one in seen.guests if one.type == kind.name]
+        self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
+        self.used = [one for one in self.placed if one.node]
+        self.flying = {one.uid: one for one in self.placed if not one.node}
+        self.waiting = [one for one in guests if one.gated and not one.deleting]
+        self.unmanaged = [one for one in guests if not one.managed and (one.node or not one.deleting)]
+        self.all = [one for one in seen.reservations if one.type == kind.name]
+        self.live = [one for one in self.all if not one.ending]
+        self.steps: list[Action] = []
+        self.misfits: list[Misfit] = []
+        self.look_again: timedelta | None = None
+        self.added = 0
+
+    def decide(self) -> None:
+        gated = {one.uid: one for one in self.waiting}
+        promised: dict[str, Reservation] = {}
+        free: list[Reservation] = []
+        for one in self.live:
+            if one.node and one.node not in self.nodes:
+                self.steps.append(Drop(one, f"node {one.node} does not offer the type now"))
+            elif one.node and one.promised_to in {**gated, **self.flying} and one.promised_to not in promised:
+                promised[one.promised_to] = one
+            else:
+                free.append(one)
+        granted = [uid for uid in promised if uid in gated]
+        for uid in granted:  # promised already, its gate still to be lifted
+            self.steps.append(HandOver(promised[uid], gated[uid]))
+        for uid, guest in self.flying.items():
+            self._check_mark(guest, promised.get(uid))
+        lost = [one for uid, one in self.flying.items() if uid not in promised and self._is_lost(one)]
+        wanted = max(0, self.kind.available - len(self.placed) - len(granted)) + len(lost) if self.nodes else 0
+        standing = [one for one in free if one.node]
+        handed: set[str] = set()
+        for guest in lost:
+            if found := _first(standing, guest, self.seen.nodes, handed):
+                handed.add(found.uid)
+                self.steps.append(MoveOn(found, guest))
+        room = self.kind.available - len(self.placed) - len(granted)
+        for guest in self._line(gated, promised):
+            if why := misfit(guest, self.kind):
+                self.misfits.append(Misfit(guest, why))
+                continue
+            if room > 0 and (found := _first(standing, guest, self.seen.nodes, handed)):
+                handed.add(found.uid)
+                room -= 1
+                self.steps.append(HandOver(found, guest))
+        self._fill([one for one in free if one.uid not in handed], wanted - len(handed))
+
+    def _line(self, gated: Mapping[str, Guest], promised: Mapping[str, Reservation]) -> Iterable[Guest]:
+        """Those to let through, the next one first; who is let through counts as holding at once."""
+        ready = [one for uid, one in gated.items() if uid not in promised and not one.other_gates]
+        if self.seen.pool.order != FAIR:
+            return sorted(ready, key=lambda one: _turn(one, self.seen.pool, self.shares))
+        queues: dict[str, list[Guest]] = {}
+        for one in sorted(ready, key=lambda one: (one.created, one.namespace, one.name), reverse=True):
+            queues.setdefault(one.owner, []).append(one)
+        charged = dict(self.shares)
+        found = []
+        while queues:
+            owner = min(queues, key=lambda name: _turn(queues[name][-1], self.seen.pool, charged))
+            found.append(queues[owner].pop())
+            if not queues[owner]:
+                del queues[owner]
+            had = charged.get(owner, Share(used=0))
+            charged[owner] = Share(used=had.used, holding=had.holding + max(1, self.kind.devices))
+        return found
+
+    def _check_mark(self, guest: Guest, place: Reservation | None) -> None:
+        if place is None:
+            self.look_again = LOST_AFTER
+        elif place.node != guest.place and PLACE_PREFIX + guest.uid not in self.seen.nodes[place.node].labels:
+            self.steps.append(MoveOn(place, guest))  # promised already, its node still to be marked
+
+    def _is_lost(self, guest: Guest) -> bool:
+        where = {guest.place} | {
+            name for name, node in self.seen.nodes.items() if PLACE_PREFIX + guest.uid in node.labels
+        }
+        if not where & self.nodes:
+            return True
+        since = guest.placed_at or self.seen.now
+        return guest.unschedulable and not guest.nominated and self.seen.now - since >= LOST_AFTER
+
+    def _fill(self, free: list[Reservation], wanted: int) -> None:
+        """Make the reservations that are nobody's as many as wanted."""
+        free.sort(key=lambda one: (not one.node, bool(one.promised_to), one.name))
+        keep, drop = free[: max(0, wanted)], free[max(0, wanted) :]
+        self.steps += [Drop(one, "fewer are wanted") for one in drop]
+        self.steps += [Keep(one) for one in keep if one.promised_to]
+        taken, number = {one.name for one in self.all}, 0
+        for _ in range(wanted - len(keep)):
+            while (name := reservation_name(self.seen.pool.name, self.kind.name, number)) in taken:
+                number += 1
+            taken.add(name)
+            self.added += 1
+            self.steps.append(Add(self.kind.name, name))
+
+    def count(self) -> Count:
+        """As the world stands, the steps planned counting as in flight."""
+        standing = [one for one in self.live if one.node in self.nodes]
+        backed = {one.promised_to for one in standing}
+        places = max(self.kind.available, len(self.placed)) - len(self.used)
+        reserved = min(len(standing), places)
+        flying = sum(1 for uid in self.flying if uid not in backed)
+        making = sum(1 for one in self.live if not one.node and not one.unschedulable) + self.added
+        pending = min(flying + making, places - reserved)
+        maximum = reserved + len(self.used) + pending
+        return Count(
+            maximum=maximum,
+            reserved=reserved,
+            used=len(self.used),
+            waiting=len(self.waiting),
+            pending=pending,
+            unmanaged=len(self.unmanaged),
+            unplaced=max(0, self.kind.available - maximum),
+        )
+
+
+def _first(
+    standing: Sequence[Reservation], guest: Guest, nodes: Mapping[str, NodeInfo], handed: set[str]
+) -> Reservation | None:
+    """The first reservation whose node the guest's own wishes allow."""
+    refused: set[str] = set()
+    for one in standing:
+        if one.uid in handed or one.node in refused:
+            continue
+        if guest.pod is None or _accepts(guest, nodes[one.node]):
+            return one
+        refused.add(one.node)
+    return None
+
+
+def _accepts(guest: Guest, node: NodeInfo) -> bool:
+    """Whether selector, affinity and tolerations let the guest onto the node, if it is marked for it."""
+    pod = guest.pod
+    if pod is None:
+        return True
+    return refusal_by_labels(pod, node) is None and refusal_by_taints(pod, node) is None
+
+
+def _unmark(seen: Seen) -> list[Unmark]:
+    """Marks of second places that nobody needs any more."""
+    flying = {PLACE_PREFIX + one.uid for one in seen.guests if one.place and not one.node and not one.deleting}
+    return [
+        Unmark(node.name, label)
+        for node in seen.nodes.values()
+        for label, group in node.labels.items()
+        if label.startswith(PLACE_PREFIX) and group == seen.pool.group and label not in flying
+    ]
+
+
+def _conditions(seen: Seen, counts: Mapping[str, Count], nodeless: Sequence[_TypePlan]) -> tuple[Said, ...]:
+    short = [f"{count.unplaced} {name}" for name, count in counts.items() if count.unplaced]
+    bare = [draft.kind.name for draft in nodeless if draft.kind.available]
+    making = sum(count.pending for count in counts.values())
+    if bare:
+        said = f"No Ready node in mode ready offers {', '.join(bare)}"
+        ready = Said("Ready", "False", "NoNodes", said)
+    elif short:
+        ready = Said("Ready", "False", "Unplaced", f"No node of the pool has room for {', '.join(short)}")
+    elif making and not seen.was_ready:
+        ready = Said("Ready", "False", "Placing", "Places are being made")
+    else:
+        ready = Said("Ready", "True", "Ready", "Every place is held or in use")
+    over = [
+        f"{count.used - kind.available} {kind.name}"
+        for kind in seen.pool.types.values()
+        if (count := counts[kind.name]).used > kind.available
+    ]
+    told = f"More in use than offered, until their guests end: {', '.join(over)}" if over else ""
+    stray = [f"{count.unmanaged} {name}" for name, count in counts.items() if count.unmanaged]
+    return (
+        ready,
+        Said("Oversubscribed", "True" if over else "False", "OverAvailable" if over else "WithinAvailable", told),
+        Said(
+            "UnmanagedGuests",
+            "True" if stray else "False",
+            "NotInjected" if stray else "None",
+            f"Pods that never passed the webhook: {', '.join(stray)}" if stray else "",
+        ),
+    )
