@@ -57,6 +57,7 @@ def objects() -> dict[str, list[Obj]]:
         ALL,
         extender_url,
         make_info,
+        make_machine_objects,
         make_namespace,
         make_scheduler_config,
         make_service,
@@ -67,6 +68,7 @@ def objects() -> dict[str, list[Obj]]:
     return {
         "namespace.yaml": [make_namespace()],
         **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
+        "machines.yaml": make_machine_objects(),
         "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
         "registration.yaml": webhook_configurations(),

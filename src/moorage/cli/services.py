@@ -32,6 +32,8 @@ from moorage.apimachinery.resources import (
     CRDS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
+    PDBS,
+    PRIORITYCLASSES,
     VALIDATING_WEBHOOKS,
     Obj,
     Resource,
@@ -186,13 +188,23 @@ async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:
 async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
     from moorage.model.crds import all_crds
-    from moorage.model.manifests import ROLEBINDINGS, ROLES, make_info, make_namespace
+    from moorage.model.manifests import (
+        CLUSTERROLEBINDINGS,
+        CLUSTERROLES,
+        ROLEBINDINGS,
+        ROLES,
+        make_info,
+        make_machine_objects,
+        make_namespace,
+    )
 
     await _ensure(api, NAMESPACES, make_namespace())
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), make_info(__version__, address), strict=True):
         await _ensure(api, resource, obj)
+    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, CLUSTERROLES, CLUSTERROLEBINDINGS)}
+    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in make_machine_objects()))
     guarded = {"metadata": {"labels": {GUARD_LABEL: "enabled"}}}
     await api.patch(NAMESPACES, "default", guarded)
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Protocol
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
-from moorage.controllers.loop import LoopMetrics
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.machine.controller import MachineController
+from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.run.controller import RunController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -16,6 +21,16 @@ from moorage.model.names import SYSTEM_NAMESPACE
 
 LEASE = "moorage-operator"
 COMPONENT = "moorage-operator"
+
+
+class _Controller(Protocol):
+    """What the operator runs of each kind's controller."""
+
+    @property
+    def informers(self) -> Sequence[Informer]: ...
+
+    @property
+    def loop(self) -> Loop: ...
 
 
 async def run_operator(
@@ -48,7 +63,11 @@ async def _run_controllers(
     api: Api, *, clock: Clock, certificates: bool, lost_after: timedelta, metrics: LoopMetrics | None
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
-    controllers = [RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics)]
+    controllers: list[_Controller] = [
+        RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics),
+        MachineController(api, clock=clock, events=events, metrics=metrics),
+        MachineNodePoolController(api, clock=clock, metrics=metrics),
+    ]
     async with asyncio.TaskGroup() as tasks:
         for controller in controllers:
             for informer in controller.informers:

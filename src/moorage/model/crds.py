@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.policy import POLICIES, GuardrailPolicy
 from moorage.model.tenant import TENANTS, Tenant
 
@@ -28,6 +29,26 @@ class _Kind:
 
 
 KINDS = (
+    _Kind(
+        resource=MACHINES,
+        struct=Machine,
+        columns=(
+            ("Group", "string", ".metadata.labels.moorage\\.dev/machine-group"),
+            ("Order", "string", ".spec.order"),
+            ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+            ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=NODE_POOLS,
+        struct=MachineNodePool,
+        columns=(
+            ("Group", "string", ".spec.machineGroupName"),
+            ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
     _Kind(
         resource=POLICIES,
         struct=GuardrailPolicy,

@@ -14,6 +14,7 @@ from moorage.apimachinery.resources import (
     DEPLOYMENTS,
     NAMESPACES,
     PDBS,
+    PRIORITYCLASSES,
     PVCS,
     SERVICEACCOUNTS,
     SERVICES,
@@ -21,9 +22,15 @@ from moorage.apimachinery.resources import (
     Resource,
 )
 from moorage.model.names import (
+    DEFAULT_PRIORITY,
     GROUP,
+    GUEST_PRIORITY,
     INFO_CONFIGMAP,
+    KEPT,
     PAGE_SECRET,
+    RESERVATION_BUDGET,
+    RESERVATION_LABEL,
+    RESERVATION_PRIORITY,
     SYSTEM_NAMESPACE,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
@@ -42,6 +49,7 @@ SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 SCHEDULER_CONFIGMAP = "moorage-scheduler"
 USAGE_CLAIM = "moorage-usage"
+BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
 
@@ -107,9 +115,13 @@ OPERATOR = Service(
         Rule(group="batch", resources=("jobs",), verbs=(*READ, "create", "patch")),
         # owner references that block deletion, where OwnerReferencesPermissionEnforcement is on
         Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",)),
-        Rule(resources=("pods",), verbs=(*LIST, "delete")),
+        Rule(resources=("pods",), verbs=(*LIST, "delete", "patch")),  # patch: gates are lifted
         Rule(resources=("pods/status",), verbs=("patch",)),
-        Rule(resources=("nodes",), verbs=READ),
+        Rule(resources=("nodes",), verbs=(*READ, "patch")),
+        Rule(group=GROUP, resources=("machines",), verbs=LIST),
+        Rule(group=GROUP, resources=("machines/status", "machinenodepools/status"), verbs=("patch",)),
+        Rule(group=GROUP, resources=("machines/finalizers",), verbs=("update",)),
+        Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
         Rule(
             group="admissionregistration.k8s.io",
@@ -119,6 +131,7 @@ OPERATOR = Service(
         ),
     ),
     at_home=(
+        Rule(resources=("pods",), verbs=("create",)),  # reservations
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),
@@ -140,7 +153,7 @@ WEBHOOK = Service(
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
     everywhere=(
         Rule(resources=("nodes", "namespaces"), verbs=LIST),
-        Rule(group=GROUP, resources=("tenants", "guardrailpolicies"), verbs=LIST),
+        Rule(group=GROUP, resources=("tenants", "guardrailpolicies", "machines"), verbs=LIST),
     ),
 )
 
@@ -213,6 +226,40 @@ def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_
         _object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
         _object(ROLES, "moorage-info", rules=[reading.to_obj()]),
         _binding(ROLEBINDINGS, "moorage-info", "Role", "moorage-info", everybody),
+    ]
+
+
+def make_machine_objects() -> list[Obj]:
+    """What reservations stand on: priorities and their budget; and everybody's right to see machines.
+
+    The budget never allows a disruption; a reservation that is promised to a guest is not under it.
+    """
+    said = {
+        RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
+        GUEST_PRIORITY: "Takes the place of a machine's reservation.",
+        DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
+    }
+    classes = [
+        _object(
+            PRIORITYCLASSES,
+            name,
+            None,
+            value=-10 if name == RESERVATION_PRIORITY else 0,
+            preemptionPolicy="PreemptLowerPriority" if name == GUEST_PRIORITY else "Never",
+            globalDefault=name == DEFAULT_PRIORITY,
+            description=text,
+        )
+        for name, text in said.items()
+    ]
+    kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
+    budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    seeing = Rule(group=GROUP, resources=("machines",), verbs=READ)
+    everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
+    return [
+        *classes,
+        _object(PDBS, RESERVATION_BUDGET, spec=budget),
+        _object(CLUSTERROLES, "moorage-machines", None, rules=[seeing.to_obj()]),
+        _binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
     ]
 
 

@@ -22,12 +22,15 @@ from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import NAMESPACES, NODES, Obj, Resource
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.guardrails import TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.guardrails import TEMPLATES, Refusal, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.injection import Injected, is_guest
 from moorage.decide.rulebook import Facts, facts_of
 from moorage.errors import ApiError, NotFound
+from moorage.model.machine import MACHINES
 from moorage.model.names import GUARD_LABEL
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
+from moorage.webhooks.machines import MachineDesk
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,11 @@ class Webhook:
         self._nodes = Informer(api, NODES)
         self._policies = Informer(api, POLICIES)
         self._namespaces = Informer(api, NAMESPACES)
-        self._known = {one: asyncio.Event() for one in (TENANTS, POLICIES)}  # listed, or no kind here (yet)
+        self._machines = Informer(api, MACHINES)
+        self._desk = MachineDesk(self._machines)
+        self._known = {
+            one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES)
+        }  # listed, or no kind here (yet)
         self._away: tuple[Obj, ...] | None = None
         self._facts: Facts | None = None
         self._policy_of: dict[str, Policy | None] = {}  # by namespace; emptied when either changes
@@ -104,6 +111,7 @@ class Webhook:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
+            tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
             tasks.create_task(self._nodes.run(), name="informer nodes")
             tasks.create_task(self._namespaces.run(), name="informer namespaces")
 
@@ -115,20 +123,36 @@ class Webhook:
             await known.wait()
 
     def decide(self, asked: _Asked, *, mutating: bool) -> Verdict:
-        """Apply the guardrails to one request; subresources and other kinds pass."""
-        if asked.object is None or asked.sub_resource or asked.kind.kind not in TEMPLATES:
+        """Make guests of machines, and apply the guardrails; subresources and other kinds pass."""
+        if asked.object is None or asked.sub_resource:
             return Verdict()
+        kind, user = asked.kind.kind, asked.user_info
+        refusals: tuple[Refusal, ...] = ()
+        if not mutating:
+            refusals = self._desk.judge(
+                kind, asked.object, asked.old_object, user=user.username, groups=user.groups
+            )
+        if kind not in TEMPLATES:
+            return Verdict((), refusals)
+        guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
+        verdict = self._guard(asked, guest.pod, mutating=mutating)
+        refusals = (*refusals, *guest.refusals, *verdict.refusals)
+        if refusals:
+            return Verdict((), refusals, verdict.warnings)
+        return Verdict((*guest.patches, *verdict.patches), (), (*guest.warnings, *verdict.warnings))
+
+    def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
         tenant = tenant_of(asked.namespace, self._tenants.all())
         request = Request(
             kind=asked.kind.kind,
             operation=asked.operation,
             user=asked.user_info.username,
             groups=asked.user_info.groups,
-            obj=asked.object,
+            obj=obj,
             old=asked.old_object,
             defaults=defaults_of(tenant),
             restart_limit_max=((tenant or {}).get("spec") or {}).get("restartLimit"),
-            away_from_gpus=self._away_from_gpus(),
+            away_from_gpus=() if is_guest(obj) else self._away_from_gpus(),  # a guest goes where its machine is
             policy=self._policy(asked.namespace),
             facts=self._gpu_facts(),
         )

@@ -9,10 +9,11 @@ import base64
 from typing import Literal
 
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
-from moorage.model.names import GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
+from moorage.model.names import GROUP, GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
+KINDS = ("machines", "machinenodepools")  # of ours, judged wherever they stand
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
@@ -86,12 +87,28 @@ def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: F
             for group, plurals in RULES
         ],
     }
+    more: list[Obj] = []
     if resource is MUTATING_WEBHOOKS:
         # others may add containers after us (sidecars): see them too. Admitting twice changes nothing more.
         webhook["reinvocationPolicy"] = "IfNeeded"
+    else:
+        more = [_of_our_kinds(webhook)]
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
         "metadata": {"name": WEBHOOK_CONFIGURATION},
-        "webhooks": [webhook],
+        "webhooks": [webhook, *more],
     }
+
+
+def _of_our_kinds(guard: Obj) -> Obj:
+    """The registration for kinds of ours that live in no namespace."""
+    rule = {
+        "apiGroups": [GROUP],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": list(KINDS),
+        "scope": "Cluster",
+    }
+    kept = {key: value for key, value in guard.items() if key != "namespaceSelector"}
+    return kept | {"name": "kinds.moorage.dev", "rules": [rule]}

@@ -1,0 +1,321 @@
+"""Machines, kept: the reads and writes around `moorage.decide.reservation`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.apimachinery.scheduling import NodeInfo, parse_node
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.machine.plan import (
+    guest_of,
+    is_finished,
+    is_on_processes,
+    is_reservation,
+    make_node_pool,
+    make_reservation,
+    make_status,
+    refusal,
+    reservation_of,
+    shares_of,
+    was_ready,
+)
+from moorage.decide.injection import lift
+from moorage.decide.reservation import (
+    Action,
+    Add,
+    Drop,
+    Guest,
+    HandOver,
+    Keep,
+    MoveOn,
+    Plan,
+    Reservation,
+    Seen,
+    Unmark,
+    plan,
+)
+from moorage.errors import AlreadyExists, Conflict, NotFound, QuantityError
+from moorage.kube.events import EventRecorder
+from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of, parse_machine
+from moorage.model.names import (
+    KEPT,
+    MACHINE_GROUP_LABEL,
+    PLACE_PREFIX,
+    PROMISED,
+    PROMISED_TO_LABEL,
+    RESERVATION_LABEL,
+    SYSTEM_NAMESPACE,
+)
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16  # writes under way together; each is a round trip
+OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
+
+
+class MachineController:
+    """One per operator. `informers` are to be run by the caller."""
+
+    def __init__(
+        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._machines = Informer(api, MACHINES)
+        self._node_pools = Informer(api, NODE_POOLS)
+        self._nodes = Informer(api, NODES)
+        self._pods = Informer(
+            api,
+            PODS,
+            label_selector=MACHINE_GROUP_LABEL,
+            indexes={"group": index_by_label(MACHINE_GROUP_LABEL)},
+        )
+        self.informers = (self._machines, self._node_pools, self._nodes, self._pods)
+        self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
+        self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
+        self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
+        self._node_read: dict[str, tuple[str, NodeInfo]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._pods.on_change(self._forget)
+        self.loop.hear(self._machines, self._beside)
+        self.loop.hear(self._node_pools, lambda obj: [key_of(obj)])
+        self.loop.hear(self._pods, self._machine_of)
+        self.loop.hear(self._nodes, self._machines_on)
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one Machine a step closer to its spec; return when to look again."""
+        machine = self._machines.get(key.name)
+        if machine is None:
+            return None
+        now = self._clock.now()
+        first = min(
+            (one for one in self._machines.all() if group_of(one) == group_of(machine)),
+            key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]),
+        )
+        try:
+            pool = parse_machine(machine)
+        except QuantityError as error:
+            await self._write_status(machine, refusal(machine, "Invalid", error.message, now))
+            return None
+        if first["metadata"]["name"] != key.name:
+            told = f"Machine {first['metadata']['name']} is of the group {pool.group} already"
+            await self._write_status(machine, refusal(machine, "GroupTaken", told, now))
+            return None
+        if not is_deleting(machine):
+            await self._keep_node_pool(machine)
+        seen, pods = self._observe(machine, pool)
+        decided = plan(seen)
+        # the counts are told first: they describe what was read, and a guest need not wait for them
+        broken = await self._carry_out(decided.actions, machine, pool, pods)
+        if not is_deleting(machine):
+            await self._write_status(machine, make_status(machine, pool, decided, now))
+            await self._tell(decided, pods)
+        if broken:
+            raise broken[0]
+        return decided.look_again_in
+
+    # --- reads
+
+    def _observe(self, machine: Obj, pool: Pool) -> tuple[Seen, dict[str, Obj]]:
+        pods = self._current_pods(pool.group)
+        reservations, guests = [], []
+        for pod in pods.values():
+            if is_reservation(pod):
+                reservations.append(self._parsed(pod, reservation_of))
+            elif not is_finished(pod):
+                guests.append(self._parsed(pod, guest_of))
+        shares, shares_at = shares_of(machine)
+        seen = Seen(
+            pool=pool,
+            nodes=self._parsed_nodes(pool),
+            reservations=reservations,
+            guests=guests,
+            now=self._clock.now(),
+            was_ready=was_ready(machine),
+            deleting=is_deleting(machine),
+            shares=shares,
+            shares_at=shares_at,
+        )
+        return seen, pods
+
+    def _current_pods(self, group: str) -> dict[str, Obj]:
+        """The group's pods by uid, as the watch showed them or as we wrote them since."""
+        found = {pod["metadata"]["uid"]: pod for pod in self._pods.by_index("group", group)}
+        now = self._clock.monotonic()
+        for uid, (when, written) in list(self._written.items()):
+            if now - when > OWN_WRITES_SECONDS:
+                del self._written[uid]
+            elif written is None:
+                if (pod := found.get(uid)) is not None and not is_deleting(pod):
+                    found[uid] = pod | {
+                        "metadata": pod["metadata"] | {"deletionTimestamp": rfc3339(self._clock.now())}
+                    }
+            elif labels_of(written).get(MACHINE_GROUP_LABEL) == group:
+                had = found.get(uid)
+                if had is None or _version(had) < _version(written):
+                    found[uid] = written
+        return found
+
+    def _parsed(self, pod: Obj, read: Any) -> Any:
+        meta = pod["metadata"]
+        version = f"{meta.get('resourceVersion')}{meta.get('deletionTimestamp', '')}"
+        known = self._read.get(meta["uid"])
+        if known is None or known[0] != version:
+            known = (version, read(pod))
+            self._read[meta["uid"]] = known
+        return known[1]
+
+    def _parsed_nodes(self, pool: Pool) -> dict[str, NodeInfo]:
+        found = {}
+        for node in self._nodes.all():
+            meta = node["metadata"]
+            if meta["name"] not in pool.offers and labels_of(node).get(MACHINE_GROUP_LABEL) != pool.group:
+                continue
+            known = self._node_read.get(meta["name"])
+            if known is None or known[0] != meta.get("resourceVersion"):
+                try:
+                    known = (meta.get("resourceVersion") or "", parse_node(node))
+                except (ValueError, KeyError, TypeError) as error:
+                    log.warning("a node cannot be read", extra={"node": meta["name"], "error": repr(error)})
+                    continue
+                self._node_read[meta["name"]] = known
+            found[meta["name"]] = known[1]
+        return found
+
+    # --- writes
+
+    async def _keep_node_pool(self, machine: Obj) -> None:
+        wanted, name = make_node_pool(machine), machine["metadata"]["name"]
+        known = self._node_pools.get(name)
+        if known is None:
+            with contextlib.suppress(AlreadyExists):
+                await self._api.create(NODE_POOLS, wanted)
+        elif is_deleting(known):
+            return  # of an earlier Machine of this name; its end brings us back
+        elif known.get("spec") != wanted["spec"]:
+            patch = {"metadata": {"resourceVersion": known["metadata"]["resourceVersion"]}, "spec": wanted["spec"]}
+            await self._api.patch(NODE_POOLS, name, patch)
+
+    async def _carry_out(
+        self, actions: Iterable[Action], machine: Obj, pool: Pool, pods: Mapping[str, Obj]
+    ) -> list[Conflict]:
+        """Do the steps, some at once: each stands by itself. Returns the conflicts: the next pass reads again."""
+        turn = asyncio.Semaphore(AT_ONCE)
+        on_processes = is_on_processes(one for one in self._nodes.all() if one["metadata"]["name"] in pool.offers)
+
+        async def one(action: Action) -> Conflict | None:
+            async with turn:
+                try:
+                    await self._act(action, machine, pool, pods, on_processes=on_processes)
+                except NotFound:
+                    return None  # gone meanwhile; the watch will say so
+                except Conflict as error:
+                    return error
+            return None
+
+        done = await asyncio.gather(*(one(action) for action in actions))
+        return [error for error in done if error is not None]
+
+    async def _act(
+        self, action: Action, machine: Obj, pool: Pool, pods: Mapping[str, Obj], *, on_processes: bool
+    ) -> None:
+        match action:
+            case Add(kind, name):
+                pod = make_reservation(machine, pool, pool.types[kind], name, on_processes=on_processes)
+                with contextlib.suppress(AlreadyExists):
+                    self._wrote(await self._api.create(PODS, pod))
+            case Drop(reservation):
+                await self._api.delete(PODS, reservation.name, SYSTEM_NAMESPACE, uid=reservation.uid)
+                self._written[reservation.uid] = (self._clock.monotonic(), None)
+            case Keep(reservation):
+                await self._label(pods[reservation.uid], {RESERVATION_LABEL: KEPT, PROMISED_TO_LABEL: None})
+            case HandOver(reservation, guest):
+                await self._promise(reservation, guest, pods)
+                patch = lift(pods[guest.uid], reservation.node, rfc3339(self._clock.now()))
+                self._wrote(await self._api.patch(PODS, guest.name, patch, guest.namespace))
+            case MoveOn(reservation, guest):
+                await self._promise(reservation, guest, pods)
+                mark = {"metadata": {"labels": {PLACE_PREFIX + guest.uid: pool.group}}}
+                await self._api.patch(NODES, reservation.node, mark)
+                told = f"The place on {guest.place} was lost; it goes on to {reservation.node}"
+                await self._events.record(pods[guest.uid], "Warning", "PlaceLost", told)
+            case Unmark(node, label):
+                await self._api.patch(NODES, node, {"metadata": {"labels": {label: None}}})
+            case _:
+                assert_never(action)
+
+    async def _promise(self, reservation: Reservation, guest: Guest, pods: Mapping[str, Obj]) -> None:
+        if reservation.promised_to != guest.uid:
+            labels = {RESERVATION_LABEL: PROMISED, PROMISED_TO_LABEL: guest.uid}
+            await self._label(pods[reservation.uid], labels)
+
+    async def _label(self, pod: Obj, labels: Mapping[str, str | None]) -> None:
+        meta = pod["metadata"]
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"], "labels": dict(labels)}}
+        self._wrote(await self._api.patch(PODS, meta["name"], patch, meta["namespace"]))
+
+    async def _write_status(self, machine: Obj, status: Obj | None) -> None:
+        if status is not None:
+            with contextlib.suppress(NotFound):
+                await self._api.patch(
+                    MACHINES, machine["metadata"]["name"], {"status": status}, subresource="status"
+                )
+
+    async def _tell(self, decided: Plan, pods: Mapping[str, Obj]) -> None:
+        for one in decided.misfits:
+            if (one.guest.uid, one.why) not in self._told:
+                self._told.add((one.guest.uid, one.why))
+                await self._events.record(pods[one.guest.uid], "Warning", "LargerThanMachine", one.why)
+
+    def _wrote(self, pod: Obj) -> None:
+        self._written[pod["metadata"]["uid"]] = (self._clock.monotonic(), pod)
+
+    # --- changes
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            uid = before["metadata"]["uid"]
+            self._written.pop(uid, None)
+            self._read.pop(uid, None)
+            self._told = {one for one in self._told if one[0] != uid} if self._told else self._told
+        elif after is not None:
+            written = self._written.get(after["metadata"]["uid"])
+            if written is not None and (
+                is_deleting(after) if written[1] is None else _version(after) >= _version(written[1])
+            ):
+                del self._written[after["metadata"]["uid"]]
+
+    def _beside(self, machine: Obj) -> Iterable[Key]:
+        group = group_of(machine)
+        return {key_of(machine), *(key_of(one) for one in self._machines.all() if group_of(one) == group)}
+
+    def _machine_of(self, pod: Obj) -> Iterable[Key]:
+        group = labels_of(pod).get(MACHINE_GROUP_LABEL)
+        return [key_of(one) for one in self._machines.all() if group_of(one) == group]
+
+    def _machines_on(self, node: Obj) -> Iterable[Key]:
+        name, group = node["metadata"]["name"], labels_of(node).get(MACHINE_GROUP_LABEL)
+        return [
+            key_of(one)
+            for one in self._machines.all()
+            if group_of(one) == group
+            or any(entry["name"] == name for entry in (one.get("spec") or {}).get("nodePool") or ())
+        ]
+
+
+def _version(obj: Mapping[str, Any]) -> int:
+    """Resource versions of one collection grow; https://kep.k8s.io/5504."""
+    try:
+        return int(obj["metadata"].get("resourceVersion") or 0)
+    except ValueError:
+        return 0

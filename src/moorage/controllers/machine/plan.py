@@ -1,0 +1,245 @@
+"""A Machine and its pods, from API objects to `moorage.decide.reservation` and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.meta import (
+    annotations_of,
+    condition,
+    is_condition_true,
+    is_deleting,
+    labels_of,
+    owner_reference,
+    with_condition,
+)
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.injection import tolerations_of
+from moorage.decide.reservation import Guest, Plan, Reservation, Share
+from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
+from moorage.model.names import (
+    HOST_IMAGE,
+    KEPT,
+    MACHINE_GATE,
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
+    MACHINE_TYPE_PREFIX,
+    OWNER_LABEL,
+    PLACE_ANNOTATION,
+    PLACE_AT_ANNOTATION,
+    PROCESS_RUNTIME,
+    PROMISED_TO_LABEL,
+    RESERVATION_LABEL,
+    RESERVATION_PRIORITY,
+    SYSTEM_NAMESPACE,
+)
+
+PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
+GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
+USER_ID = 65535  # the pause image's own
+
+
+def is_reservation(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod of a machine group is one that holds a place."""
+    return pod["metadata"].get("namespace") == SYSTEM_NAMESPACE and RESERVATION_LABEL in labels_of(pod)
+
+
+def is_finished(pod: Mapping[str, Any]) -> bool:
+    """Succeeded or Failed: it holds nothing any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def reservation_of(pod: Mapping[str, Any]) -> Reservation:
+    """Read a reservation pod."""
+    meta, labels = pod["metadata"], labels_of(pod)
+    return Reservation(
+        name=meta["name"],
+        uid=meta["uid"],
+        type=labels.get(MACHINE_TYPE_LABEL, ""),
+        node=pod["spec"].get("nodeName") or "",
+        promised_to=labels.get(PROMISED_TO_LABEL, ""),
+        ending=is_deleting(pod),
+        unschedulable=_is_unschedulable(pod),
+    )
+
+
+def guest_of(pod: Mapping[str, Any]) -> Guest:
+    """Read a pod that names a machine type."""
+    meta, spec, notes = pod["metadata"], pod["spec"], annotations_of(pod)
+    gates = [one["name"] for one in spec.get("schedulingGates") or ()]
+    gated = MACHINE_GATE in gates
+    return Guest(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        type=labels_of(pod).get(MACHINE_TYPE_LABEL, ""),
+        owner=labels_of(pod).get(OWNER_LABEL, ""),
+        created=meta.get("creationTimestamp") or "",
+        gated=gated,
+        other_gates=len(gates) > 1,
+        place=notes.get(PLACE_ANNOTATION, ""),
+        placed_at=_moment(notes.get(PLACE_AT_ANNOTATION)),
+        node=spec.get("nodeName") or "",
+        nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
+        deleting=is_deleting(pod),
+        unschedulable=_is_unschedulable(pod),
+        pod=parse_pod(pod) if gated else None,
+    )
+
+
+def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | None]:
+    """What the Machine's status remembers of who used how much."""
+    status = machine.get("status") or {}
+    shares = {
+        one["owner"]: Share(used=int(one.get("used") or 0), holding=int(one.get("holding") or 0))
+        for one in status.get("shares") or ()
+    }
+    return shares, _moment(status.get("sharesAt"))
+
+
+def was_ready(machine: Mapping[str, Any]) -> bool:
+    """Whether the Ready condition is True for the spec as it is now."""
+    seen = (machine.get("status") or {}).get("observedGeneration")
+    return seen == machine["metadata"].get("generation") and is_condition_true(machine, "Ready")
+
+
+def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether pods on these nodes run as processes, by the runtime that the nodes report."""
+    versions = [
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+        for node in nodes
+    ]
+    return bool(versions) and all(one.startswith(PROCESS_RUNTIME) for one in versions)
+
+
+def make_reservation(
+    machine: Mapping[str, Any], pool: Pool, kind: MachineType, name: str, *, on_processes: bool
+) -> Obj:
+    """The pod that holds one place of a type on whichever node of the pool offers it."""
+    container: Obj = {
+        "name": "place",
+        "image": PAUSE_IMAGE,
+        "resources": {"requests": dict(kind.texts), "limits": dict(kind.texts)},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    if on_processes:
+        container |= {"image": HOST_IMAGE, "command": ["sleep", "infinity"]}
+    offers = {"key": MACHINE_TYPE_PREFIX + kind.name, "operator": "In", "values": [pool.group]}
+    security: Obj = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True, "runAsUser": USER_ID}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": SYSTEM_NAMESPACE,
+            "labels": {
+                MACHINE_GROUP_LABEL: pool.group,
+                MACHINE_TYPE_LABEL: kind.name,
+                RESERVATION_LABEL: KEPT,
+            },
+            "ownerReferences": [owner_reference(machine)],
+        },
+        "spec": {
+            "containers": [container],
+            "priorityClassName": RESERVATION_PRIORITY,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": security,
+            "tolerations": tolerations_of(pool, kind),
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [offers]}]
+                    }
+                }
+            },
+        },
+    }
+
+
+def make_node_pool(machine: Mapping[str, Any]) -> Obj:
+    """The MachineNodePool of a Machine: of its name, and gone with it."""
+    spec = machine.get("spec") or {}
+    return {
+        "apiVersion": NODE_POOLS.api_version,
+        "kind": NODE_POOLS.kind,
+        "metadata": {"name": machine["metadata"]["name"], "ownerReferences": [owner_reference(machine)]},
+        "spec": {
+            "machineGroupName": group_of(machine),
+            "nodePool": list(spec.get("nodePool") or ()),
+            "machineTypeStock": [{"name": one["name"]} for one in spec.get("machineTypes") or ()],
+        },
+    }
+
+
+def make_status(machine: Mapping[str, Any], pool: Pool, decided: Plan, now: datetime) -> Obj | None:
+    """The status that says how the Machine stands; None when it says so already."""
+    status = machine.get("status") or {}
+    conditions = list(status.get("conditions") or ())
+    for said in decided.conditions:
+        conditions = with_condition(
+            conditions, said.type, said.status, now=rfc3339(now), reason=said.reason, message=said.message
+        )
+    wanted: Obj = {
+        "availableMachines": [
+            {
+                "name": name,
+                "usage": {
+                    "maximum": count.maximum,
+                    "reserved": count.reserved,
+                    "used": count.used,
+                    "waiting": count.waiting,
+                    "pending": count.pending,
+                    "unmanaged": count.unmanaged,
+                    "unplaced": count.unplaced,
+                },
+            }
+            for name, count in decided.counts.items()
+        ],
+        "conditions": conditions,
+        "observedGeneration": pool.generation,
+    }
+    if _holding(decided.shares) != _holding(shares_of(machine)[0]):
+        wanted["shares"] = [
+            {"owner": owner, "used": share.used, "holding": share.holding}
+            for owner, share in decided.shares.items()
+        ]
+        wanted["sharesAt"] = rfc3339(now)
+    return wanted if any(status.get(key) != value for key, value in wanted.items()) else None
+
+
+def refusal(machine: Mapping[str, Any], reason: str, message: str, now: datetime) -> Obj | None:
+    """The status of a Machine that cannot be served; None when it says so already."""
+    found = condition(machine, "Ready")
+    if found is not None and (found.get("status"), found.get("reason"), found.get("message")) == (
+        "False",
+        reason,
+        message,
+    ):
+        return None
+    had: Sequence[Obj] = (machine.get("status") or {}).get("conditions") or ()
+    return {
+        "conditions": with_condition(had, "Ready", "False", now=rfc3339(now), reason=reason, message=message),
+        "observedGeneration": machine["metadata"].get("generation") or 0,
+    }
+
+
+def _holding(shares: Mapping[str, Share]) -> dict[str, int]:
+    return {owner: share.holding for owner, share in shares.items() if share.holding}
+
+
+def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
+    found = condition(pod, "PodScheduled")
+    return found is not None and found.get("status") == "False" and found.get("reason") == "Unschedulable"
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return moment(text)
+    except ValueError:
+        return None

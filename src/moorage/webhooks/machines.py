@@ -1,0 +1,71 @@
+"""Machines at admission: guests made of pods, and our own kinds judged, all errors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.resources import Obj
+from moorage.decide.guardrails import MASTERS, OPERATOR, Refusal
+from moorage.decide.injection import Injected, inject, is_guest, judge_update
+from moorage.errors import QuantityError
+from moorage.model.machine import Fault, Pool, check_machine, check_node_pool, parse_machine
+
+KINDS = ("Machine", "MachineNodePool")
+
+
+class MachineDesk:
+    """What the webhook knows of Machines, by a copy that somebody else keeps current."""
+
+    def __init__(self, machines: Informer) -> None:
+        self._machines = machines
+        self._pools: dict[str, Pool] | None = None
+        machines.on_change(self._changed)
+
+    def admit(self, kind: str, operation: str, obj: Obj) -> Injected:
+        """Make a guest of a new pod that names a machine type; everything else stays as it is."""
+        if kind != "Pod" or operation != "CREATE" or not is_guest(obj):
+            return Injected(obj)
+        return inject(obj, self.pools())
+
+    def judge(
+        self, kind: str, obj: Obj, old: Obj | None, *, user: str, groups: tuple[str, ...]
+    ) -> tuple[Refusal, ...]:
+        """What must not be stored."""
+        if kind in KINDS:
+            if obj["metadata"].get("deletionTimestamp") or (old is not None and _same(old, obj)):
+                return ()  # what is on its way out, and a status, may pass
+            found = check_machine(obj, self._machines.all()) if kind == "Machine" else check_node_pool(obj)
+            return tuple(_refusal(one) for one in found)
+        if kind == "Pod" and old is not None and (is_guest(old) or is_guest(obj)):
+            return tuple(judge_update(old, obj, ours=user == OPERATOR or MASTERS in groups))
+        return ()
+
+    def pools(self) -> Mapping[str, Pool]:
+        """The Machines by group; of two of one group the older, as the operator has it."""
+        if self._pools is None:
+            self._pools = {}
+            for one in sorted(self._machines.all(), key=_age):
+                try:
+                    pool = parse_machine(one)
+                except QuantityError:
+                    continue
+                self._pools.setdefault(pool.group, pool)
+        return self._pools
+
+    def _changed(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None or after is None or not _same(before, after):
+            self._pools = None
+
+
+def _age(machine: Mapping[str, Any]) -> tuple[str, str]:
+    return (machine["metadata"].get("creationTimestamp") or "", machine["metadata"]["name"])
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return old.get("spec") == new.get("spec") and old["metadata"].get("labels") == new["metadata"].get("labels")
+
+
+def _refusal(fault: Fault) -> Refusal:
+    return Refusal(fault.field, fault.value, fault.message)
