@@ -144,15 +144,83 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
+    with control_plane(assets, home) as plane:
+        offers = {"api"}
+        if (assets / "kube-controller-manager").exists():
+            plane.start_controllers()
+            offers.add("controllers")
+        if (assets / "kube-scheduler").exists():
+            plane.start_scheduler()
+            offers.add("scheduler")
+        with _services(plane.kubeconfig, home, plane.ports):
+            yield Cluster(kind="envtest", offers=frozenset(offers), kubeconfig=plane.kubeconfig, home=home)
+
+
+class ControlPlane:
+    """etcd and kube-apiserver from a folder of binaries, on free ports of loopback; more can be started."""
+
+    def __init__(self, assets: Path, home: Path, ports: dict[str, int], stack: contextlib.ExitStack) -> None:
+        self.kubeconfig = home / "kubeconfig"
+        self.ports = ports
+        self._assets = assets
+        self._home = home
+        self._stack = stack
+
+    def start(self, name: str, *args: str) -> None:
+        """Start one binary of the folder; it ends with the control plane, and logs to a file of its name."""
+        self._stack.enter_context(
+            _process([str(self._assets / name), *args], self._home / f"{name}.log", self._home)
+        )
+
+    def start_controllers(self) -> None:
+        self.start(
+            "kube-controller-manager",
+            "--kubeconfig=kubeconfig",
+            "--leader-elect=false",
+            "--service-account-private-key-file=sa.key",
+            f"--secure-port={self.ports['kcm']}",
+            "--bind-address=127.0.0.1",
+            "--cert-dir=kcmcerts",
+            "--node-monitor-grace-period=20s",
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
+        )
+
+    def start_scheduler(self, *, extender: bool = True, qps: int = 500) -> None:
+        """kube-scheduler with the configuration that we ship; without the extender all else stays the same."""
+        from moorage.extender.config import kube_scheduler_configuration
+
+        config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{self.ports['extender']}")
+        config = config | {
+            "clientConnection": {"kubeconfig": str(self.kubeconfig), "qps": qps, "burst": 2 * qps},
+            "leaderElection": {"leaderElect": False},
+        }
+        if not extender:
+            config.pop("extenders")
+        (self._home / "scheduler.yaml").write_text(yaml.safe_dump(config))
+        self.start(
+            "kube-scheduler",
+            "--config=scheduler.yaml",
+            f"--secure-port={self.ports['sched']}",
+            "--bind-address=127.0.0.1",
+            "--cert-dir=schedcerts",
+        )
+
+
+@contextlib.contextmanager
+def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> Iterator[ControlPlane]:
+    """A fresh etcd and kube-apiserver; `kubeconfig` in `home` is an administrator's.
+
+    `need_accounts`: pods need their service account to exist, as by default; who makes it is up to the caller.
+    """
     home.mkdir(parents=True, exist_ok=True)
     ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "extender", "webhook", "server")
     token = secrets.token_urlsafe(16)
     (home / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     for word in (["genrsa", "-out", "sa.key", "2048"], ["rsa", "-in", "sa.key", "-pubout", "-out", "sa.pub"]):
         subprocess.run(["openssl", *word], cwd=home, check=True, capture_output=True)
-    kubeconfig = home / "kubeconfig"
     server = f"https://127.0.0.1:{ports['api']}"
-    kubeconfig.write_text(
+    (home / "kubeconfig").write_text(
         yaml.safe_dump(
             {
                 "apiVersion": "v1",
@@ -167,11 +235,8 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
     etcd_url = f"http://127.0.0.1:{ports['etcd']}"
     peer_url = f"http://127.0.0.1:{ports['peer']}"
     with contextlib.ExitStack() as stack:
-
-        def start(name: str, *args: str) -> None:
-            stack.enter_context(_process([str(assets / name), *args], home / f"{name}.log", home))
-
-        start(
+        plane = ControlPlane(assets, home, ports, stack)
+        plane.start(
             "etcd",
             "--data-dir=etcd",
             f"--listen-client-urls={etcd_url}",
@@ -182,7 +247,7 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
             "--unsafe-no-fsync",
         )
         _wait_for(f"{etcd_url}/health", {}, home / "etcd.log")
-        start(
+        plane.start(
             "kube-apiserver",
             f"--etcd-servers={etcd_url}",
             f"--secure-port={ports['api']}",
@@ -191,46 +256,13 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
             "--token-auth-file=tokens.csv",
             "--service-account-key-file=sa.pub",
             "--service-account-signing-key-file=sa.key",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.96.0.0/16",
-            "--disable-admission-plugins=ServiceAccount",
+            *([] if need_accounts else ["--disable-admission-plugins=ServiceAccount"]),
         )
         _wait_for(f"{server}/readyz", {"Authorization": f"Bearer {token}"}, home / "kube-apiserver.log")
-        offers = {"api"}
-        if (assets / "kube-controller-manager").exists():
-            start(
-                "kube-controller-manager",
-                "--kubeconfig=kubeconfig",
-                "--leader-elect=false",
-                "--service-account-private-key-file=sa.key",
-                f"--secure-port={ports['kcm']}",
-                "--bind-address=127.0.0.1",
-                "--cert-dir=kcmcerts",
-                "--node-monitor-grace-period=20s",
-                "--kube-api-qps=200",
-                "--kube-api-burst=400",
-            )
-            offers.add("controllers")
-        if (assets / "kube-scheduler").exists():
-            from moorage.extender.config import kube_scheduler_configuration
-
-            config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{ports['extender']}")
-            config = config | {
-                "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 500, "burst": 1000},
-                "leaderElection": {"leaderElect": False},
-            }
-            (home / "scheduler.yaml").write_text(yaml.safe_dump(config))
-            start(
-                "kube-scheduler",
-                "--config=scheduler.yaml",
-                f"--secure-port={ports['sched']}",
-                "--bind-address=127.0.0.1",
-                "--cert-dir=schedcerts",
-            )
-            offers.add("scheduler")
-        stack.enter_context(_services(kubeconfig, home, ports))
-        yield Cluster(kind="envtest", offers=frozenset(offers), kubeconfig=kubeconfig, home=home)
+        yield plane
 
 
 @contextlib.contextmanager
