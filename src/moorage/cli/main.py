@@ -30,6 +30,8 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Nodes", "drain", "moorage.cli.drain:drain", "Empty a node; what it ran is started again elsewhere"),
     ("Nodes", "cordon", "moorage.cli.drain:cordon", "Let nothing new start on a node"),
     ("Nodes", "uncordon", "moorage.cli.drain:uncordon", "Open a node again"),
+    ("Nodes", "doctor", "moorage.cli.doctor:doctor", "Say why a node stays although it costs"),
+    ("Manifests", "lint", "moorage.cli.lint:lint", "Say what in manifests breaks the guardrails"),
     ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),
     ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
     ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),

@@ -103,9 +103,37 @@ def routes_page() -> str:
     return "\n".join(out) + "\n"
 
 
+def guardrails_page() -> str:
+    """The rules of a GuardrailPolicy, and those of `moor doctor nodes`."""
+    from moorage.decide.doctor import FAQ, HOLD_RULES
+    from moorage.decide.rulebook import RULES, WORKLOADS
+
+    out = [NOTE, "# Guardrails\n", "## Rules of a GuardrailPolicy\n"]
+    out.append(
+        "Levels: `off`, `warn` (a warning to whoever applies it), `fill` (what is missing is written, what cannot be"
+        " is a warning), `deny`. A rule that a policy leaves out has its default level; where no policy holds, none"
+        ' is applied by admission, and `moor lint` uses the defaults. Quote `"off"`: bare, YAML reads it as false.'
+        f" Workloads: {', '.join(WORKLOADS)}; by `moor lint` also the templates of Argo's workflows.\n"
+    )
+    out += ["| rule | checks | kinds | fields | default | levels | parameters | what to do |", "|---" * 8 + "|"]
+    for rule in RULES:
+        kinds = "all" if rule.kinds is None else ", ".join(rule.kinds)
+        kinds += ", workflows" if rule.argo and rule.kinds is not None else "" if rule.argo else " (no workflows)"
+        levels = "off, warn, fill, deny" if rule.fill is not None else "off, warn, deny"
+        name = f"`{rule.name}`" + (f" ({rule.rows})" if rule.rows else "")
+        cells = (name, rule.checks, kinds, rule.fields, rule.default, levels, rule.parameters, rule.fix)
+        out.append("| " + " | ".join(_cell(one) for one in cells) + " |")
+    out += ["\n## Rules of `moor doctor nodes`\n", f"After the cluster autoscaler's [FAQ]({FAQ}).\n"]
+    out += ["| rule | means | what to do | source |", "|---|---|---|---|"]
+    for hold in HOLD_RULES.values():
+        out.append(f"| `{hold.name}` | {_cell(hold.means)} | {_cell(hold.fix)} | [FAQ]({hold.source}) |")
+    return "\n".join(out) + "\n"
+
+
 PAGES = {
     "commands.md": commands_page,
     "errors.md": errors_page,
+    "guardrails.md": guardrails_page,
     "http-api.md": routes_page,
     "labels.md": names_page,
 }

@@ -521,7 +521,7 @@ def _apply_policy(draft: _Draft, *, fill: bool) -> None:
     for one in found.denied:
         if (one.rule, one.field) not in known and one.field not in told:
             draft.refusals.append(_refusal(one))
-    draft.warnings += [f"{said} ({rule})" for rule, said in found.filled]
+    draft.warnings += [f"{one} ({one.rule})" for one in found.filled]
     draft.warnings += [f"{one} ({one.rule})" for one in found.warned]
 
 

@@ -143,7 +143,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the table. `fill` returns what it wrote, one sentence each; None: nobody can fill it in."""
+    """One row of the table. `fill` writes, and returns what it wrote; None: nobody can fill it in."""
 
     name: str
     checks: str
@@ -151,7 +151,7 @@ class Rule:
     fix: str
     default: str
     check: Callable[[Seen], Iterator[Finding]]
-    fill: Callable[[Seen], Iterator[str]] | None = None
+    fill: Callable[[Seen], Iterator[Finding]] | None = None
     parameters: str = ""
     rows: str = ""
     kinds: tuple[str, ...] | None = None  # None: every workload
@@ -164,7 +164,7 @@ class Judgement:
 
     denied: tuple[Finding, ...] = ()
     warned: tuple[Finding, ...] = ()
-    filled: tuple[tuple[str, str], ...] = ()  # (rule, what was written)
+    filled: tuple[Finding, ...] = ()  # what was written, and where
 
 
 def judge_workload(
@@ -182,7 +182,7 @@ def judge_workload(
     """
     denied: list[Finding] = []
     warned: list[Finding] = []
-    filled: list[tuple[str, str]] = []
+    filled: list[Finding] = []
     templates = list(templates_of(kind, obj))
     for rule in RULES:
         level = policy.level(rule.name, rule.default)
@@ -194,7 +194,7 @@ def judge_workload(
                 continue
             seen = Seen(template=template, settings=settings, facts=facts, away=away)
             if level == "fill" and fill and rule.fill is not None:
-                filled += [(rule.name, said) for said in rule.fill(seen)]
+                filled += rule.fill(seen)
             (denied if level == "deny" else warned).extend(rule.check(seen))
     return Judgement(tuple(denied), tuple(warned), tuple(filled))
 
@@ -295,7 +295,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                 for resource, value in mapping(at(container, ("resources", name))).items():
                     if not _is_quantity(value):
                         said = "must be a quantity such as 500m, 2, 512Mi or 8Gi"
-                        yield Finding("shape", (*where, "resources", name, resource), _shown(value), said)
+                        yield Finding("shape", (*where, "resources", name, str(resource)), _shown(value), said)
 
 
 def field_of(path: Path) -> str:
@@ -370,7 +370,7 @@ def _memory_limit(seen: Seen) -> Iterator[Finding]:
         yield Finding("memoryLimit", (*path, "resources", "limits", "memory"), "", said)
 
 
-def _fill_memory_limit(seen: Seen) -> Iterator[str]:
+def _fill_memory_limit(seen: Seen) -> Iterator[Finding]:
     default = seen.settings.get("default")
     if seen.template.has_pod_limit("memory"):
         return
@@ -380,7 +380,7 @@ def _fill_memory_limit(seen: Seen) -> Iterator[str]:
         asked = at(container, ("resources", "requests", "memory"))
         value = default if asked is None or _is_more(default, asked) else asked
         if value is not None and _set_resource(container, "limits", "memory", str(value)):
-            yield f"{field_of(path)}.resources.limits.memory: set to {value}"
+            yield Finding("memoryLimit", (*path, "resources", "limits", "memory"), "", f"set to {value}")
 
 
 def _resource_requests(seen: Seen) -> Iterator[Finding]:
@@ -397,7 +397,7 @@ def _resource_requests(seen: Seen) -> Iterator[Finding]:
                 yield Finding("resourceRequests", (*path, "resources", "requests", resource), "", said)
 
 
-def _fill_resource_requests(seen: Seen) -> Iterator[str]:
+def _fill_resource_requests(seen: Seen) -> Iterator[Finding]:
     for path, container in seen.template.containers:
         for resource in GUARANTEED:
             default = seen.settings.get(resource)
@@ -408,7 +408,9 @@ def _fill_resource_requests(seen: Seen) -> Iterator[str]:
             if seen.template.asked(container, "requests", resource) is None and _set_resource(
                 container, "requests", resource, str(default)
             ):
-                yield f"{field_of(path)}.resources.requests.{resource}: set to {default}"
+                yield Finding(
+                    "resourceRequests", (*path, "resources", "requests", resource), "", f"set to {default}"
+                )
 
 
 def _guaranteed_qos(seen: Seen) -> Iterator[Finding]:
@@ -416,18 +418,18 @@ def _guaranteed_qos(seen: Seen) -> Iterator[Finding]:
     if all(template.has_pod_limit(resource) for resource in GUARANTEED):
         return
     for path, container in template.containers:
+        shown = []
         for resource in GUARANTEED:
             limit = template.asked(container, "limits", resource)
             request = template.asked(container, "requests", resource)
             if not same(resource, limit, request):
-                shown = f"request {_or_none(request)}, limit {_or_none(limit)}"
-                said = (
-                    f"{resource} request and limit must be set and equal, so that its node never picks it to die"
-                )
-                yield Finding("guaranteedQos", (*path, "resources"), shown, said)
+                shown.append(f"{resource}: request {_or_none(request)}, limit {_or_none(limit)}")
+        if shown:
+            said = "CPU and memory requests must be set and equal limits, so that its node never picks it to die"
+            yield Finding("guaranteedQos", (*path, "resources"), "; ".join(shown), said)
 
 
-def _fill_guaranteed_qos(seen: Seen) -> Iterator[str]:
+def _fill_guaranteed_qos(seen: Seen) -> Iterator[Finding]:
     template = seen.template
     if all(template.has_pod_limit(resource) for resource in GUARANTEED):
         return
@@ -437,14 +439,21 @@ def _fill_guaranteed_qos(seen: Seen) -> Iterator[str]:
             request = at(container, ("resources", "requests", resource))
             if limit is None and request is not None:
                 if _set_resource(container, "limits", resource, str(request)):
-                    yield f"{field_of(path)}.resources.limits.{resource}: set to the request, {request}"
+                    yield Finding(
+                        "guaranteedQos",
+                        (*path, "resources", "limits", resource),
+                        "",
+                        f"set to the request, {request}",
+                    )
             elif (
                 request is not None
                 and _is_quantity(limit)
                 and not same(resource, limit, request)
                 and _set_resource(container, "requests", resource, str(limit))
             ):
-                yield f"{field_of(path)}.resources.requests.{resource}: set to the limit, {limit}"
+                yield Finding(
+                    "guaranteedQos", (*path, "resources", "requests", resource), "", f"set to the limit, {limit}"
+                )
 
 
 def _retry_without_limit(seen: Seen) -> Iterator[Finding]:
@@ -461,16 +470,20 @@ def _retry_without_limit(seen: Seen) -> Iterator[Finding]:
         yield Finding("retryWithoutLimit", (*template.path, "restartPolicy"), found, said)
 
 
-def _fill_retry_without_limit(seen: Seen) -> Iterator[str]:
+def _fill_retry_without_limit(seen: Seen) -> Iterator[Finding]:
     template = seen.template
     if template.job is None or not template.unlimited():
         return
     if template.job.get("backoffLimit") != 0:
         template.job["backoffLimit"] = 0
-        yield f"{field_of((*template.job_path, 'backoffLimit'))}: set to 0, for want of a memory limit"
+        yield Finding(
+            "retryWithoutLimit", (*template.job_path, "backoffLimit"), "", "set to 0, for want of a memory limit"
+        )
     if template.spec.get("restartPolicy") != "Never":
         template.spec["restartPolicy"] = "Never"
-        yield f"{field_of((*template.path, 'restartPolicy'))}: set to Never, for want of a memory limit"
+        yield Finding(
+            "retryWithoutLimit", (*template.path, "restartPolicy"), "", "set to Never, for want of a memory limit"
+        )
 
 
 def _restart_bomb(seen: Seen) -> Iterator[Finding]:
@@ -499,7 +512,7 @@ def _restart_bomb(seen: Seen) -> Iterator[Finding]:
         yield Finding("restartBomb", (*template.job_path, "podFailurePolicy"), found, said)
 
 
-def _fill_restart_bomb(seen: Seen) -> Iterator[str]:
+def _fill_restart_bomb(seen: Seen) -> Iterator[Finding]:
     template = seen.template
     policy = template.spec.get("restartPolicy")
     once = template.job is not None and template.job.get("backoffLimit") == 0
@@ -511,11 +524,15 @@ def _fill_restart_bomb(seen: Seen) -> Iterator[str]:
         if request is None or not _is_quantity(limit) or same("memory", limit, request):
             continue
         if _set_resource(container, "requests", "memory", str(limit)):
-            yield f"{field_of(path)}.resources.requests.memory: set to the limit, {limit}"
+            yield Finding(
+                "restartBomb", (*path, "resources", "requests", "memory"), "", f"set to the limit, {limit}"
+            )
     if template.job is not None and policy == "Never" and template.job.get("podFailurePolicy") is None:
         on_exit = {"operator": "In", "values": [KILLED]}
         template.job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
-        yield f"{field_of((*template.job_path, 'podFailurePolicy'))}: exit code {KILLED} fails the Job"
+        yield Finding(
+            "restartBomb", (*template.job_path, "podFailurePolicy"), "", f"exit code {KILLED} fails the Job"
+        )
 
 
 def _fails_when_killed(job: Mapping[str, Any]) -> bool:
@@ -542,14 +559,14 @@ def _gpu_nodes(seen: Seen) -> Iterator[Finding]:
         yield Finding("gpuNodes", (*template.path, "affinity", "nodeAffinity"), "", said)
 
 
-def _fill_gpu_nodes(seen: Seen) -> Iterator[str]:
+def _fill_gpu_nodes(seen: Seen) -> Iterator[Finding]:
     template = seen.template
     if wants_gpu(one for _, one in template.containers) or template.spec.get("nodeName"):
         return
     if not seen.away or _keeps_off(template.spec, seen.away) or any(_chosen_gpu_nodes(template)):
         return
     keep_off(template.spec, seen.away)
-    yield f"{field_of((*template.path, 'affinity', 'nodeAffinity'))}: keeps off GPU nodes"
+    yield Finding("gpuNodes", (*template.path, "affinity", "nodeAffinity"), "", "keeps off GPU nodes")
 
 
 def _keeps_off(spec: Mapping[str, Any], away: Sequence[Obj]) -> bool:
@@ -581,7 +598,7 @@ def _gpu_type(seen: Seen) -> Iterator[Finding]:
     if seen.facts is None:
         return
     for key, value in mapping(seen.template.spec.get("nodeSelector")).items():
-        if key in GPU_TYPE_LABELS and value not in (known := seen.facts.gpu_types.get(key, frozenset())):
+        if key in GPU_TYPE_LABELS and str(value) not in (known := seen.facts.gpu_types.get(key, frozenset())):
             path = (*seen.template.path, "nodeSelector", key)
             yield Finding("gpuType", path, _shown(value), f"no node has it; there are: {_listed(known)}")
     terms = sequence(at(seen.template.spec, (*_REQUIRED, "nodeSelectorTerms")))
@@ -596,7 +613,7 @@ def _missing_type(seen: Seen, number: int, term: Any) -> Finding | None:
         key, values = mapping(one).get("key"), sequence(mapping(one).get("values"))
         if key in GPU_TYPE_LABELS and mapping(one).get("operator") == "In":
             known = facts.gpu_types.get(str(key), frozenset())
-            if not any(value in known for value in values):
+            if not any(str(value) in known for value in values):
                 steps = (*_REQUIRED, "nodeSelectorTerms", number, "matchExpressions", index, "values")
                 said = f"no node has it; there are: {_listed(known)}"
                 return Finding("gpuType", (*seen.template.path, *steps), ", ".join(map(str, values)), said)
@@ -613,8 +630,8 @@ def _gpu_count(seen: Seen) -> Iterator[Finding]:
         return  # `misshapen` tells
     selected = mapping(template.spec.get("nodeSelector"))
     chosen = {key: selected[key] for key in GPU_TYPE_LABELS if key in selected}
-    for resource, count in sorted(asked.items()):
-        if not is_gpu(resource) or count <= 0:
+    for resource, count in asked.items():
+        if not is_gpu(str(resource)) or count <= 0:
             continue
         fitting = [one for one in seen.facts.shapes if one.resource == resource]
         of_type = [one for one in fitting if chosen.items() <= one.labels.items()]
@@ -643,7 +660,7 @@ def _ephemeral_storage(seen: Seen) -> Iterator[Finding]:
             yield Finding("ephemeralStorage", (*path, "resources", "limits", "ephemeral-storage"), "", said)
 
 
-def _fill_ephemeral_storage(seen: Seen) -> Iterator[str]:
+def _fill_ephemeral_storage(seen: Seen) -> Iterator[Finding]:
     default = seen.settings.get("default")
     for path, container in seen.template.containers:
         if seen.template.asked(container, "limits", "ephemeral-storage") is not None:
@@ -651,7 +668,9 @@ def _fill_ephemeral_storage(seen: Seen) -> Iterator[str]:
         asked = at(container, ("resources", "requests", "ephemeral-storage"))
         value = default if asked is None or _is_more(default, asked) else asked
         if value is not None and _set_resource(container, "limits", "ephemeral-storage", str(value)):
-            yield f"{field_of(path)}.resources.limits.ephemeral-storage: set to {value}"
+            yield Finding(
+                "ephemeralStorage", (*path, "resources", "limits", "ephemeral-storage"), "", f"set to {value}"
+            )
 
 
 def _unsupported_annotations(seen: Seen) -> Iterator[Finding]:

@@ -1,0 +1,67 @@
+"""`moor doctor nodes`: why a node that costs money stays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import ApiError, NotFound
+
+
+@click.group()
+def doctor() -> None:
+    """Say what is wrong with a cluster, and what to do."""
+
+
+@doctor.command()
+@click.argument("node", required=False)
+@click.option(
+    "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+    help="The autoscaler's --scale-down-utilization-threshold.",
+)  # fmt: skip
+@click.option(
+    "--gpu-threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
+    help="The autoscaler's --scale-down-gpu-utilization-threshold, for nodes with GPUs.",
+)  # fmt: skip
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@target_options
+def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: float, output: str) -> int:
+    """Say why a node stays although it could be saved.
+
+    Names the pods that hold it and the rule each breaks, as the cluster autoscaler judges. What only it knows
+    (minimum sizes of node groups, its waiting times) is not judged. Needs the right to list nodes and pods.
+    """
+
+    async def work(session: Session) -> int:
+        from moorage.decide.doctor import diagnose, report_json, report_text
+
+        api = session.api
+        found, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))
+        names = sorted(one["metadata"]["name"] for one in found.items)
+        if node is not None and node not in names:
+            raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}")
+        reports = [
+            one
+            for one in diagnose(found.items, pods.items, budgets, threshold=threshold, gpu_threshold=gpu_threshold)
+            if node in (None, one.node)
+        ]
+        if output == "text":
+            for line in report_text(reports):
+                click.echo(line)
+        else:
+            console.print_document(report_json(reports), output)
+        return 0
+
+    return in_session(target, work)
+
+
+async def _budgets(session: Session) -> list[Obj]:
+    try:
+        return (await session.api.list(PDBS)).items
+    except ApiError as error:
+        console.note(f"disruption budgets cannot be read, so pods count as having none: {error.message}")
+        return []

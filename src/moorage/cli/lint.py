@@ -1,0 +1,163 @@
+"""`moor lint`: the guardrails over manifests, before anybody applies them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import MoorageError, UsageError
+
+if TYPE_CHECKING:
+    from moorage.apimachinery.resources import Obj
+    from moorage.decide.rulebook import Facts
+    from moorage.model.policy import Policy
+
+READY_MADE = "gpu-cluster"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option(
+    "--policy", "policy_name", default=None, metavar=f"FILE|{READY_MADE}",
+    help="A GuardrailPolicy to judge by (default: each rule's default level; with --cluster, the cluster's).",
+)  # fmt: skip
+@click.option("--cluster", "ask", is_flag=True, help="Ask the cluster for its GPUs and its policies.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@target_options
+def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: bool, output: str) -> int:
+    """Say what in manifests breaks the guardrails, by file and line.
+
+    FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin. The
+    exit code is 1 when a rule of level deny is broken or a file cannot be read.
+    """
+    from moorage.decide.lint import lint as judged
+    from moorage.decide.lint import report_json, report_text
+
+    policy = None if policy_name is None else _policy(policy_name)
+    facts: Facts | None = None
+    away: tuple[Obj, ...] = ()
+    if ask:
+
+        async def work(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]:
+            return await _ask(session)
+
+        facts, away, held = in_session(target, work)
+        policy = held if policy is None else policy
+    report = judged(list(_texts(files)), policy, facts=facts, away=away)
+    if output == "json":
+        console.print_document(report_json(report), "json")
+    else:
+        for line in report_text(report):
+            click.echo(line)
+        console.say(_summary(report))
+    return 1 if report.denied else 0
+
+
+def _summary(report: Any) -> str:
+    counts = {level: sum(one.level == level for one in report.findings) for level in ("deny", "warn", "fill")}
+    said = [f"{report.judged} with pods judged", f"{report.skipped} others skipped"]
+    said += [f"{count} {level}" for level, count in counts.items() if count]
+    return ", ".join(said)
+
+
+def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    for path in files:
+        if str(path) == "-":
+            yield "-", _decoded("-", sys.stdin.buffer.read())
+        elif path.is_dir():
+            from moorage.decide.lint import EXTENSIONS
+
+            found = sorted(one for one in path.rglob("*") if one.suffix in EXTENSIONS and one.is_file())
+            if not found:
+                raise UsageError(f"{path} holds no manifests", hint=f"they end in {', '.join(EXTENSIONS)}")
+            for one in found:
+                yield str(one), _read(one)
+        else:
+            yield str(path), _read(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return _decoded(str(path), path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is no text: byte {error.start} is not UTF-8") from error
+
+
+def _policy(name: str) -> Policy:
+    """The policy in a file, or the ready-made one. Raises UsageError for what the API server would refuse."""
+    import yaml
+
+    from moorage.model.policy import Policy, gpu_cluster_policy
+
+    if name == READY_MADE and not Path(name).exists():
+        return Policy(gpu_cluster_policy()["spec"]["rules"])
+    try:
+        documents = [one for one in yaml.safe_load_all(_read(Path(name))) if one is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"--policy: {name} is no YAML: {' '.join(str(error).split())}") from error
+    if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "GuardrailPolicy":
+        raise UsageError(
+            f"--policy: {name} holds no single GuardrailPolicy", hint=f"or name the ready-made one, {READY_MADE}"
+        )
+    return _checked(name, documents[0])
+
+
+def _checked(name: str, document: dict[str, Any]) -> Policy:
+    import msgspec
+
+    from moorage.decide.rulebook import RULES
+    from moorage.model.policy import GuardrailPolicy, Policy
+
+    rules = (document.get("spec") or {}).get("rules") if isinstance(document.get("spec"), dict) else None
+    if isinstance(rules, dict):
+        for settings in rules.values():
+            if isinstance(settings, dict) and settings.get("level") is False:
+                settings["level"] = "off"  # what YAML makes of a bare off
+        unknown = sorted(str(one) for one in set(rules) - {rule.name for rule in RULES})
+        if unknown:
+            known = ", ".join(rule.name for rule in RULES)
+            raise UsageError(f"--policy: {name} names no rule: {', '.join(unknown)}", hint=f"there are: {known}")
+    try:
+        msgspec.convert(document, GuardrailPolicy)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--policy: {name}: {error}") from error
+    assert isinstance(rules, dict)
+    return Policy(rules)
+
+
+async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]:
+    """The cluster's GPUs, and the policies of the namespace. Raises what the API raises for nodes."""
+    from moorage.apimachinery.resources import NAMESPACES, NODES
+    from moorage.apimachinery.scheduling import parse_node
+    from moorage.decide.guardrails import away_from_gpus
+    from moorage.decide.rulebook import facts_of
+    from moorage.errors import ApiError, Forbidden, NotFound
+    from moorage.model.policy import POLICIES, policy_for
+
+    try:
+        nodes = [parse_node(obj) for obj in (await session.api.list(NODES)).items]
+    except Forbidden as error:
+        raise MoorageError("--cluster needs the right to list nodes", hint=error.message) from error
+    try:
+        policies = (await session.api.list(POLICIES)).items
+        space = await session.api.get(NAMESPACES, session.namespace)
+        held = policy_for(space["metadata"].get("labels") or {}, policies)
+    except NotFound:
+        held = None
+    except ApiError as error:
+        console.note(f"the cluster's policies cannot be read: {error.message}")
+        held = None
+    return facts_of(nodes), away_from_gpus(nodes), held
