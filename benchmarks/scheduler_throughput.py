@@ -21,7 +21,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from moorage.apimachinery.resources import NODES, PODS
+from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.clock import SYSTEM, rfc3339
 from moorage.kube.client import KubeClient
 from moorage.testing.cluster import ControlPlane, control_plane
@@ -64,18 +65,24 @@ async def prepare(api: KubeClient, nodes: int, pods: int) -> None:
 
 
 async def bindings(api: KubeClient, wanted: int, started: asyncio.Event) -> float:
-    """Bound pods per second, from the first to the last of `wanted`."""
-    listed = await api.list(PODS, "default", limit=1)
-    bound: set[str] = set()
-    first = 0.0
+    """Bound pods per second, from the first to the last of `wanted`, as an informer sees them."""
+    times: list[float] = []
+    done = asyncio.Event()
+
+    def changed(before: Obj | None, after: Obj | None) -> None:
+        if after and after["spec"].get("nodeName") and not (before or after)["spec"].get("nodeName"):
+            times.append(time.monotonic())
+            if len(times) == wanted:
+                done.set()
+
+    pods = Informer(api, PODS, "default")
+    pods.on_change(changed)
+    running = asyncio.create_task(pods.run())
+    await wait_synced(pods)
     started.set()
-    async for event in api.watch(PODS, "default", resource_version=listed.resource_version):
-        if event.type == "MODIFIED" and event.object["spec"].get("nodeName"):
-            first = first or time.monotonic()
-            bound.add(event.object["metadata"]["name"])
-            if len(bound) == wanted:
-                return wanted / (time.monotonic() - first)
-    raise SystemExit(f"the watch ended after {len(bound)} of {wanted} bindings")
+    await done.wait()
+    running.cancel()
+    return (wanted - 1) / (times[-1] - times[0])
 
 
 async def measure(plane: ControlPlane, nodes: int, pods: int, *, extender: bool) -> float:
