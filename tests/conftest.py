@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 
 from moorage.testing.cluster import Cluster, local_cluster, start_cluster
 
-
 # shared machines are slow at times, and no test judges time: examples have no deadline
 settings.register_profile("moorage", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("moorage")
