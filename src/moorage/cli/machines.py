@@ -1,0 +1,88 @@
+"""`moor machines`: which machines there are, who holds them, and how many wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from moorage.apimachinery.meta import condition
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import NotFound, NotReady
+from moorage.model.machine import FIFO, MACHINES, group_of
+
+HEADERS = ("GROUP", "TYPE", "MAXIMUM", "RESERVED", "USED", "WAITING", "PENDING", "UNMANAGED", "SIZE", "READY")
+
+
+@click.command()
+@click.argument("group", required=False)
+@console.output_option
+@target_options
+def machines(target: Target, group: str | None, output: str) -> int:
+    """Show the machines of each type: how many there are, reserved, used, and waited for."""
+
+    async def work(session: Session) -> int:
+        try:
+            found = (await session.api.list(MACHINES)).items
+        except NotFound as error:
+            raise NotReady("this cluster knows no machines", hint="install Moorage's definitions first") from error
+        shown = [one for one in found if group is None or group_of(one) == group]
+        rows = [row for one in shown for row in rows_of(one)]
+        console.print_listing(
+            output,
+            headers=HEADERS,
+            rows=lambda: [_cells(row) for row in rows],
+            items=rows,
+            names=[f"{row['group']}/{row['type']}" for row in rows],
+            nothing=f"there is no machine group {group}" if group else "no machines are offered",
+        )
+        if output == "table":
+            for one in shown:
+                for message in complaints(one):
+                    console.note(f"{group_of(one)}: {message}")
+        return 0
+
+    return in_session(target, work)
+
+
+def rows_of(machine: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row for each machine type, as JSON shows it."""
+    spec, status = machine.get("spec") or {}, machine.get("status") or {}
+    usage = {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
+    ready = condition(machine, "Ready")
+    return [
+        {
+            "group": group_of(machine),
+            "type": kind["name"],
+            "size": kind["spec"],
+            "available": kind["available"],
+            "order": spec.get("order") or FIFO,
+            "usage": usage.get(kind["name"]),
+            "ready": (ready or {}).get("status", "Unknown"),
+            "reason": (ready or {}).get("reason", ""),
+        }
+        for kind in spec.get("machineTypes") or ()
+    ]
+
+
+def complaints(machine: Mapping[str, Any]) -> Sequence[str]:
+    """What the conditions say is not as it should be."""
+    bad = {"Ready": "False", "Oversubscribed": "True", "UnmanagedGuests": "True"}
+    return [
+        str(found["message"])
+        for kind, word in bad.items()
+        if (found := condition(machine, kind)) is not None and found.get("status") == word and found.get("message")
+    ]
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    size, usage = row["size"], row["usage"] or {}
+    gpu = size.get("gpu") or {}
+    shown = f"{size['cpu']} CPU, {size['memory']}" + (f", {gpu['num']} {gpu['type']}" if gpu else "")
+    counts = [
+        str(usage.get(key, "")) for key in ("maximum", "reserved", "used", "waiting", "pending", "unmanaged")
+    ]
+    ready = row["ready"] if row["ready"] == "True" else f"{row['ready']} ({row['reason']})"
+    return [row["group"], row["type"], *counts, shown, ready]
