@@ -1,30 +1,21 @@
-"""The one control loop: changes become keys, keys become passes, failures are tried again later.
+"""The control loop of our controllers: changes become keys, keys become passes, failures are tried again later.
 
 A pass is told which object to look at, never what happened to it: a lost, doubled or merged event changes nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Protocol
 
+from moorage.apimachinery.controlloop import ControlLoop, Reconcile
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.workqueue import QueueClosed, WorkQueue
 from moorage.clock import Clock
-from moorage.errors import ApiError, Conflict
-
-log = logging.getLogger(__name__)
 
 WORKERS = 4
-
-Reconcile = Callable[[Key], Awaitable[timedelta | None]]
-"""Bring one object a step closer to its spec; return when to look again, None to wait for the next change."""
 
 ToKeys = Callable[[Obj], Iterable[Key]]
 """Which objects a change of this one concerns."""
@@ -51,24 +42,23 @@ class Counters:
         self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
 
-class Loop:
-    """One controller's queue and workers. The informers it hears from are run by whoever made them."""
+class Loop(ControlLoop[Key]):
+    """A control loop over objects that hears from informers; these are run by whoever made them."""
 
     def __init__(
         self,
         name: str,
-        reconcile: Reconcile,
+        reconcile: Reconcile[Key],
         *,
         clock: Clock,
         workers: int = WORKERS,
         metrics: LoopMetrics | None = None,
     ) -> None:
-        self.name = name
-        self.queue: WorkQueue[Key] = WorkQueue()
-        self._reconcile = reconcile
-        self._clock = clock
-        self._workers = workers
-        self._metrics = metrics
+        def passed(outcome: str, seconds: float) -> None:
+            if metrics is not None:
+                metrics.passed(name, outcome, seconds)
+
+        super().__init__(name, reconcile, workers=workers, clock=clock, passed=passed)
         self._informers: list[Informer] = []
 
     def hear(self, informer: Informer, to_keys: ToKeys) -> None:
@@ -86,47 +76,4 @@ class Loop:
     async def run(self) -> None:
         """Work until cancelled; nothing is looked at before every informer has synced."""
         await wait_synced(*self._informers)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(self._workers):
-                    tasks.create_task(self._work(), name=f"{self.name}-{number}")
-        finally:
-            self.queue.close()
-
-    async def _work(self) -> None:
-        while True:
-            try:
-                key = await self.queue.get()
-            except QueueClosed:
-                return
-            try:
-                await self._pass(key)
-            finally:
-                self.queue.done(key)
-
-    async def _pass(self, key: Key) -> None:
-        started = self._clock.monotonic()
-        again: timedelta | None = None
-        try:
-            again = await self._reconcile(key)
-            outcome = "done"
-        except Conflict as error:
-            outcome = "conflict"  # the copy was stale; the next pass reads again
-            log.debug("the object changed meanwhile", extra=self._fields(key, error))
-        except ApiError as error:
-            outcome = "refused"
-            log.warning("a pass failed", extra=self._fields(key, error))
-        except Exception as error:  # a defect in one controller must not stop the others
-            outcome = "failed"
-            log.exception("a pass broke", extra=self._fields(key, error))
-        if outcome == "done":
-            self.queue.forget(key)
-            if again is not None:
-                self.queue.add_after(key, again.total_seconds())
-        else:
-            self.queue.retry(key)
-        if self._metrics is not None:
-            self._metrics.passed(self.name, outcome, self._clock.monotonic() - started)
-
-    def _fields(self, key: Key, error: Exception) -> dict[str, str]:
-        return {"controller": self.name, "key": str(key), "error": str(error)}
+        await super().run()

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_controller
 from moorage.apimachinery.meta import (
     Key,
@@ -27,7 +28,6 @@ from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.intorpercent import scaled
 from moorage.localcluster.controllers.known import STATEFULSETS
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.controllers.pods import is_finished, is_ready
 from moorage.localcluster.informers import InformerSet
 

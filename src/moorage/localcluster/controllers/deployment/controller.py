@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_controller
 from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
 from moorage.apimachinery.resources import DEPLOYMENTS, PODS, REPLICASETS, Obj
@@ -23,7 +24,6 @@ from moorage.localcluster.controllers.deployment.plan import (
     plan,
 )
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
 from moorage.localcluster.controllers.replicaset.controller import index_orphans

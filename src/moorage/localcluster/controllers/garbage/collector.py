@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.meta import Key, is_deleting, key_of
 from moorage.apimachinery.resources import CRDS, EVENTS, Obj, Resource
 from moorage.errors import MethodNotAllowed, NotFound
@@ -30,7 +31,6 @@ from moorage.localcluster.controllers.garbage.owners import (
     plan,
 )
 from moorage.localcluster.controllers.known import Catalogue, resource_of_crd
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.informers import InformerSet
 
 

@@ -9,11 +9,11 @@ import contextlib
 from datetime import timedelta
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.meta import Key, is_deleting, key_of
 from moorage.apimachinery.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, SERVICEACCOUNTS, Obj
 from moorage.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
 from moorage.localcluster.controllers.known import Catalogue
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.informers import InformerSet
 
 FINALIZER = "kubernetes"  # in spec.finalizers

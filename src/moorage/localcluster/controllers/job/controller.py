@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_controller
 from moorage.apimachinery.meta import Key, controller_ref, key_of
 from moorage.apimachinery.resources import JOBS, PODS, Obj
@@ -29,7 +30,6 @@ from moorage.localcluster.controllers.job.plan import (
     is_tracked,
     plan,
 )
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.informers import InformerSet
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import LEASES, NODES, PODS, Obj
@@ -17,7 +18,6 @@ from moorage.clock import Clock
 from moorage.errors import NotFound
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.controllers.nodes.plan import (
     Observed,
     SetTaints,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_controller
 from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
 from moorage.apimachinery.resources import PODS, REPLICASETS, Obj
@@ -13,7 +14,6 @@ from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
 from moorage.localcluster.controllers.replicaset.plan import CreatePod, DeletePod, Observed, WriteStatus, plan

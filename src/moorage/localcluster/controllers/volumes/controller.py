@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.meta import Key, is_deleting, key_of
 from moorage.apimachinery.resources import PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import Clock
 from moorage.errors import AlreadyExists, NotFound, StorageError
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.loop import ControlLoop
 from moorage.localcluster.controllers.volumes.plan import (
     ClaimAction,
     ClaimObserved,

@@ -1,0 +1,104 @@
+"""The one control loop: keys from a queue, one pass over each, back-off when a pass fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from moorage.apimachinery.workqueue import QueueClosed, WorkQueue
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError, Conflict, MoorageError
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+Reconcile = Callable[[K], Awaitable[timedelta | None]]
+"""One pass over one key; returns when to look again, or None to wait for the next change."""
+
+
+class ControlLoop(Generic[K]):
+    """Runs `reconcile` for each key queued, never for one key twice at a time.
+
+    A pass that raises is repeated after a delay that doubles from 50 ms to one minute. The error is logged once
+    until the key succeeds or fails in another way; a conflict with somebody else's write is not worth a line.
+    `passed` hears of every pass: its outcome and its seconds. Outcomes are done, conflict, refused (an error
+    that was raised on purpose, by the API mostly) and failed (a defect).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile[K],
+        *,
+        workers: int = 2,
+        clock: Clock = SYSTEM,
+        passed: Callable[[str, float], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.queue: WorkQueue[K] = WorkQueue()
+        self._reconcile = reconcile
+        self._workers = workers
+        self._clock = clock
+        self._passed = passed
+        self._complaints: dict[K, str] = {}
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._work(), name=f"{self.name} {number}")
+        finally:
+            self.queue.close()
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except QueueClosed:
+                return
+            try:
+                await self.once(key)
+            finally:
+                self.queue.done(key)
+
+    async def once(self, key: K) -> None:
+        """One pass with its consequences: look again, or retry and complain."""
+        started = self._clock.monotonic()
+        outcome = "done"
+        try:
+            look_again = await self._reconcile(key)
+        except Conflict:
+            outcome = "conflict"  # the copy was stale; the next pass reads again
+            self.queue.retry(key)
+        except (MoorageError, OSError) as error:
+            outcome = "refused"
+            delay = self.queue.retry(key)
+            self._complain(key, error, delay)
+        except Exception as error:  # a defect in one controller must not stop the others
+            outcome = "failed"
+            delay = self.queue.retry(key)
+            self._complain(key, error, delay, unexpected=True)
+        else:
+            self.queue.forget(key)
+            self._complaints.pop(key, None)
+            if look_again is not None:
+                self.queue.add_after(key, look_again.total_seconds())
+        if self._passed is not None:
+            self._passed(outcome, self._clock.monotonic() - started)
+
+    def _complain(self, key: K, error: Exception, delay: float, *, unexpected: bool = False) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if self._complaints.get(key) == text:
+            return
+        if len(self._complaints) > 10_000:
+            self._complaints.clear()
+        self._complaints[key] = text
+        extra = {"controller": self.name, "key": str(key), "error": text, "retry_seconds": delay}
+        if isinstance(error, ApiError):
+            extra["status"] = error.status
+        log.warning("a pass failed and will be repeated", extra=extra, exc_info=error if unexpected else None)
