@@ -1,8 +1,9 @@
 """Admission that is built in: what a kube-apiserver's default plugins do.
 
-NamespaceLifecycle, Priority, ServiceAccount, DefaultTolerationSeconds, DefaultStorageClass and the allocation of
-service addresses. Left out, because nothing here would take them back: protection finalizers on claims and
-volumes, and the not-ready taint on new nodes. Service account tokens are not mounted into pods.
+NamespaceLifecycle, Priority, ServiceAccount, DefaultTolerationSeconds, DefaultStorageClass,
+StorageObjectInUseProtection (the volume controller takes the finalizers back) and the allocation of
+service addresses. Left out, because nothing here would take it back: the not-ready taint on new nodes.
+Service account tokens are not mounted into pods.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ class BuiltinAdmission:
                     self._pod(asked, obj)
                 case ("", "persistentvolumeclaims"):
                     self._claim(obj)
+                    _protect(obj, "kubernetes.io/pvc-protection")
+                case ("", "persistentvolumes"):
+                    _protect(obj, "kubernetes.io/pv-protection")
                 case ("scheduling.k8s.io", "priorityclasses"):
                     self._one_default_priority(asked, obj)
         if where.group == "" and asked.subresource is None:
@@ -279,3 +283,9 @@ def _check_address(asked: Admission, address: str, others: list[Obj]) -> None:
 
 
 __all__ = ["BuiltinAdmission", "Invalid"]
+
+
+def _protect(obj: Obj, finalizer: str) -> None:
+    had = obj["metadata"].get("finalizers") or []
+    if finalizer not in had:
+        obj["metadata"]["finalizers"] = [*had, finalizer]

@@ -12,7 +12,25 @@ from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import DEFAULT_RULES, Column, Decoded, Kind, Rules, Subresource
 from moorage.localcluster.apiserver.rules import RULES
 
+DEPRECATED = {
+    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+}
 SHARED_STORAGE = {("events.k8s.io", "events"): "core/events/"}
+_ORDERS = {
+    frozenset(one): one
+    for one in (
+        ("Always", "OnFailure", "Never"),
+        ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    )
+}
+"""Enumerations that the real server does not list by the alphabet."""
+
+
+def _told_path(path: str) -> str:
+    """Where the real server says that a value is: not always where it stands."""
+    if path.startswith("spec.accessModes["):
+        return "spec.accessModes"
+    return f"metadata.{path.removeprefix('spec.')}" if path.startswith("spec.taints[") else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +54,7 @@ class BuiltinCodec:
         errors = FieldErrors()
         for path, value, allowed in reading.unsupported:
             if not path.startswith("status"):
-                errors.unsupported(path, value, allowed)
+                errors.unsupported(_told_path(path), value, _ORDERS.get(frozenset(allowed), allowed))
         return Decoded(read, reading.unknown, errors)
 
 
@@ -77,6 +95,7 @@ def _kind(entry: Obj) -> Kind:
             )
             for name, one in (entry.get("subresources") or {}).items()
         },
+        deprecated=DEPRECATED.get((resource.group, resource.version, resource.plural)),
         columns=tuple(Column(**column) for column in entry.get("columns", ())),
         prefix=prefix,
     )

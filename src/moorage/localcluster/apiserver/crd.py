@@ -23,6 +23,7 @@ from moorage.localcluster.apiserver.cells import age
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Column, Kind, Rules, Subresource, spec_changed
 from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
+from moorage.localcluster.apiserver.patch import go_text
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions
 from moorage.localcluster.apiserver.structural import PRESERVE, StructuralCodec, compile_schema
 from moorage.localcluster.storage.contract import WatchClosed
@@ -33,16 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+REPLICAS_MAX = 2**31 - 1
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
-_NAME_COLUMN = Column(
-    name="Name", type="string", format="name", description="Name must be unique within a namespace."
-)
-_AGE = {
-    "name": "Age",
-    "type": "date",
-    "description": "CreationTimestamp is a timestamp representing the server time when this object was created.",
-    "jsonPath": ".metadata.creationTimestamp",
-}
+_NAME_COLUMN = Column(name="Name", type="string", format="name")
+_AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
 # --- the definition itself
@@ -93,6 +88,7 @@ def crd_deleted(obj: Obj) -> None:
     meta = obj["metadata"]
     if CLEANUP not in (meta.get("finalizers") or ()):
         meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
+        meta["generation"] -= 1  # unlike that of other kinds it does not count the deletion
     meta.pop("deletionGracePeriodSeconds", None)
     status = {**(obj.get("status") or {})}
     status["conditions"] = with_condition(
@@ -296,6 +292,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
             qualified_finalizers=False,
             keep_status_on_create=not has_status,
             field_selectors=selectable,
+            validate=_scale_checked(scale) if scale is not None else _always_valid,
             cells=_cells(columns),
             to_storage=lambda one: {**one, "apiVersion": stored_version},
             stored_otherwise=stored_version != resource.api_version,
@@ -312,6 +309,42 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
     )
 
 
+def _always_valid(_: Obj, __: FieldErrors) -> None:
+    return None
+
+
+def _scale_checked(paths: Mapping[str, str]) -> Callable[[Obj, FieldErrors], None]:
+    """The replicas that a scale subresource reads must be a number that a scale can bear: 0 to 2³¹ - 1."""
+    path = paths.get("specReplicasPath", "")
+    keys = path.lstrip(".").split(".")
+
+    def validate(obj: Obj, errors: FieldErrors) -> None:
+        found: Any = obj
+        for at, key in enumerate(keys):
+            if found is None:
+                return
+            if not isinstance(found, dict):
+                errors.invalid(path, 0, _accessor_error(keys[: at + 1], found, "map[string]interface{}"))
+                return
+            if key not in found:
+                return
+            found = found[key]
+        if type(found) is not int:
+            errors.invalid(path, 0, _accessor_error(keys, found, "int64"))
+        elif found < 0:
+            errors.invalid(path, found, "should be a non-negative integer")
+        elif found > REPLICAS_MAX:
+            errors.invalid(path, found, f"should be less than or equal to {REPLICAS_MAX}")
+
+    return validate
+
+
+def _accessor_error(keys: Sequence[str], value: Any, wanted: str) -> str:
+    kinds = {str: "string", bool: "bool", float: "float64", int: "int64", list: "[]interface {}"}
+    kind = kinds.get(type(value), "<nil>" if value is None else "map[string]interface {}")
+    return f".{'.'.join(keys)} accessor error: {go_text(value)} is of the type {kind}, expected {wanted}"
+
+
 def _changed(new: Obj, old: Obj) -> bool:
     return {**new, "metadata": None} != {**old, "metadata": None}
 
@@ -325,7 +358,8 @@ def _column(one: Mapping[str, Any]) -> Column:
         name=one["name"],
         type=one["type"],
         format=one.get("format", ""),
-        description=one.get("description", ""),
+        description=one.get("description")
+        or f"Custom resource definition column (in JSONPath format): {one['jsonPath']}",
         priority=one.get("priority", 0),
     )
 

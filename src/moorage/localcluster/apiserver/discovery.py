@@ -5,6 +5,8 @@ https://kubernetes.io/docs/concepts/overview/kubernetes-api/#discovery-api
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import sys
 from typing import Any
 
@@ -65,6 +67,8 @@ def resource_list(kinds: Kinds, group_name: str, version: str) -> Obj | None:
             entry["shortNames"] = list(kind.short_names)
         if kind.categories:
             entry["categories"] = list(kind.categories)
+        if kind.custom:
+            entry["storageVersionHash"] = _storage_version_hash(kind)
         resources.append(entry)
         for one in kind.subresources.values():
             described: Obj = {
@@ -83,6 +87,13 @@ def resource_list(kinds: Kinds, group_name: str, version: str) -> Obj | None:
         "groupVersion": f"{group_name}/{version}" if group_name else version,
         "resources": resources,
     }
+
+
+def _storage_version_hash(kind: Kind) -> str:
+    """Eight bytes of the SHA-256 of what the kind is stored as, as k8s.io/apiserver's StorageVersionHash."""
+    stored = kind.rules.to_storage({"apiVersion": kind.resource.api_version})["apiVersion"]
+    digest = hashlib.sha256(f"{stored}/{kind.resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
 
 
 def aggregated(kinds: Kinds, *, core: bool) -> Obj:

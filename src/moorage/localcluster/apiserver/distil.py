@@ -121,10 +121,6 @@ def reachable(types: dict[str, Any], roots: set[str]) -> dict[str, Any]:
     return {name: one for name, one in types.items() if name in wanted}
 
 
-def _first_sentence(column: dict[str, Any]) -> str:
-    return str(column.get("description", "")).split(". ")[0].split("\n")[0]
-
-
 class Source:
     """The server that is read."""
 
@@ -192,7 +188,9 @@ def distil(source: Source) -> dict[str, Any]:
                 entry["subresources"] = subresources
             if "list" in one["verbs"]:
                 columns = source.get(f"{path}/{one['name']}?limit=1", _TABLE)["columnDefinitions"]
-                entry["columns"] = [{**column, "description": _first_sentence(column)} for column in columns]
+                entry["columns"] = [
+                    {key: value for key, value in column.items() if key != "description"} for column in columns
+                ]
             roots.add(entry["type"])
             resources.append(entry)
     roots |= {

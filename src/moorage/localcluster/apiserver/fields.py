@@ -82,7 +82,9 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     """The 422 for an object; `name` may be empty (generateName)."""
     said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(one) for one in causes) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    details: Obj = {"kind": resource.kind, "causes": [one.to_obj() for one in causes]}
+    details: Obj = {"causes": [one.to_obj() for one in causes]}
+    if resource.kind:
+        details["kind"] = resource.kind
     if name:
         details["name"] = name
     if resource.group:

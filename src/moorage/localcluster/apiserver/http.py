@@ -32,7 +32,7 @@ from moorage.localcluster.apiserver import discovery, openapi, protobuf
 from moorage.localcluster.apiserver.auth import Attributes, User, impersonate, refuse
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Event, ListOptions
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Event, ListOptions, not_found
 from moorage.localcluster.apiserver.tables import Table, partial_object, to_table
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class HttpApp:
         elif path.startswith("/openapi/v3/"):
             found = openapi.v3(kinds, path.removeprefix("/openapi/v3/"))
         if found is None:
-            raise NotFound("the server could not find the requested resource")
+            return _no_page()
         return Answer(found)
 
     # --- resources
@@ -328,11 +328,19 @@ class HttpApp:
         kind = self._server.kinds.find(group, version, rest[0])
         if kind is not None and kind.resource.namespaced and namespace is None and len(rest) > 1:
             kind = None
+        if kind is None and all(
+            one.custom
+            for one in self._server.kinds.all()
+            if (one.resource.group, one.resource.version) == (group, version)
+        ):
+            return _no_page()
         if kind is None or len(rest) > 3 or (namespace and not kind.resource.namespaced):
             raise NotFound("the server could not find the requested resource", details={})
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
         if subresource and subresource not in kind.subresources:
+            if kind.custom and name is not None:
+                raise not_found(kind.resource, name)
             raise NotFound("the server could not find the requested resource", details={})
         call = Call(
             user=user,
@@ -392,7 +400,7 @@ class HttpApp:
         obj = await server.pipeline.get(call, kind, name, namespace)
         return _formatted(request, server, kind, obj, None)
 
-    async def _log(self, request: Request, call: Call, name: str, namespace: str | None) -> Stream:
+    async def _log(self, request: Request, call: Call, name: str, namespace: str | None) -> Answer | Stream:
         query = request.query
         chunks = await self._server.logs(
             call,
@@ -407,6 +415,8 @@ class HttpApp:
             previous=request.flag("previous"),
             limit_bytes=request.number("limitBytes"),
         )
+        if chunks is None:
+            return Answer(b"", 204, content_type=b"text/plain")
         return Stream(chunks, content_type=b"text/plain")
 
     async def _watch(
@@ -499,11 +509,7 @@ class HttpApp:
                 content_type = request.header("content-type").split(";")[0].strip().lower()
                 patch_kind = _PATCH_KINDS.get(content_type)
                 if patch_kind is None:
-                    accepted = ", ".join(sorted(_PATCH_KINDS))
-                    raise UnsupportedMediaType(
-                        "the body of the request was in an unknown format - accepted media types include: "
-                        + accepted
-                    )
+                    raise UnsupportedMediaType("415: Unsupported Media Type", details={})
                 body = _yaml(await request.body()) if patch_kind == "apply" else _json(await request.body())
                 before = patch_kind == "apply" and not subresource and not server.exists(kind, name, namespace)
                 obj = await server.patch(
@@ -551,6 +557,11 @@ class HttpApp:
                 meta = {"resourceVersion": str(server.storage.revision)}
                 return _formatted(request, server, kind, removed, meta)
         raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
+
+
+def _no_page() -> Answer:
+    """The answer where no API is."""
+    return Answer(b"404 page not found\n", 404, content_type=b"text/plain; charset=utf-8")
 
 
 def _dry_run(request: Request) -> bool:
@@ -654,7 +665,9 @@ def _formatted(
         )
     if meta is None:
         return Answer(what, status)
-    if not kind.custom:  # as Go's typed lists do: what the items are, the list says
+    if kind.custom:
+        meta.setdefault("continue", "")
+    else:  # as Go's typed lists do: what the items are, the list says
         items = [{key: value for key, value in one.items() if key not in ("kind", "apiVersion")} for one in items]
     return Answer(
         {"kind": kind.list_kind, "apiVersion": kind.resource.api_version, "metadata": meta, "items": items}, status
@@ -663,6 +676,8 @@ def _formatted(
 
 def _refusal(error: ApiError) -> Answer:
     status = error.to_status()
+    if not status["reason"]:
+        del status["reason"]
     headers = []
     wait = (error.details or {}).get("retryAfterSeconds")
     if wait:

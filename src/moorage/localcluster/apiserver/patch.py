@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.errors import BadRequest, Invalid
+from moorage.errors import BadRequest, Invalid, ServerError
 from moorage.localcluster.apiserver.schema import OBJECT_META, FieldInfo, field_info, item_type
 
 JSON_PATCH_MAX_OPERATIONS = 10_000  # as the real server's limit
@@ -29,10 +29,29 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return out
 
 
+def json_kind(value: Any) -> str:
+    """What Go's JSON decoder calls a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "bool"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
 def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902. Raises BadRequest for what is no patch, Invalid (422) for one that does not apply."""
     if not isinstance(operations, list):
-        raise BadRequest("a JSON patch must be a list of operations")
+        raise BadRequest(
+            f"error decoding patch: json: cannot unmarshal {json_kind(operations)} into Go value of type"
+            " []handlers.jsonPatchOp"
+        )
     if len(operations) > JSON_PATCH_MAX_OPERATIONS:
         raise Invalid(
             f"The allowed maximum operations in a JSON patch is {JSON_PATCH_MAX_OPERATIONS}, got {len(operations)}"
@@ -179,6 +198,8 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
             raise BadRequest("$retainKeys must be a list")
         out = {key: value for key, value in out.items() if key in retain}
     orders = {key.removeprefix(_ORDER): value for key, value in patch.items() if key.startswith(_ORDER)}
+    for key, order in orders.items():
+        _check_order(patch.get(key), order, field_info(type_name, key) if type_name else None)
     for key, value in patch.items():
         if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
             continue
@@ -207,6 +228,41 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
         if info and isinstance(out.get(key), list):
             out[key] = _ordered(out[key], original.get(key) or [], info.merge_key, order)
     return out
+
+
+def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:
+    """Raises ServerError, as the real server, unless the patch's items come in the order that the patch sets."""
+    if not isinstance(order, list):
+        raise BadRequest("$setElementOrder must be a list")
+    key = info.merge_key if info else None
+
+    def ident(one: Any) -> Any:
+        return one.get(key) if key and isinstance(one, dict) else one
+
+    listed = [one for one in items or () if not isinstance(one, dict) or _DIRECTIVE not in one]
+    wanted = iter([ident(one) for one in order])
+    if not all(ident(one) in wanted for one in listed):
+        raise ServerError(
+            f"The order in patch list:\n{go_text(listed)}\n doesn't match $setElementOrder list:\n"
+            f"{go_text(order)}\n",
+            reason="",
+        )
+
+
+def go_text(value: Any) -> str:
+    """A value as Go's %v prints it."""
+    match value:
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return f"map[{' '.join(f'{key}:{go_text(value[key])}' for key in sorted(value))}]"
+        case list():
+            return f"[{' '.join(go_text(one) for one in value)}]"
+        case float():
+            return f"{value:g}"
+    return str(value)
 
 
 def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: list[Any] | None) -> list[Any]:

@@ -52,6 +52,7 @@ from moorage.localcluster.storage.contract import WatchClosed
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 100  # of a write that others keep overtaking, before it is given up as a Conflict
+_SCHEME = "pkg/api/legacyscheme/scheme.go:30"  # the name of the real server's table of built-in kinds
 GENERATE_ATTEMPTS = 8  # names tried for generateName, as the real server
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -237,9 +238,9 @@ class Pipeline:
         if options.cont:
             revision, after = _continue_from(options.cont)
         elif options.resource_version and options.resource_version_match == "Exact":
-            revision = parse_version(options.resource_version)
+            revision = _listed_version(options.resource_version)
         elif options.resource_version not in (None, "", "0"):
-            wanted = parse_version(str(options.resource_version))
+            wanted = _listed_version(str(options.resource_version))
             if wanted > self.storage.revision:
                 raise _from_the_future(wanted, self.storage.revision)
         prefix = kind.list_prefix(namespace)
@@ -408,7 +409,7 @@ class Pipeline:
         )
         obj, errors = await self._mutate(asked, obj, errors)
         if dated:
-            raise ServerError("resourceVersion should not be set on objects to be created")
+            raise ServerError("resourceVersion should not be set on objects to be created", reason="")
         base = obj["metadata"].get("generateName")
         for attempt in range(GENERATE_ATTEMPTS):
             if not name and base:
@@ -476,7 +477,7 @@ class Pipeline:
         if not version and not kind.rules.unconditional_update:
             errors = FieldErrors()
             errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            errors.raise_if_any(kind.resource, name)
+            errors.raise_if_any(replace(kind.resource, kind=kind.resource.plural), name)  # so the real server
         decoded, errors = self._decode(call, kind, obj)
         encoded = msgspec.json.encode(decoded)
 
@@ -528,7 +529,10 @@ class Pipeline:
             match patch_kind:
                 case "merge":
                     if not isinstance(body, dict):
-                        raise BadRequest("a merge patch must be an object")
+                        raise BadRequest(
+                            f"error decoding patch: json: cannot unmarshal {patch.json_kind(body)} into Go value"
+                            " of type map[string]interface {}"
+                        )
                     wanted = patch.merge_patch(current, body)
                 case "json":
                     wanted = patch.json_patch(current, body)
@@ -919,15 +923,14 @@ class Pipeline:
             raise BadRequest(f"the object provided is unrecognized (must be of type {where.kind})")
         version, name = obj.get("apiVersion") or where.api_version, obj.get("kind") or where.kind
         if version != where.api_version:
-            raise BadRequest(
-                f"the API version in the data ({version}) does not match the expected API"
-                f" version ({where.api_version})"
-            )
+            if kind.custom:
+                raise BadRequest(
+                    f"the API version in the data ({version}) does not match the expected API"
+                    f" version ({where.api_version})"
+                )
+            raise self._unhandled(name, str(version), where)
         if name != where.kind:
-            raise BadRequest(
-                f'{name} in version "{where.version}" cannot be handled as a {where.kind}: converting ({name}) to'
-                f" ({where.group}.{where.kind}): unknown conversion"
-            )
+            raise self._unhandled(name, str(version), where)
         meta = obj.get("metadata")
         if meta is None:
             meta = {}
@@ -947,6 +950,21 @@ class Pipeline:
         elif meta.get("namespace") == "":
             del meta["namespace"]
         return {**obj, "apiVersion": version, "kind": name, "metadata": meta}
+
+    def _unhandled(self, name: Any, version: str, where: Resource) -> BadRequest:
+        """The refusal of a body of another kind or version."""
+        group, _, short = version.rpartition("/")
+        known = any(
+            (one.resource.group, one.resource.version, one.resource.kind) == (group, short, name)
+            for one in self.kinds.all()
+        )
+        internal = where.group.split(".")[0] or "core"
+        why = (
+            f"converting ({short}.{name}) to ({internal}.{where.kind}): unknown conversion"
+            if known
+            else f'no kind "{name}" is registered for version "{version}" in scheme "{_SCHEME}"'
+        )
+        return BadRequest(f'{name} in version "{short}" cannot be handled as a {where.kind}: {why}')
 
     def decode(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
         """A body that is never stored (a review), authorised and read. Raises BadRequest, Forbidden."""
@@ -1111,6 +1129,13 @@ def parse_version(text: str) -> int:
     return int(text)
 
 
+def _listed_version(text: str) -> int:
+    try:
+        return parse_version(text)
+    except BadRequest as error:
+        raise BadRequest(f"invalid resource version: {error.message}") from None
+
+
 def _from_the_future(wanted: int, current: int) -> ApiError:
     return ApiError(
         f"Timeout: Too large resource version: {wanted}, current: {current}",
@@ -1132,7 +1157,7 @@ def _continue_from(token: str) -> tuple[int, str]:
         found = msgspec.json.decode(base64.urlsafe_b64decode(token))
         return int(found["rv"]), str(found["after"])
     except (binascii.Error, ValueError, KeyError, TypeError, msgspec.DecodeError):
-        raise BadRequest("continue key is not valid") from None
+        raise BadRequest("invalid continue token: continue key is not valid") from None
 
 
 __all__ = [

@@ -274,6 +274,21 @@ def _default_daemonset(obj: Obj) -> None:
     _default_selected(obj)
 
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
+
+def _prepare_daemonset(obj: Obj) -> None:
+    born = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
+    obj["status"] = dict.fromkeys(born, 0)
+    obj["metadata"].setdefault("annotations", {})[TEMPLATE_GENERATION] = "1"
+
+
+def _prepare_daemonset_update(new: Obj, old: Obj) -> None:
+    was = int((old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0"))
+    changed = _spec(new).get("template") != _spec(old).get("template")
+    new["metadata"].setdefault("annotations", {})[TEMPLATE_GENERATION] = str(was + changed)
+
+
 def _default_job_spec(spec: Obj) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
@@ -331,6 +346,9 @@ def _validate_job(obj: Obj, errors: FieldErrors) -> None:
                     errors.invalid(path, labels[label], f"must be '{wanted}'")
                 else:
                     errors.required(path, f"must be '{wanted}'")
+        generated = {"matchLabels": {JOB_UID_LABELS[0]: meta.get("uid")}}
+        if "selector" in spec and spec["selector"] != generated:
+            errors.invalid("spec.selector", spec["selector"], "`selector` not auto-generated")
     _validate_job_spec(spec, "spec", errors)
     selector = spec.get("selector")
     if selector is None:
@@ -644,7 +662,7 @@ def _default_node(obj: Obj) -> None:
 def _validate_node(obj: Obj, errors: FieldErrors) -> None:
     seen: set[tuple[str, str]] = set()
     for at, taint in enumerate(_spec(obj).get("taints") or ()):
-        path = f"spec.taints[{at}]"
+        path = f"metadata.taints[{at}]"  # as the real server says
         key, effect = taint.get("key", ""), taint.get("effect", "")
         for problem in qualified_name_problems(key):
             errors.invalid(f"{path}.key", key, problem)
@@ -874,6 +892,7 @@ def _validate_pv(obj: Obj, errors: FieldErrors) -> None:
         errors.required("spec.accessModes")
     if not spec.get("capacity"):
         errors.required("spec.capacity")
+        errors.unsupported("spec.capacity", None, ["storage"])
     known = {
         "accessModes",
         "capacity",
@@ -1292,9 +1311,8 @@ _RULES: dict[tuple[str, str], Rules] = {
     ),
     ("apps", "daemonsets"): Rules(
         default=_default_daemonset,
-        prepare_create=_born_with(
-            currentNumberScheduled=0, numberMisscheduled=0, desiredNumberScheduled=0, numberReady=0
-        ),
+        prepare_create=_prepare_daemonset,
+        prepare_update=_prepare_daemonset_update,
         validate=_validate_selected,
         validate_update=_selector_immutable,
         generation=spec_changed,

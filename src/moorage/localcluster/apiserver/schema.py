@@ -26,6 +26,7 @@ from moorage.errors import QuantityError
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _TIME = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\dZ")
 _MICRO = re.compile(r"\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d{6}Z")
+_NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=\r\n]")
 _MICRO_DIGITS = re.compile(r"[^.]*\.\d{6}([Zz]|[+-]\d\d:\d\d)")
 QUANTITY_FORM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
@@ -119,9 +120,9 @@ def reader(code: TypeCode) -> Reader:
         return _SCALARS[code]
     match code[0]:
         case "l":
-            return _list_reader(reader(code[1]))
+            return _list_reader(reader(code[1]), _go_type(code))
         case "m":
-            return _map_reader(reader(code[1]))
+            return _map_reader(reader(code[1]), _go_type(code))
         case "e":
             return _enum_reader(list(code[1]))
     return reader(code[1])
@@ -139,10 +140,36 @@ def _reference(name: str) -> Reader:
     return read_reference
 
 
-def _list_reader(read_item: Reader) -> Reader:
+def _go_type(code: TypeCode) -> str:
+    """The Go type of a code, as Go's decoder names it: `[]v1.Container`."""
+    if isinstance(code, str):
+        if code.startswith("#"):
+            return ".".join(code.rsplit(".", 2)[-2:])
+        return _GO_SCALARS.get(code, "string")
+    match code[0]:
+        case "l":
+            return f"[]{_go_type(code[1])}"
+        case "m":
+            return f"map[string]{_go_type(code[1])}"
+        case "e":
+            return "string"
+    return _go_type(code[1])
+
+
+_GO_SCALARS = {
+    "b": "bool",
+    "i": "int64",
+    "n": "float64",
+    "y": "[]uint8",
+    "q": "resource.Quantity",
+    "x": "intstr.IntOrString",
+}
+
+
+def _list_reader(read_item: Reader, go_type: str) -> Reader:
     def read_list(value: Any, reading: Reading) -> Any:
         if type(value) is not list:
-            raise _Mismatch("[]", value)
+            raise _Mismatch(go_type, value)
         out = []
         path = reading.path
         for at, one in enumerate(value):
@@ -154,10 +181,10 @@ def _list_reader(read_item: Reader) -> Reader:
     return read_list
 
 
-def _map_reader(read_item: Reader) -> Reader:
+def _map_reader(read_item: Reader, go_type: str) -> Reader:
     def read_map(value: Any, reading: Reading) -> Any:
         if type(value) is not dict:
-            raise _Mismatch("map", value)
+            raise _Mismatch(go_type, value)
         out = {}
         path = reading.path
         for key, one in value.items():
@@ -218,8 +245,9 @@ def _bytes(value: Any, _: Reading) -> Any:
 
     try:
         base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise WrongType(f"illegal base64 data: {error}") from None
+    except (binascii.Error, ValueError):
+        at = _NOT_BASE64.search(value)
+        raise WrongType(f"illegal base64 data at input byte {at.start() if at else len(value)}") from None
     return value
 
 
@@ -244,7 +272,11 @@ def _time(value: Any, _: Reading) -> Any:
 
 def _micro_time(value: Any, _: Reading) -> Any:
     if type(value) is str and value and not _MICRO_DIGITS.fullmatch(value):
-        raise WrongType(f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": not six decimals')
+        rest = value.partition(".")[2]
+        raise WrongType(
+            f'parsing time "{value}" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "{rest and "." + rest}"'
+            ' as ".000000"'
+        )
     return _moment(value, _MICRO, rfc3339_micro)
 
 

@@ -218,7 +218,9 @@ class ApiServer:
                 return await subresources.create_token(self, call, kind, name, namespace, body)
         raise _not_allowed()
 
-    async def logs(self, call: Call, name: str, namespace: str | None, **options: Any) -> AsyncIterator[bytes]:
+    async def logs(
+        self, call: Call, name: str, namespace: str | None, **options: Any
+    ) -> AsyncIterator[bytes] | None:
         """The log of a pod's container, as `subresources.logs`."""
         return await subresources.logs(self, call, name, namespace, **options)
 

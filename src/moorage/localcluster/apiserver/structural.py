@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -51,8 +51,9 @@ class StructuralCodec:
         try:
             meta = types.read(types.OBJECT_META, obj.get("metadata") or {}, reading)
         except types.WrongType as error:
+            said = str(error).replace(" ObjectMeta.metadata.", " ObjectMeta.")  # this part is read by itself
             raise BadRequest(
-                f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: {error}'
+                f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: {said}'
             ) from None
         errors = FieldErrors()
         errors.causes += self.check(pruned)
@@ -61,7 +62,7 @@ class StructuralCodec:
 
     def check(self, body: Any) -> list[Cause]:
         """All that breaks the schema."""
-        causes = [_cause(error) for error in self._compiled().iter_errors(body)]
+        causes = _causes(self._compiled().iter_errors(body))
         _check_lists(body, self._schema, "", causes)
         return causes
 
@@ -182,7 +183,10 @@ def prune(value: Any, schema: Mapping[str, Any], path: str, unknown: list[str]) 
 
 
 def _drop_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A null where null is not allowed and a default exists counts as absent."""
+    """A null where null is not allowed counts as absent.
+
+    https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#defaulting-and-nullable
+    """
     if isinstance(value, list):
         items = schema.get("items")
         return [_drop_nulls(one, items) for one in value] if isinstance(items, Mapping) else value
@@ -193,7 +197,7 @@ def _drop_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
     out = {}
     for key, one in value.items():
         sub = properties.get(key) or (more if isinstance(more, Mapping) else None)
-        if one is None and sub is not None and not sub.get("nullable") and "default" in sub:
+        if one is None and sub is not None and not sub.get("nullable"):
             continue
         out[key] = _drop_nulls(one, sub) if sub is not None else one
     return out
@@ -256,13 +260,42 @@ def field_path(parts: list[Any]) -> str:
     return out
 
 
+_STRING_RULES = ("MaxLength", "MinLength", "Pattern")  # in their order; the first broken one is told
+
+
+def _causes(found: Iterable[Any]) -> list[Cause]:
+    """Errors of jsonschema-rs as causes: of a string's rules the first, of alternatives the first's errors too."""
+    errors = list(found)
+    told: dict[str, int] = {}
+    for error in errors:
+        name = _name(error)
+        if name in _STRING_RULES:
+            where = field_path(list(error.instance_path))
+            told[where] = min(told.get(where, len(_STRING_RULES)), _STRING_RULES.index(name))
+    causes = []
+    for error in errors:
+        name = _name(error)
+        where = field_path(list(error.instance_path))
+        if name in _STRING_RULES and told[where] != _STRING_RULES.index(name):
+            continue
+        causes.append(_cause(error))
+        if name in ("OneOfNotValid", "AnyOf"):
+            alternatives = error.kind.context
+            causes += _causes(alternatives[0] if alternatives else ())
+    return causes
+
+
+def _name(error: Any) -> str:
+    return type(error.kind).__name__.rpartition("_")[2]
+
+
 def _cause(error: Any) -> Cause:
     """One error of jsonschema-rs in the words of the real server."""
     parts = list(error.instance_path)
     path = field_path(parts)
     value = error.instance
     kind = error.kind
-    name = type(kind).__name__.rpartition("_")[2]
+    name = _name(error)
     where = path or "<nil>"
     match name:
         case "Required":
@@ -313,6 +346,8 @@ def _cause(error: Any) -> Cause:
         if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf", "Not")
         else (f"{path} in body {rule()}")
     )
+    if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf"):
+        return Cause("FieldValueInvalid", "<nil>", f'Invalid value: "": {said}')
     reason = "FieldValueTypeInvalid" if name == "Format" else "FieldValueInvalid"
     return Cause(reason, where, f"Invalid value: {shown(value)}: {said}")
 

@@ -5,14 +5,15 @@ finalize, log; and reviews.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.meta import is_condition_true, with_condition
-from moorage.apimachinery.resources import PDBS, PODS, SERVICEACCOUNTS, Obj, Resource
+from moorage.apimachinery.resources import NODES, PDBS, PODS, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import rfc3339
-from moorage.errors import ApiError, BadRequest, Conflict, Invalid, NotFound, TooManyRequests
+from moorage.errors import ApiError, BadRequest, Conflict, NotFound, TooManyRequests
 from moorage.localcluster.apiserver.auth import (
     ISSUER,
     UNAUTHENTICATED,
@@ -181,8 +182,8 @@ def _too_many(cause: str, wait: int = 0) -> TooManyRequests:
 
 async def logs(
     server: ApiServer, call: Call, name: str, namespace: str | None, **options: Any
-) -> AsyncIterator[bytes]:
-    """The stream of `pods/log`; the node agent is asked through `server.log_source`."""
+) -> AsyncIterator[bytes] | None:
+    """The stream of `pods/log`; the node agent is asked through `server.log_source`. None: the pod has no node."""
     kind = server.kind_of(PODS)
     server.pipeline.authorise(call, "get", kind, namespace, name, "log")
     pod = server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
@@ -201,10 +202,11 @@ async def logs(
             )
     if container not in every:
         raise BadRequest(f"container {container} is not valid for pod {name}")
-    if server.log_source is None or not pod["spec"].get("nodeName"):
-        raise BadRequest(
-            f"pod {name} does not have a host assigned" if server.log_source else "no node agent keeps logs"
-        )
+    node = pod["spec"].get("nodeName")
+    if not node:
+        return None
+    if server.log_source is None or server.pipeline.peek(server.kind_of(NODES), node) is None:
+        raise not_found(kind.resource, node)  # pods, as the real server says
     since = options.get("since_seconds")
     if since is None and options.get("since_time"):
         from moorage.clock import parse_rfc3339
@@ -345,6 +347,13 @@ async def finalize(server: ApiServer, call: Call, kind: Kind, name: str, body: A
     version = (body.get("metadata") or {}).get("resourceVersion")
 
     async def make(namespace: Obj) -> Obj:
+        given = body.get("metadata") or {}
+        for key in ("labels", "annotations"):  # they are replaced with the rest, as by the real server
+            if given.get(key):
+                namespace["metadata"][key] = given[key]
+            else:
+                namespace["metadata"].pop(key, None)
+        kind.rules.default(namespace)
         spec = namespace.setdefault("spec", {})
         if wanted:
             spec["finalizers"] = wanted
@@ -495,19 +504,16 @@ def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str |
             user = call.user
         case _:
             groups = tuple(spec.get("groups") or ())
-            if not spec.get("user") and not groups:
-                raise Invalid(
-                    "spec.user: Invalid value: null: at least one of user or group must be specified",
-                    details={
-                        "causes": [
-                            {
-                                "reason": "FieldValueInvalid",
-                                "message": "Invalid value: at least one of user or group must be specified",
-                                "field": "spec.user",
-                            }
-                        ]
-                    },
+            errors = FieldErrors()
+            if not spec.get("resourceAttributes") and not spec.get("nonResourceAttributes"):
+                errors.invalid(
+                    "spec.resourceAttributes",
+                    None,
+                    "exactly one of nonResourceAttributes or resourceAttributes must be specified",
                 )
+            if not spec.get("user") and not groups:
+                errors.invalid("spec.user", "", "at least one of user or group must be specified")
+            errors.raise_if_any(replace(kind.resource, kind=""), "")
             user = User(
                 name=spec.get("user") or "", groups=groups or (UNAUTHENTICATED,), uid=spec.get("uid") or ""
             )

@@ -135,7 +135,6 @@ async def test_what_is_removed_at_once_answers_with_a_status(http: Http) -> None
     ("method", "path", "body", "headers", "status", "reason"),
     [
         ("GET", "/api/v1/nopes", None, {}, 404, "NotFound"),
-        ("GET", "/apis/nope.io/v1/things", None, {}, 404, "NotFound"),
         ("GET", f"{PATH}/p/nope", None, {}, 404, "NotFound"),
         ("PUT", PATH, {}, {}, 405, "MethodNotAllowed"),
         ("POST", f"{PATH}/p", {}, {}, 405, "MethodNotAllowed"),
@@ -312,6 +311,13 @@ async def test_openapi_refers_only_to_what_it_holds(http: Http) -> None:
     assert "io.k8s.api.core.v1.Pod" in old["definitions"]
 
 
+@pytest.mark.parametrize("path", ["/apis/nope.io/v1/things", "/apis/nope.io/v1", "/apis/nope.io", "/nope"])
+async def test_where_no_api_is_there_is_no_page(http: Http, path: str) -> None:
+    status, text, headers = await http("GET", path)
+    assert (status, text) == (404, "404 page not found\n")
+    assert headers["content-type"].startswith("text/plain")
+
+
 async def test_logs_come_from_the_registered_source(http: Http, served: Any) -> None:
     asked: list[Any] = []
 
@@ -323,8 +329,13 @@ async def test_logs_come_from_the_registered_source(http: Http, served: Any) -> 
     served.server.log_source = source
     await http("POST", PATH, a_pod())
     status, body, _ = await http("GET", f"{PATH}/p/log")
-    assert (status, body["message"]) == (400, "pod p does not have a host assigned")
+    assert (status, body) == (204, "")
     await http("POST", f"{PATH}/p/binding", {"target": {"name": "n"}})
+    status, body, _ = await http("GET", f"{PATH}/p/log")
+    assert (status, body["message"]) == (404, 'pods "n" not found'), (
+        "the node is not there, as the real server says"
+    )
+    await http("POST", "/api/v1/nodes", {"metadata": {"name": "n"}})
     status, text, headers = await http(
         "GET", f"{PATH}/p/log?tailLines=5&timestamps=true&sinceSeconds=9&limitBytes=7"
     )
@@ -358,6 +369,7 @@ async def test_followed_logs_stream_and_end_with_the_client(http: Http, served: 
             ended.set()
 
     served.server.log_source = source
+    await http("POST", "/api/v1/nodes", {"metadata": {"name": "n"}})
     await http("POST", PATH, a_pod())
     await http("POST", f"{PATH}/p/binding", {"target": {"name": "n"}})
     async with asyncio.timeout(DEADLINE_SECONDS):

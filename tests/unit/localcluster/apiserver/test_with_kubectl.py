@@ -181,6 +181,7 @@ async def test_logs(kubectl: Kubectl, served: Any) -> None:
     served.server.log_source = source
     await kubectl("apply", "-f", "-", stdin=MANIFEST)
     api = served.server.client()
+    await api.create(NODES, {"metadata": {"name": "n"}})
     await api.create_subresource(PODS, "p1", "binding", {"target": {"name": "n"}}, "default")
     assert await kubectl("logs", "p1", "--tail=3") == "a tail=3\n"
     assert await kubectl("logs", "-f", "p1") == "a tail=None\n"

@@ -1,0 +1,303 @@
+"""The local API server beside a real one: the same requests, the same answers.
+
+Runs when KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver: both servers are started with nothing
+else at work in them, and every story of `requests_for_both` is told to each. What an API server makes up (uids,
+times, versions, addresses, generated suffixes) and `managedFields` are put alike before; of what is left each
+part is compared. Not compared: the sentences that describe a table's columns (none of ours), and the order of
+a refusal's causes (the real server's own order changes from run to run where it walks a map).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import runpy
+import socket
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from moorage.testing.cluster import control_plane
+
+TOLD = runpy.run_path(str(Path(__file__).with_name("requests_for_both.py")))
+STORIES, Step, Until, PARTS = TOLD["STORIES"], TOLD["Step"], TOLD["Until"], TOLD["PARTS"]
+
+ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
+PATIENCE_SECONDS = 30.0
+
+against_both = pytest.mark.skipif(not ASSETS, reason="no real API server: set KUBEBUILDER_ASSETS")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Any
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One of the two, spoken to as an admin."""
+
+    name: str
+    address: str
+    token: str
+    session: aiohttp.ClientSession
+
+    async def ask(self, step: Any, ns: str) -> Answer:
+        def filled(text: str) -> str:
+            return text.replace("{ns}", ns).replace("{token}", self.token)
+
+        data = step.body
+        if data is not None and not isinstance(data, bytes):
+            data = filled(json.dumps(data)).encode()
+        headers = {
+            "Authorization": f"Bearer {step.token or self.token}",
+            "Accept": step.accept,
+            "Content-Type": step.content_type,
+        }
+        url = self.address + filled(step.path)
+        async with self.session.request(
+            step.method, _as_written(url), data=data, headers=headers, ssl=False
+        ) as response:
+            text = await response.text()
+            warnings = tuple(sorted(response.headers.getall("Warning", ())))
+            return Answer(response.status, json.loads(text) if text[:1] in ("{", "[") else text, warnings)
+
+    async def until(self, wanted: Any, ns: str) -> None:
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while True:
+            answer = await self.ask(Step("wait", "GET", wanted.path), ns)
+            if wanted.gone:
+                if answer.status == 404:
+                    return
+            elif answer.status == 200:
+                conditions = answer.body.get("status", {}).get("conditions", ()) if wanted.condition else ()
+                held = {one["type"] for one in conditions if one["status"] == "True"}
+                if wanted.condition is None or wanted.condition in held:
+                    return
+            assert asyncio.get_running_loop().time() < deadline, f"{self.name}: {wanted}: {answer}"
+            await asyncio.sleep(0.05)
+
+
+def _as_written(url: str) -> Any:
+    from yarl import URL
+
+    return URL(url, encoded=True)
+
+
+@pytest.fixture(scope="module")
+def real_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """(address, token)"""
+    assert ASSETS
+    with control_plane(Path(ASSETS), tmp_path_factory.mktemp("real"), need_accounts=True) as plane:
+        config = yaml.safe_load(plane.kubeconfig.read_text())
+        yield config["clusters"][0]["cluster"]["server"], config["users"][0]["user"]["token"]
+
+
+@pytest.fixture(scope="module")
+async def both(
+    real_one: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Server, Server]]:
+    """(the real one, ours)."""
+    from moorage.apimachinery.serving import serve
+    from moorage.localcluster.apiserver.pki import ensure_pki
+    from moorage.localcluster.apiserver.server import ApiServer
+    from moorage.localcluster.storage.memory import MemoryStorage
+
+    real, token = real_one
+    pki = ensure_pki(tmp_path_factory.mktemp("ours") / "pki")
+    admin = {"user": "admin", "uid": "admin", "groups": ["system:masters"]}
+    local = ApiServer(MemoryStorage(), tokens={token: admin}, signing_key=pki.signing_key)
+    await local.start()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        sock.setblocking(False)
+        address = f"https://127.0.0.1:{sock.getsockname()[1]}"
+        stop = asyncio.Event()
+        serving = asyncio.create_task(serve(local.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
+        try:
+            async with aiohttp.ClientSession() as session:
+                yield (
+                    Server(name="real", address=real, token=token, session=session),
+                    Server(name="ours", address=address, token=token, session=session),
+                )
+        finally:
+            stop.set()
+            await serving
+            await local.stop()
+
+
+# --- what is put alike, and what is compared
+
+MADE_UP = frozenset(
+    {
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "lastTransitionTime",
+        "deletionTimestamp",
+        "clusterIP",
+        "clusterIPs",
+    }
+    | {"lastPhaseTransitionTime", "time"}
+)
+UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+AGE = re.compile(r"\d+[smhd](\d+[smhd])?")
+ADDRESS = re.compile(r"10\.96\.\d+\.\d+")
+VERSION = re.compile(r"current: \d+")
+
+
+def put_alike(value: Any) -> Any:
+    if isinstance(value, dict):
+        out = {
+            key: "made up" if key in MADE_UP and one else put_alike(one)
+            for key, one in value.items()
+            if key != "managedFields" and one is not None
+        }
+        if "generateName" in out and "name" in out:
+            out["name"] = "made up"
+        return out
+    if isinstance(value, list):
+        return [put_alike(one) for one in value]
+    if isinstance(value, str):
+        if AGE.fullmatch(value):
+            return "an age"
+        value = VERSION.sub("current: a version", TIME.sub("a time", UID.sub("a uid", value)))
+        return ADDRESS.sub("an address", value)
+    return value
+
+
+def parts(answer: Answer) -> dict[str, Any]:
+    """The answer by part; see `PARTS`."""
+    body = put_alike(answer.body)
+    out: dict[str, Any] = {"status": answer.status, "reason": None, "causes": None, "words": None}
+    if isinstance(body, dict) and body.get("kind") == "Status" and body.get("status") == "Failure":
+        details = dict(body.get("details") or {})
+        causes = details.pop("causes", [])
+        message = body.pop("message", "")
+        if len(causes) > 1:
+            message = message.partition(" is invalid: [")[0]
+        out["reason"] = body.pop("reason", None)
+        out["causes"] = sorted((one.get("reason", ""), one.get("field", "")) for one in causes)
+        out["words"] = (message, sorted(one.get("message", "") for one in causes))
+        body["details"] = details
+    if isinstance(body, dict) and body.get("kind") == "Table":
+        for column in body.get("columnDefinitions", ()):
+            column["description"] = ""
+    out["object"] = body
+    out["warnings"] = answer.warnings
+    return out
+
+
+def differences(real: dict[str, Any], ours: dict[str, Any]) -> frozenset[str]:
+    """The parts that differ. Where one of them answers with an object and the other refuses, what is said about
+    the refusal follows from the status and is not counted again."""
+    if (real["status"] < 400) != (ours["status"] < 400):
+        return frozenset({"status"})
+    return frozenset(part for part in PARTS if real[part] != ours[part])
+
+
+@against_both
+@pytest.mark.anyio
+@pytest.mark.parametrize("story", STORIES)
+async def test_both_servers_tell_the_story_alike(both: tuple[Server, Server], story: str) -> None:
+    ns = "t" + uuid.uuid4().hex[:8]
+    account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+    for server in both:
+        for path, body in (
+            ("/api/v1/namespaces", {"metadata": {"name": "{ns}"}}),
+            ("/api/v1/namespaces/{ns}/serviceaccounts", account),
+        ):
+            made = await server.ask(Step("prepare", "POST", path, body), ns)
+            assert made.status == 201, made
+    wrong = []
+    for step in STORIES[story]:
+        if isinstance(step, Until):
+            for server in both:
+                await server.until(step, ns)
+            continue
+        real, ours = [parts(await server.ask(step, ns)) for server in both]
+        found = differences(real, ours)
+        expected = step.known.parts if step.known else frozenset()
+        if found != expected:
+            said = [
+                f"\n  {part}\n    real {real[part]}\n    ours {ours[part]}" for part in sorted(found | expected)
+            ]
+            known = f" (known: {', '.join(sorted(expected))})" if expected else ""
+            wrong.append(f"{step.name}: differs in {', '.join(sorted(found)) or 'nothing'}{known}{''.join(said)}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+# --- the comparison itself, which needs no server
+
+
+def test_every_step_of_a_story_has_a_name_of_its_own() -> None:
+    for story, steps in STORIES.items():
+        names = [step.name for step in steps if isinstance(step, Step)]
+        assert len(names) == len(set(names)), story
+
+
+def test_what_a_server_makes_up_is_put_alike() -> None:
+    obj = {
+        "metadata": {
+            "uid": "x",
+            "name": "a-5",
+            "generateName": "a-",
+            "resourceVersion": "5",
+            "managedFields": [1],
+        },
+        "age": "5m3s",
+        "text": "at 2026-01-01T00:00:00Z from 10.96.3.4 by 00000000-0000-0000-0000-000000000000, current: 5",
+        "none": None,
+    }
+    assert put_alike(obj) == {
+        "metadata": {
+            "uid": "made up",
+            "name": "made up",
+            "generateName": "a-",
+            "resourceVersion": "made up",
+        },
+        "age": "an age",
+        "text": "at a time from an address by a uid, current: a version",
+    }
+
+
+def refusal(*fields: str, status: int = 422, message: str = "no") -> Answer:
+    causes = [{"reason": "Invalid", "field": one, "message": one} for one in fields]
+    body = {
+        "kind": "Status",
+        "status": "Failure",
+        "reason": "Invalid",
+        "message": message,
+        "details": {"name": "a", "causes": causes},
+    }
+    return Answer(status, body, ())
+
+
+@pytest.mark.parametrize(
+    ("real", "ours", "want"),
+    [
+        pytest.param(refusal("a"), refusal("a"), set(), id="alike"),
+        pytest.param(refusal("a", "b"), refusal("b", "a"), set(), id="causes in another order"),
+        pytest.param(refusal("a"), refusal("b"), {"causes", "words"}, id="another field"),
+        pytest.param(refusal("a"), refusal("a", message="yes"), {"words"}, id="other words"),
+        pytest.param(refusal("a"), refusal("a", status=409), {"status"}, id="another status"),
+        pytest.param(refusal("a"), Answer(200, {}, ()), {"status"}, id="refused here, accepted there"),
+        pytest.param(Answer(200, {"a": 1}, ()), Answer(200, {"a": 2}, ()), {"object"}, id="another object"),
+        pytest.param(Answer(200, {"a": 1}, ("x",)), Answer(200, {"a": 1}, ()), {"warnings"}, id="a warning less"),
+        pytest.param(Answer(200, {"a": None}, ()), Answer(200, {}, ()), set(), id="null is nothing"),
+    ],
+)
+def test_answers_are_compared_part_by_part(real: Answer, ours: Answer, want: set[str]) -> None:
+    assert differences(parts(real), parts(ours)) == want
