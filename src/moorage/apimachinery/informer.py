@@ -45,12 +45,16 @@ class Informer:
         label_selector: str | None = None,
         field_selector: str | None = None,
         indexes: Mapping[str, Index] | None = None,
+        keep: Callable[[Obj], Obj] | None = None,
     ) -> None:
+        """`keep` cuts an object down to what is needed of it, to save memory; it must keep name, namespace and
+        resourceVersion."""
         self.resource = resource
         self._api = api
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
+        self._keep = keep
         self._objects: dict[Key, Obj] = {}
         self._indexes = dict(indexes or {})
         self._index: dict[str, dict[str, set[Key]]] = {name: {} for name in self._indexes}
@@ -151,6 +155,8 @@ class Informer:
         before = self._objects.get(key)
         if before is None and obj is None:
             return
+        if obj is not None and self._keep is not None:
+            obj = self._keep(obj)
         for name, compute in self._indexes.items():
             table = self._index[name]
             if before is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from moorage.cli.services import Settings, start
+from moorage.cli.services import POLICY_VARIABLE, Settings, start
 from moorage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,10 +72,19 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
 
 @click.command()
 @_options(8888)
-def extender(kubeconfig: Path | None, host: str, port: int) -> None:
+@click.option(
+    "--policy",
+    type=click.Choice(("pack", "fragmentation", "spread")),
+    default="pack",
+    show_default=True,
+    envvar=POLICY_VARIABLE,
+    show_envvar=True,
+    help="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
+)
+def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None:
     """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
     with _listening(host, port) as sock:
-        start(Settings(parts=("extender",), kubeconfig=kubeconfig, sockets={"extender": sock}))
+        start(Settings(parts=("extender",), kubeconfig=kubeconfig, sockets={"extender": sock}, policy=policy))
 
 
 @click.command()

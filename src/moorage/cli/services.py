@@ -51,6 +51,7 @@ log = logging.getLogger("moorage.services")
 
 PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0
+POLICY_VARIABLE = "MOORAGE_PACKING_POLICY"  # the default of `moor extender --policy`, and the one of `moor up`
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Settings:
     certificate: Path | None = None
     key: Path | None = None
     ca_pem: bytes = b""
+    policy: str = "pack"  # how the extender packs
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
 
@@ -128,10 +130,11 @@ def _works(
             operator = run_operator(api, identity=identity, leader_elect=on_cluster, certificates=on_cluster)
             works.append(("operator", operator))
         elif part == "extender":
+            from moorage.decide.scoreboard import make_policy
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
 
-            cache = ExtenderCache(api)
+            cache = ExtenderCache(api, policy=make_policy(settings.policy))
             works.append(("extender cache", cache.run()))
             works.append(("extender", serve(create_app(cache), sockets["extender"], stop=stop)))
             ready.append(_set(cache.synced))
@@ -285,6 +288,7 @@ def main() -> None:
                 certificate=pki.certificate,
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),
+                policy=os.environ.get(POLICY_VARIABLE) or "pack",
                 install=True,
                 ready_fd=options.ready_fd,
             )

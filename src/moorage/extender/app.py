@@ -1,7 +1,7 @@
 """The extender's HTTP service, called by kube-scheduler.
 
     POST /scheduler/filter       every node passes: the scheduler's own filters know more than our cache
-    POST /scheduler/prioritize   points 0-10 per node, by `decide.packing`
+    POST /scheduler/prioritize   points per node, by the policy of the cache
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before
     GET  /metrics                Prometheus
@@ -13,7 +13,7 @@ https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kube-sch
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +27,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.meta import Key, key_of
-from moorage.apimachinery.scheduling import parse_node, pod_requests
-from moorage.decide.packing import GpuNode, gpus_asked, pack
+from moorage.apimachinery.scheduling import parse_node
+from moorage.decide.packing import Ask, gpus_asked
 from moorage.errors import BadRequest, MoorageError, NotReady
-from moorage.extender.cache import ExtenderCache
+from moorage.extender.cache import ExtenderCache, ask_of, host_priority
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
-
-
-class HostPriority(msgspec.Struct, rename="pascal"):
-    """The points of one node."""
-
-    host: str
-    score: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +41,8 @@ class Arguments:
 
     key: Key
     uid: str
-    asked: Mapping[str, int]  # GPUs
-    names: tuple[str, ...]
+    ask: Ask
+    names: Sequence[str]
     totals: Mapping[str, Mapping[str, int]] | None  # GPUs of the nodes sent; None: only names were
     node_list: msgspec.Raw | None  # as sent, to be sent back
 
@@ -71,8 +64,8 @@ def parse_arguments(body: bytes) -> Arguments:
         return Arguments(
             key=key_of(pod),
             uid=pod["metadata"].get("uid") or "",
-            asked=gpus_asked(pod_requests(pod.get("spec") or {})),
-            names=tuple(names),
+            ask=ask_of(pod),
+            names=names,
             totals=totals,
             node_list=None if totals is None else fields.get("nodes"),
         )
@@ -80,15 +73,30 @@ def parse_arguments(body: bytes) -> Arguments:
         raise BadRequest(f"the body is no ExtenderArgs: {error!r}") from error
 
 
-def prioritize(arguments: Arguments, cache: ExtenderCache) -> list[HostPriority]:
-    """Points for each node asked about; a node that is not known yet gets 0."""
-    found = []
-    for name in arguments.names:
-        node = cache.gpu_node(name, without=arguments.key)
-        if arguments.totals is not None:
-            node = GpuNode(name=name, total=arguments.totals[name], used=node.used if node is not None else {})
-        found.append(HostPriority(host=name, score=0 if node is None else pack(arguments.asked, node)))
-    return found
+def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
+    """HostPriorityList: points for each node asked about, as JSON; a node that is not known yet gets 0."""
+    if arguments.totals is not None:
+        found = [_special(name, arguments, cache) for name in arguments.names]
+    else:
+        table = cache.board.table(arguments.ask)
+        try:
+            found = [table[name] for name in arguments.names]
+        except KeyError:
+            found = [table.get(name) or host_priority(name, 0) for name in arguments.names]
+        counted = cache.nominated_to(arguments.key)
+        if counted is not None and counted in table:
+            found = [
+                _special(name, arguments, cache) if name == counted else one
+                for name, one in zip(arguments.names, found, strict=True)
+            ]
+    return b"[%b]" % b",".join(found)
+
+
+def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> bytes:
+    """Points of a node as it was sent, or without the pod asked about, which is counted there already."""
+    total = arguments.totals[name] if arguments.totals is not None else None
+    rooms = cache.rooms(name, without=arguments.key, total=total)
+    return host_priority(name, cache.policy.points(arguments.ask, rooms))
 
 
 class _Gpus(Collector):
@@ -134,14 +142,14 @@ def create_app(cache: ExtenderCache) -> Starlette:
     )
     encoder = msgspec.json.Encoder()
 
-    def verb(name: str, answer: Callable[[Arguments], Awaitable[Any]]) -> Route:
+    def verb(name: str, answer: Callable[[Arguments], Awaitable[bytes]]) -> Route:
         async def endpoint(request: Request) -> Response:
             began = cache.clock.monotonic()
             code = 200
             try:
                 if not cache.synced.is_set():
                     raise NotReady("the extender does not know the cluster yet")
-                content = encoder.encode(await answer(parse_arguments(await request.body())))
+                content = await answer(parse_arguments(await request.body()))
                 return Response(content, media_type="application/json")
             except MoorageError as error:
                 code = error.status if isinstance(error, BadRequest) else 503
@@ -153,18 +161,20 @@ def create_app(cache: ExtenderCache) -> Starlette:
 
         return Route(f"/scheduler/{name}", endpoint, methods=["POST"])
 
-    async def filtered(arguments: Arguments) -> dict[str, Any]:
+    async def filtered(arguments: Arguments) -> bytes:
         whole = arguments.totals is not None
-        return {
-            "Nodes": arguments.node_list if whole else None,
-            "NodeNames": None if whole else arguments.names,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": "",
-        }
+        return encoder.encode(
+            {
+                "Nodes": arguments.node_list if whole else None,
+                "NodeNames": None if whole else arguments.names,
+                "FailedNodes": {},
+                "FailedAndUnresolvableNodes": {},
+                "Error": "",
+            }
+        )
 
-    async def prioritized(arguments: Arguments) -> list[HostPriority]:
-        if not arguments.asked:
+    async def prioritized(arguments: Arguments) -> bytes:
+        if not arguments.ask.gpus:
             return prioritize(arguments, cache)  # holds no GPU: nobody waits for it, and it for nobody
         if not await cache.settled(arguments.uid):
             unsettled.inc()

@@ -4,14 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.apimachinery.scheduling import NodeInfo, PodInfo
-from moorage.decide.packing import MAX_SCORE, GpuNode, gpu_node, gpus_asked, pack
+from moorage.decide.packing import MAX_SCORE, WHOLE, Ask, Room, gpus_asked, make_ask, make_rooms, spread, take
+from moorage.decide.packing import pack as pack_rooms
 
 GPU = "nvidia.com/gpu"
 
 
-def a_node(total: int = 2, used: int = 0, resource: str = GPU) -> GpuNode:
-    return GpuNode(name="n", total={resource: total} if total else {}, used={resource: used} if used else {})
+def a_node(total: int = 2, used: int = 0, resource: str = GPU) -> dict[str, Room]:
+    return make_rooms({resource: total}, {resource: used}, 64000, 0)
+
+
+def pack(asked: dict[str, int], rooms: dict[str, Room]) -> int:
+    return pack_rooms(make_ask(asked), rooms)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,7 @@ def a_node(total: int = 2, used: int = 0, resource: str = GPU) -> GpuNode:
         pytest.param({}, a_node(0), 10, id="no GPU asked: rather on a node without"),
         pytest.param(
             {GPU: 1, "nvidia.com/mig-1g.5gb": 1},
-            GpuNode(name="n", total={GPU: 2, "nvidia.com/mig-1g.5gb": 6}, used={GPU: 1}),
+            make_rooms({GPU: 2, "nvidia.com/mig-1g.5gb": 6}, {GPU: 1}, 64000, 0),
             3,
             id="two kinds: all of them together",
         ),
@@ -79,15 +83,38 @@ def test_one_gpu_at_a_time_no_node_is_opened_while_another_has_room(nodes, size,
         used[at] += 1
 
 
-def test_the_gpu_side_of_a_node_counts_pods_that_are_not_finished():
-    node = NodeInfo(name="n", allocatable={"cpu": 4000, GPU: 4})
-    pods = (
-        PodInfo(namespace="a", name="one", requests={"cpu": 1000, GPU: 1}),
-        PodInfo(namespace="a", name="two", requests={GPU: 2}, phase="Running"),
-        PodInfo(namespace="a", name="done", requests={GPU: 1}, phase="Succeeded"),
-    )
-    assert gpu_node(node, pods) == GpuNode(name="n", total={GPU: 4}, used={GPU: 3})
-
-
 def test_only_gpus_that_are_asked_for_count():
     assert gpus_asked({"cpu": 1, GPU: 0, "amd.com/gpu": 2, "example.com/fpga": 1}) == {"amd.com/gpu": 2}
+
+
+def test_spread_prefers_the_emptiest_and_keeps_pods_without_gpus_where_pack_does():
+    one = make_ask({GPU: 1})
+    assert [spread(one, a_node(8, used)) for used in (0, 3, 7)] == [9, 5, 0]
+    assert spread(make_ask({}), a_node(2)) == 0
+    assert spread(make_ask({}), a_node(0)) == MAX_SCORE
+    assert spread(one, a_node(4, resource="amd.com/gpu")) == 0
+
+
+def test_shares_of_a_gpu_count_in_thousandths():
+    half = Ask(((GPU, 1),), 500, 1000)
+    assert pack_rooms(half, {GPU: Room(2, (1000, 500), 64000, 64000, "")}) == 5
+    assert pack_rooms(half, {GPU: Room(2, (500,), 64000, 64000, "")}) == 10
+
+
+devices = st.lists(st.integers(1, WHOLE), max_size=8).map(lambda left: tuple(sorted(left, reverse=True)))
+
+
+@given(devices, st.integers(1, WHOLE - 1))
+def test_a_share_is_taken_from_one_device_that_has_it(free, milli):
+    found = take(free, 1, milli)
+    assert len(found) == len({left for left in free if left >= milli})
+    for rest in found:
+        assert sum(free) - sum(rest) == milli
+        assert list(rest) == sorted(rest, reverse=True)
+        assert all(rest)
+
+
+@given(devices, st.integers(1, 8))
+def test_whole_gpus_are_taken_from_idle_devices_only(free, count):
+    idle = free.count(WHOLE)
+    assert take(free, count, WHOLE) == ([free[count:]] if idle >= count else [])

@@ -1,0 +1,453 @@
+"""Replay of a trace of pods on a cluster, to compare packing policies by one's own load.
+
+Two runs for each policy and seed. *Fill*: pods arrive in random order and none leaves, as in Weng et al. (USENIX
+ATC 2023); it shows how full the cluster gets. *Churn*: Poisson arrivals drawn from the trace, exponential
+lifetimes; it shows what is refused day after day. They rank policies differently, so both are printed.
+
+Points come from `Scoreboard`, the extender's own; around it stands what kube-scheduler does: it looks at a part of
+the nodes (`numFeasibleNodesToFind`), adds its own scores where they are on, and takes one of the best at random.
+A pod that finds no node is refused and does not wait.
+
+Columns of a trace, further ones are ignored:
+
+    nodes   sn, cpu_milli, memory_mib, gpu, model
+    pods    name, cpu_milli, memory_mib, num_gpu, gpu_milli[, gpu_spec: types joined by "|"]
+
+https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from moorage.decide.fragmentation import Fragmentation, Mix
+from moorage.decide.packing import WHOLE, Ask, Policy, Room, take
+from moorage.decide.scoreboard import Scoreboard, make_policy
+from moorage.errors import UsageError
+
+GPU = "gpu"  # the one resource name of a trace
+POINT = 10  # kube-scheduler multiplies an extender's points by this and by the weight, without a limit
+WARM_LIFETIMES = 2.5  # mean lifetimes before churn is measured; after them 92 % of the final load is there
+MEASURED_LIFETIMES = 2.5
+FILLED = 1.0  # arrivals of GPUs per GPU at which allocation is read, averaged over events within
+AROUND = 0.005  # this of it: `allo_discrete[100]` of the paper's analysis
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNode:
+    name: str
+    cpu: int  # millicores
+    memory: int  # MiB
+    gpus: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class TracePod:
+    name: str
+    ask: Ask
+    memory: int  # MiB
+
+    @property
+    def devices(self) -> int:
+        return self.ask.gpus[0][1] if self.ask.gpus else 0
+
+    @property
+    def demand(self) -> int:
+        """Thousandths of GPUs."""
+        return self.devices * self.ask.milli
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """kube-scheduler around the policy. `default_scores`: LeastAllocated and BalancedAllocation, by CPU and
+    memory, stay on."""
+
+    weight: int = 5
+    default_scores: bool = False
+    percentage: int = 0  # percentageOfNodesToScore; 0: adaptive, the default
+
+    def sample(self, nodes: int) -> int:
+        """How many feasible nodes are looked for: `numFeasibleNodesToFind`.
+
+        https://github.com/kubernetes/kubernetes/blob/v1.32.0/pkg/scheduler/schedule_one.go
+        """
+        if nodes < 100:
+            return nodes
+        percentage = self.percentage or max(5, 50 - nodes // 125)
+        return nodes if percentage >= 100 else max(100, nodes * percentage // 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A fill run. Shares of all GPUs, 0 to 1."""
+
+    allocated: float
+    refused: float  # demand refused by 100 % arrival
+    large: int  # pods of eight GPUs and more that came by then
+    large_refused: int
+    fragmented: float  # GPUs that the trace's mix could not use, at 100 % arrival
+    curve: tuple[tuple[float, float], ...]  # (arrived, allocated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churned:
+    """A churn run, measured after the warm-up. Shares of the demand that came, 0 to 1."""
+
+    refused: float
+    large: int
+    large_refused: int
+    bound: float  # demand refused were all GPUs in one place: what no policy can avoid
+
+
+def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
+    """Nodes of a trace (`csv.DictReader`). Raises UsageError with the line."""
+    found = []
+    for line, row in enumerate(rows, 2):
+        name = row.get("sn") or ""
+        cpu, memory, gpus = _numbers(row, line, "cpu_milli", "memory_mib", "gpu")
+        found.append(TraceNode(name, cpu, memory, gpus, row.get("model") or ""))
+    if len({node.name for node in found}) != len(found):
+        raise UsageError("two nodes of the trace have the same name (column sn)")
+    return found
+
+
+def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) -> list[TracePod]:
+    """Pods of a trace, by name; `whole`: only those of whole GPUs. Raises UsageError with the line."""
+    found = []
+    for line, row in enumerate(rows, 2):
+        cpu, memory, count, milli = _numbers(row, line, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+        if count and not 0 < milli <= WHOLE:
+            raise UsageError(f"line {line}: gpu_milli {milli} is not between 1 and {WHOLE}")
+        if whole and (not count or (count == 1 and milli < WHOLE)):
+            continue
+        kinds = tuple(sorted({one for one in (row.get("gpu_spec") or "").split("|") if one}))
+        ask = Ask(((GPU, count),), milli if count == 1 else WHOLE, cpu, kinds) if count else Ask((), WHOLE, cpu)
+        found.append(TracePod(row.get("name") or f"pod-{line}", ask, memory))
+    return sorted(found, key=lambda pod: pod.name)
+
+
+def _numbers(row: Mapping[str, str | None], line: int, *columns: str) -> tuple[int, ...]:
+    values = []
+    for column in columns:
+        text = row.get(column)
+        if text is None:
+            raise UsageError(f"the trace has no column {column} (line {line})")
+        try:
+            value = int(text)
+        except ValueError:
+            raise UsageError(f"line {line}: {column} is {text!r}, not a whole number") from None
+        if value < 0:
+            raise UsageError(f"line {line}: {column} is {value}, less than 0")
+        values.append(value)
+    return tuple(values)
+
+
+@dataclass(slots=True)
+class _Node:
+    trace: TraceNode
+    devices: list[int]  # thousandths left, by device
+    cpu: int
+    memory: int
+    room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        free = tuple(sorted((left for left in self.devices if left), reverse=True))
+        self.room = Room(self.trace.gpus, free, self.cpu, self.trace.cpu, self.trace.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    node: int
+    pod: TracePod
+    devices: tuple[int, ...]
+
+
+class _Totals:
+    """Totals (points and default scores) of all nodes for one kind of pod; None where it does not fit."""
+
+    __slots__ = ("seen", "totals", "version")
+
+    def __init__(self, nodes: int) -> None:
+        self.totals: list[int | None] = [None] * nodes
+        self.seen = 0
+        self.version = -1
+
+
+class Cluster:
+    """A cluster under simulation, with its scheduler and the extender's scoreboard."""
+
+    def __init__(
+        self, nodes: Sequence[TraceNode], policy: Policy, scheduler: Scheduler, rng: random.Random
+    ) -> None:
+        self.gpus = sum(node.gpus for node in nodes)
+        self._nodes = [_Node(one, [WHOLE] * one.gpus, one.cpu, one.memory) for one in nodes]
+        self._at = {one.name: at for at, one in enumerate(nodes)}
+        self._policy = policy
+        self._scheduler = scheduler
+        self._rng = rng
+        self._board: Scoreboard[int] = Scoreboard(policy, lambda _, points: points)
+        self._sample = scheduler.sample(len(nodes))
+        self._start = 0  # where the scheduler looks first; it goes round
+        self._changes: list[int] = []
+        self._tables: dict[tuple[Ask, int], _Totals] = {}
+        for node in self._nodes:
+            rooms = {GPU: node.room} if node.trace.gpus else {}
+            policy.offer(node.trace.name, rooms)
+            self._board.put(node.trace.name, rooms)
+
+    def arrive(self, pod: TracePod) -> Placed | None:
+        """Place a pod where kube-scheduler would; None: refused."""
+        self._policy.learn(pod.ask)
+        totals = self._totals(pod)
+        start = self._start
+        order = totals[start:] + totals[:start]
+        fits = [at for at, total in enumerate(order) if total is not None]
+        if not fits:
+            return None
+        if len(fits) >= self._sample:
+            fits = fits[: self._sample]
+            self._start = (start + fits[-1] + 1) % len(order)
+        best = max([order[at] or 0 for at in fits])
+        chosen = self._rng.choice([at for at in fits if order[at] == best])
+        at = (start + chosen) % len(order)
+        node = self._nodes[at]
+        devices = self._devices(node, pod)
+        for device in devices:
+            node.devices[device] -= pod.ask.milli
+        node.cpu -= pod.ask.cpu
+        node.memory -= pod.memory
+        self._changed(at)
+        return Placed(at, pod, devices)
+
+    def leave(self, placed: Placed) -> None:
+        """The pod ends."""
+        node, pod = self._nodes[placed.node], placed.pod
+        for device in placed.devices:
+            node.devices[device] += pod.ask.milli
+        node.cpu += pod.ask.cpu
+        node.memory += pod.memory
+        self._changed(placed.node)
+
+    def lost(self, mix: Mix) -> float:
+        """GPUs free that the mix cannot use, in GPUs."""
+        return sum(mix.lost(one.room.kind, one.room.free, one.room.cpu) for one in self._nodes)
+
+    def _changed(self, at: int) -> None:
+        node = self._nodes[at]
+        node.refresh()
+        self._board.put(node.trace.name, {GPU: node.room} if node.trace.gpus else {})
+        self._changes.append(at)
+
+    def _devices(self, node: _Node, pod: TracePod) -> tuple[int, ...]:
+        """Indices of the devices it gets: idle ones for whole GPUs, else the one that the policy likes best, or
+        the fullest with room."""
+        if not pod.devices:
+            return ()
+        milli = pod.ask.milli
+        able = [at for at, left in enumerate(node.devices) if left >= milli]
+        if milli == WHOLE:
+            return tuple(able[: pod.devices])
+        if isinstance(self._policy, Fragmentation):
+            left = self._policy.device(pod.ask, GPU, node.room)
+            for at in able:
+                rest = [*node.devices[:at], node.devices[at] - milli, *node.devices[at + 1 :]]
+                if tuple(sorted((one for one in rest if one), reverse=True)) == left:
+                    return (at,)
+        return (min(able, key=lambda at: node.devices[at]),)
+
+    def _totals(self, pod: TracePod) -> list[int | None]:
+        key = (pod.ask, pod.memory)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Totals(len(self._nodes))
+        points = self._board.table(pod.ask)
+        if table.version != self._policy.version:
+            changed: Iterable[int] = range(len(self._nodes))
+            table.version = self._policy.version
+        else:
+            changed = set(self._changes[table.seen :])
+        table.seen = len(self._changes)
+        for at in changed:
+            node = self._nodes[at]
+            table.totals[at] = self._total(node, pod, points[node.trace.name]) if _fits(node, pod) else None
+        return table.totals
+
+    def _total(self, node: _Node, pod: TracePod, points: int) -> int:
+        total = points * POINT * self._scheduler.weight
+        if self._scheduler.default_scores:
+            cpu = (node.trace.cpu - node.cpu + pod.ask.cpu) / max(1, node.trace.cpu)
+            memory = (node.trace.memory - node.memory + pod.memory) / max(1, node.trace.memory)
+            least = (int((1 - cpu) * 100) + int((1 - memory) * 100)) // 2
+            total += least + int((1 - abs(cpu - memory) / 2) * 100)
+        return total
+
+
+def _fits(node: _Node, pod: TracePod) -> bool:
+    if node.cpu < pod.ask.cpu or node.memory < pod.memory:
+        return False
+    if pod.ask.kinds and node.trace.kind not in pod.ask.kinds:
+        return False
+    return not pod.devices or bool(take(node.room.free, pod.devices, pod.ask.milli))
+
+
+def fill(
+    nodes: Sequence[TraceNode], pods: Sequence[TracePod], *, policy: str, seed: int, scheduler: Scheduler
+) -> Filled:
+    """Pods of the trace in random order, then drawn from it again, until all GPUs have been asked for."""
+    arrivals = random.Random(f"fill {seed}")
+    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"))
+    queue = list(pods)
+    arrivals.shuffle(queue)
+    capacity = cluster.gpus * WHOLE
+    arrived = used = refused = large = large_refused = at = 0
+    near: list[float] = []
+    curve: list[tuple[float, float]] = [(0.0, 0.0)]
+    fragmented: float | None = None
+    whole = trace_mix(nodes, pods)
+    while arrived < (FILLED + AROUND) * capacity:
+        pod = queue[at] if at < len(queue) else arrivals.choice(pods)
+        at += 1
+        arrived += pod.demand
+        placed = cluster.arrive(pod)
+        used += pod.demand if placed else 0
+        share = arrived / capacity
+        if share <= FILLED:
+            refused += 0 if placed else pod.demand
+            if pod.devices >= 8:
+                large += 1
+                large_refused += placed is None
+        elif fragmented is None:
+            fragmented = cluster.lost(whole) / cluster.gpus
+        if share >= FILLED - AROUND:
+            near.append(used / capacity)
+        if share - curve[-1][0] >= 0.01:
+            curve.append((share, used / capacity))
+    return Filled(
+        allocated=sum(near) / len(near),
+        refused=refused / capacity,
+        large=large,
+        large_refused=large_refused,
+        fragmented=fragmented or 0.0,
+        curve=tuple(curve),
+    )
+
+
+def churn(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    *,
+    policy: str,
+    seed: int,
+    scheduler: Scheduler,
+    load: float,
+) -> Churned:
+    """Arrivals and departures at an offered load of `load` times all GPUs. Time is in mean lifetimes. Arrivals and
+    lifetimes are the same for every policy."""
+    arrivals = random.Random(f"churn {seed}")
+    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"))
+    capacity = cluster.gpus * WHOLE
+    rate = load * capacity * len(pods) / sum(pod.demand for pod in pods)
+    now = 0.0
+    ends: list[tuple[float, int, Placed]] = []
+    pool: list[tuple[float, int]] = []  # the same arrivals with all GPUs in one place: (end, demand)
+    pooled = 0
+    asked = refused = unavoidable = large = large_refused = number = 0
+    while True:
+        now += arrivals.expovariate(rate)
+        pod = arrivals.choice(pods)
+        lasts = arrivals.expovariate(1.0)
+        if now > WARM_LIFETIMES + MEASURED_LIFETIMES:
+            break
+        while ends and ends[0][0] <= now:
+            cluster.leave(heapq.heappop(ends)[2])
+        while pool and pool[0][0] <= now:
+            pooled -= heapq.heappop(pool)[1]
+        number += 1
+        placed = cluster.arrive(pod)
+        if placed:
+            heapq.heappush(ends, (now + lasts, number, placed))
+        room = pooled + pod.demand <= capacity
+        if room:
+            pooled += pod.demand
+            heapq.heappush(pool, (now + lasts, pod.demand))
+        if now > WARM_LIFETIMES:
+            asked += pod.demand
+            refused += 0 if placed else pod.demand
+            unavoidable += 0 if room else pod.demand
+            if pod.devices >= 8:
+                large += 1
+                large_refused += placed is None
+    return Churned(
+        refused=refused / max(1, asked),
+        large=large,
+        large_refused=large_refused,
+        bound=unavoidable / max(1, asked),
+    )
+
+
+def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> Mix:
+    """The mix of a whole trace, known beforehand: the yardstick for fragmentation, the same for every policy."""
+    weights: dict[Ask, float] = {}
+    for pod in pods:
+        if pod.ask.gpus:
+            weights[pod.ask] = weights.get(pod.ask, 0.0) + 1.0
+    return Mix(weights, {}) if not weights else Mix(weights, offered(nodes), scarcity=0, stranded=0.0)
+
+
+def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
+    """Nodes by their room when empty."""
+    found: dict[Room, int] = {}
+    for node in nodes:
+        room = Room(node.gpus, (WHOLE,) * node.gpus, node.cpu, node.cpu, node.kind)
+        found[room] = found.get(room, 0) + 1
+    return found
+
+
+def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
+    """Share of all GPUs that any placement could reach at 100 % arrival, 0 to 1: not below what is possible.
+
+    From three losses that no placement avoids: demand that no node can ever take; demand beyond the GPUs of the
+    types asked for (for each set of types together with the sets within it); and what is left of a device by a
+    share so large that no other fits beside it (placed or refused, whichever loses less).
+    """
+    demand = sum(pod.demand for pod in pods)
+    capacity = sum(node.gpus for node in nodes) * WHOLE
+    if not demand or not capacity:
+        return 0.0
+    sizes = offered(nodes)
+    possible: list[TracePod] = [
+        pod
+        for pod in pods
+        if pod.demand
+        and any(
+            room.gpus >= pod.devices
+            and room.cpus >= pod.ask.cpu
+            and (not pod.ask.kinds or room.kind in pod.ask.kinds)
+            for room in sizes
+        )
+    ]
+    scale = capacity / demand  # arrivals of 100 % hold each pod this often
+    reachable = sum(pod.demand for pod in possible) * scale
+    groups: dict[tuple[str, ...], float] = {}
+    for pod in possible:
+        if pod.ask.kinds:
+            groups[pod.ask.kinds] = groups.get(pod.ask.kinds, 0.0) + pod.demand * scale
+    excess = 0.0
+    for kinds in groups:
+        there = sum(room.gpus * count for room, count in sizes.items() if room.kind in kinds) * WHOLE
+        within = sum(wanted for other, wanted in groups.items() if set(other) <= set(kinds))
+        excess = max(excess, within - there)
+    smallest = min((pod.ask.milli for pod in possible), default=WHOLE)
+    wasted = sum(
+        (WHOLE - pod.ask.milli) * pod.ask.milli / WHOLE * scale
+        for pod in possible
+        if pod.ask.milli < WHOLE and pod.ask.milli + smallest > WHOLE
+    )
+    return max(0.0, min(1.0, (reachable - excess) / capacity, 1.0 - wasted / capacity))
