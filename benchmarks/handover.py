@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
 from moorage.model.machine import MACHINES
-from moorage.model.names import GUARD_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL, PLACE_ANNOTATION
+from moorage.model.names import (
+    GUARD_LABEL,
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
+    PLACE_ANNOTATION,
+    RESERVATION_LABEL,
+    SYSTEM_NAMESPACE,
+)
 from moorage.testing.cluster import start_cluster
 from moorage.testing.hollow import hollow_nodes
 
@@ -78,6 +86,10 @@ class Watcher:
         self.bound: dict[str, tuple[float, str]] = {}
         self.changed = asyncio.Event()
         self.pods.on_change(self._see)
+        self.reservations = Informer(api, PODS, SYSTEM_NAMESPACE, label_selector=RESERVATION_LABEL)
+        self.reservations.on_change(self._see_reservation)
+        self.preempted: float | None = None  # since last set to None: a reservation was told to go
+        self.gone: float | None = None  # and had gone
 
     def _see(self, _before: Obj | None, after: Obj | None) -> None:
         if after is not None:
@@ -87,6 +99,12 @@ class Watcher:
             if node := after["spec"].get("nodeName"):
                 self.bound.setdefault(name, (time.monotonic(), node))
         self.changed.set()
+
+    def _see_reservation(self, _before: Obj | None, after: Obj | None) -> None:
+        if after is None:
+            self.gone = self.gone or time.monotonic()
+        elif after["metadata"].get("deletionTimestamp"):
+            self.preempted = self.preempted or time.monotonic()
 
     async def until(self, what: str, done: Any, patience: float = 120.0) -> None:
         """Wait until `done()` is true, looking at every change."""
@@ -127,16 +145,27 @@ async def clear(api: KubeClient, watcher: Watcher) -> None:
     await watcher.until("the pods to go", lambda: not len(watcher.pods))
 
 
-async def one_by_one(api: KubeClient, watcher: Watcher, count: int, kind: str | None) -> list[float]:
+async def one_by_one(
+    api: KubeClient, watcher: Watcher, count: int, kind: str | None, places: int = 0
+) -> list[float]:
     """Milliseconds from let through (for a plain pod: created) to bound."""
-    found = []
+    found, steps = [], []
     for number in range(count):
         name = f"{kind or 'plain'}-{number}"
+        if kind:
+            await settled(api, places)
+        watcher.preempted = watcher.gone = None
         await api.create(PODS, a_pod(name, kind))
         await watcher.until(f"{name} to be bound", lambda name=name: name in watcher.bound)
         found.append((watcher.bound[name][0] - watcher.lifted[name]) * 1000)
+        if watcher.preempted and watcher.gone:
+            marks = (watcher.lifted[name], watcher.preempted, watcher.gone, watcher.bound[name][0])
+            steps.append([(late - early) * 1000 for early, late in pairwise(marks)])
         await api.delete(PODS, name, NAMESPACE, grace_period_seconds=0)
         await watcher.until(f"{name} to go", lambda: not len(watcher.pods))
+    if steps:
+        told, ended, bound = (statistics.median(one) for one in zip(*steps, strict=True))
+        print(f"  of which: preempted after {told:.1f} ms, gone after {ended:.1f}, bound after {bound:.1f} (p50)")
     return found
 
 
@@ -180,13 +209,13 @@ async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int) ->
         await api.create(NAMESPACES, namespace)
         watcher = Watcher(api)
         async with hollow_nodes(api, *names, gpus=PLACES_PER_NODE, cpu="32"):
-            following = asyncio.create_task(watcher.pods.run())
-            await wait_synced(watcher.pods)
+            following = [asyncio.create_task(one.run()) for one in (watcher.pods, watcher.reservations)]
+            await wait_synced(watcher.pods, watcher.reservations)
             plain = await one_by_one(api, watcher, samples, None)
             places = nodes * PLACES_PER_NODE // 2
             await api.create(MACHINES, a_machine(names, places))
             await settled(api, places)
-            guests = await one_by_one(api, watcher, samples, TYPES[0])
+            guests = await one_by_one(api, watcher, samples, TYPES[0], places)
             ratio = statistics.median(guests) / statistics.median(plain)
             print(f"plain pod, created → bound:      p50 {statistics.median(plain):6.1f} ms of {samples}")
             print(f"guest, gate lifted → bound:      p50 {statistics.median(guests):6.1f} ms of {samples}")
@@ -197,7 +226,8 @@ async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int) ->
             print(f"contested hand-overs: {done}, lost: {len(lost)} (bar 0), {time.monotonic() - began:.0f} s")
             for line in lost[:20]:
                 print("  " + line)
-            following.cancel()
+            for task in following:
+                task.cancel()
     return ratio <= BAR and not lost
 
 

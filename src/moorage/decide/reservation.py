@@ -191,7 +191,8 @@ def plan(seen: Seen) -> Plan:
     if seen.deleting:
         return Plan(actions=tuple(Drop(one, "the Machine goes") for one in seen.reservations if not one.ending))
     shares = shares_now(seen)
-    drafts = [_TypePlan(seen, kind, shares) for kind in seen.pool.types.values()]
+    busy = _busy(seen)
+    drafts = [_TypePlan(seen, kind, shares, busy) for kind in seen.pool.types.values()]
     for draft in drafts:
         draft.decide()
     known = set(seen.pool.types)
@@ -276,8 +277,10 @@ def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[float,
 class _TypePlan:
     """The plan for one machine type, in the making."""
 
-    def __init__(self, seen: Seen, kind: MachineType, shares: Mapping[str, Share]) -> None:
-        self.seen, self.kind, self.shares = seen, kind, shares
+    def __init__(
+        self, seen: Seen, kind: MachineType, shares: Mapping[str, Share], busy: dict[str, set[str]]
+    ) -> None:
+        self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
         self.nodes = {name for name, node in seen.nodes.items() if serves(node, seen.pool, kind.name)}
         guests = [one for one in seen.guests if one.type == kind.name]
         self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
@@ -303,6 +306,12 @@ class _TypePlan:
                 promised[one.promised_to] = one
             else:
                 free.append(one)
+        for uid, guest in self.flying.items():  # another of its type may have taken the very one it was promised
+            if uid not in promised:
+                spare = next((one for one in free if one.promised_to and one.node == guest.place), None)
+                if spare is not None:
+                    free.remove(spare)
+                    promised[uid] = spare
         granted = [uid for uid in promised if uid in gated]
         for uid in granted:  # promised already, its gate still to be lifted
             self.steps.append(HandOver(promised[uid], gated[uid]))
@@ -313,7 +322,7 @@ class _TypePlan:
         standing = [one for one in free if one.node]
         handed: set[str] = set()
         for guest in lost:
-            if found := _first(standing, guest, self.seen.nodes, handed):
+            if found := self._first(standing, guest, handed):
                 handed.add(found.uid)
                 self.steps.append(MoveOn(found, guest))
         room = self.kind.available - len(self.placed) - len(granted)
@@ -321,7 +330,7 @@ class _TypePlan:
             if why := misfit(guest, self.kind):
                 self.misfits.append(Misfit(guest, why))
                 continue
-            if room > 0 and (found := _first(standing, guest, self.seen.nodes, handed)):
+            if room > 0 and (found := self._first(standing, guest, handed)):
                 handed.add(found.uid)
                 room -= 1
                 self.steps.append(HandOver(found, guest))
@@ -345,6 +354,18 @@ class _TypePlan:
             had = charged.get(owner, Share(used=0))
             charged[owner] = Share(used=had.used, holding=had.holding + max(1, self.kind.devices))
         return found
+
+    def _first(self, standing: Sequence[Reservation], guest: Guest, handed: set[str]) -> Reservation | None:
+        """The first whose node the guest's own wishes allow, and where no other type is handed over."""
+        refused: set[str] = set()
+        for one in standing:
+            if one.uid in handed or one.node in refused:
+                continue
+            if self.busy.get(one.node, set()) <= {self.kind.name} and _accepts(guest, self.seen.nodes[one.node]):
+                self.busy.setdefault(one.node, set()).add(self.kind.name)
+                return one
+            refused.add(one.node)
+        return None
 
     def _check_mark(self, guest: Guest, place: Reservation | None) -> None:
         if place is None:
@@ -396,18 +417,20 @@ class _TypePlan:
         )
 
 
-def _first(
-    standing: Sequence[Reservation], guest: Guest, nodes: Mapping[str, NodeInfo], handed: set[str]
-) -> Reservation | None:
-    """The first reservation whose node the guest's own wishes allow."""
-    refused: set[str] = set()
-    for one in standing:
-        if one.uid in handed or one.node in refused:
-            continue
-        if guest.pod is None or _accepts(guest, nodes[one.node]):
-            return one
-        refused.add(one.node)
-    return None
+def _busy(seen: Seen) -> dict[str, set[str]]:
+    """Node → types whose places there are being handed over.
+
+    Two promised reservations of different sizes on one node could be mistaken for each other by the scheduler.
+    """
+    found: dict[str, set[str]] = {}
+    waiting = {one.uid: one for one in seen.guests if not one.node}
+    for guest in waiting.values():
+        if guest.place:
+            found.setdefault(guest.place, set()).add(guest.type)
+    for one in seen.reservations:
+        if one.promised_to in waiting and one.node:
+            found.setdefault(one.node, set()).add(one.type)
+    return found
 
 
 def _accepts(guest: Guest, node: NodeInfo) -> bool:
