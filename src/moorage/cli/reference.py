@@ -110,9 +110,10 @@ def guardrails_page() -> str:
 
     out = [NOTE, "# Guardrails\n", "## Rules of a GuardrailPolicy\n"]
     out.append(
-        "Levels: `off`, `warn` (a warning to whoever applies it), `fill` (what is missing is written, what cannot be"
-        " is a warning), `deny`. A rule that a policy leaves out has its default level; where no policy holds, none"
-        ' is applied by admission, and `moor lint` uses the defaults. Quote `"off"`: bare, YAML reads it as false.'
+        "Levels: `off`, `warn` (a warning to whoever applies it), `fill` (what is missing is written; what cannot"
+        " be is a warning), `deny`. A rule that a policy leaves out has its default level; where no policy holds,"
+        ' admission applies none, and `moor lint` uses the defaults. Quote `"off"`: bare, YAML reads it as'
+        " false."
         f" Workloads: {', '.join(WORKLOADS)}; by `moor lint` also the templates of Argo's workflows.\n"
     )
     out += ["| rule | checks | kinds | fields | default | levels | parameters | what to do |", "|---" * 8 + "|"]

@@ -205,7 +205,7 @@ def holds_of(pod: Obj, budgets: Sequence[Obj]) -> list[Hold]:
 
 
 def utilisation(node: NodeInfo, pods: Sequence[PodInfo]) -> Utilisation:
-    """Requests of the pods on the node over what it offers; DaemonSets' pods count, as the autoscaler's default is."""
+    """Requests of the pods on the node over what it offers; DaemonSets' pods count, as by its default."""
     used = used_on(pods)
     if node.gpus:
         gpus = sum(count for name, count in used.items() if is_gpu(name))

@@ -626,7 +626,7 @@ def _gpu_count(seen: Seen) -> Iterator[Finding]:
     template = seen.template
     try:
         asked = pod_requests(_as_pod(template))
-    except (QuantityError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return  # `misshapen` tells
     selected = mapping(template.spec.get("nodeSelector"))
     chosen = {key: selected[key] for key in GPU_TYPE_LABELS if key in selected}

@@ -1,0 +1,117 @@
+"""`moor lint` and `moor doctor nodes`, as typed."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import NAMESPACES, PODS
+from moorage.cli.main import main
+from moorage.errors import Forbidden
+from moorage.model.policy import POLICIES, gpu_cluster_policy
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: x}\n"
+DENY = """\
+apiVersion: moorage.dev/v1alpha1
+kind: GuardrailPolicy
+metadata: {name: strict}
+spec:
+  rules:
+    memoryLimit: {level: deny}
+    guaranteedQos: {level: off}
+"""
+
+
+def test_the_exit_code_says_whether_a_deny_rule_is_broken(tmp_path, capsys):
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "strict.policy").write_text(DENY)
+    assert main(["lint", str(tmp_path)]) == 0
+    assert "pod.yaml:6: warn memoryLimit: spec.containers[0].resources.limits.memory" in capsys.readouterr().out
+    assert main(["lint", str(tmp_path), "--policy", str(tmp_path / "strict.policy")]) == 1
+    captured = capsys.readouterr()
+    assert "pod.yaml:6: deny memoryLimit" in captured.out
+    assert "guaranteedQos" not in captured.out
+    assert captured.err.startswith("1 with pods judged, 0 others skipped, 1 deny")
+    assert main(["lint", str(tmp_path), "--policy", "gpu-cluster"]) == 0
+
+
+def test_stdin_and_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(POD.encode())))
+    assert main(["lint", "-", "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    first = document["findings"][0]
+    assert (first["file"], first["line"], first["kind"], first["name"]) == ("-", 6, "Pod", "p")
+    assert document["judged"] == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("", "holds no single GuardrailPolicy"),
+        ("a: [", "is no YAML"),
+        (POD, "holds no single GuardrailPolicy"),
+        (DENY.replace("memoryLimit", "memorylimit"), "names no rule: memorylimit"),
+        (DENY.replace("deny", "strict"), "Expected `str` matching regex"),
+        (DENY.replace("spec:", "spec: []\nother:"), "Expected `object`"),
+    ],
+)
+def test_a_policy_that_is_none_is_wrong_usage(tmp_path, capsys, policy, said):
+    (tmp_path / "pod.yaml").write_text(POD)
+    (tmp_path / "p").write_text(policy)
+    assert main(["lint", str(tmp_path / "pod.yaml"), "--policy", str(tmp_path / "p")]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "empty", "binary.yaml"])
+def test_files_that_cannot_be_read_are_wrong_usage(tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    assert main(["lint", str(tmp_path / name)]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_the_ready_made_policy_of_deploy_is_the_one_of_the_command_line():
+    from pathlib import Path
+
+    import yaml
+
+    text = (Path(__file__).parents[3] / "deploy" / "optional" / "gpu-cluster-policy.yaml").read_text()
+    document: Any = yaml.safe_load(text)
+    assert document == gpu_cluster_policy()
+
+
+def test_doctor_names_pod_rule_and_cure(moor, api):
+    moor.node("gpu-1", gpus=2)
+    moor.node("gpu-2", gpus=2)
+    api.put(PODS, {"metadata": {"name": "lone"}, "spec": {"nodeName": "gpu-1", "containers": []}})
+    done = moor("doctor", "nodes", "gpu-1")
+    assert done.code == 0
+    assert "pod default/lone: no-controller" in done.out
+    assert "gpu-2" not in done.out
+    reports = json.loads(moor("doctor", "nodes", "-o", "json").out)
+    assert [(one["node"], one["mayGo"]) for one in reports] == [("gpu-1", False), ("gpu-2", True)]
+
+
+def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(moor, api):
+    moor.node("gpu-1")
+    api.refuse["list", "poddisruptionbudgets"] = Forbidden("no")
+    done = moor("doctor", "nodes", "nope")
+    assert done.code == 1
+    assert "there are: gpu-1" in done.err
+    assert "disruption budgets cannot be read" in done.err
+
+
+def test_lint_asks_the_cluster_for_its_gpus_and_policies(moor, api, tmp_path):
+    moor.node("gpu-1", gpus=2)
+    api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"a": "b"}}})
+    rules = {"gpuCount": {"level": "deny"}}
+    api.put(POLICIES, {"metadata": {"name": "p"}, "spec": {"rules": rules}})
+    pod = POD.replace("image: x", 'image: x, resources: {limits: {"nvidia.com/gpu": 3}}')
+    (tmp_path / "pod.yaml").write_text(pod)
+    done = moor("lint", "--cluster", str(tmp_path))
+    assert done.code == 1
+    assert "deny gpuCount" in done.out
+    assert "the largest node has 2" in done.out
