@@ -83,10 +83,10 @@ def test_the_ready_made_policy_of_deploy_is_the_one_of_the_command_line():
     assert document == gpu_cluster_policy()
 
 
-def test_doctor_names_pod_rule_and_cure(moor, api):
+def test_doctor_names_pod_rule_and_cure(moor):
     moor.node("gpu-1", gpus=2)
     moor.node("gpu-2", gpus=2)
-    api.put(PODS, {"metadata": {"name": "lone"}, "spec": {"nodeName": "gpu-1", "containers": []}})
+    moor.api.put(PODS, {"metadata": {"name": "lone"}, "spec": {"nodeName": "gpu-1", "containers": []}})
     done = moor("doctor", "nodes", "gpu-1")
     assert done.code == 0
     assert "pod default/lone: no-controller" in done.out
@@ -95,20 +95,20 @@ def test_doctor_names_pod_rule_and_cure(moor, api):
     assert [(one["node"], one["mayGo"]) for one in reports] == [("gpu-1", False), ("gpu-2", True)]
 
 
-def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(moor, api):
+def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(moor):
     moor.node("gpu-1")
-    api.refuse["list", "poddisruptionbudgets"] = Forbidden("no")
+    moor.api.refuse["list", "poddisruptionbudgets"] = Forbidden("no")
     done = moor("doctor", "nodes", "nope")
     assert done.code == 1
     assert "there are: gpu-1" in done.err
     assert "disruption budgets cannot be read" in done.err
 
 
-def test_lint_asks_the_cluster_for_its_gpus_and_policies(moor, api, tmp_path):
+def test_lint_asks_the_cluster_for_its_gpus_and_policies(moor, tmp_path):
     moor.node("gpu-1", gpus=2)
-    api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"a": "b"}}})
+    moor.api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"a": "b"}}})
     rules = {"gpuCount": {"level": "deny"}}
-    api.put(POLICIES, {"metadata": {"name": "p"}, "spec": {"rules": rules}})
+    moor.api.put(POLICIES, {"metadata": {"name": "p"}, "spec": {"rules": rules}})
     pod = POD.replace("image: x", 'image: x, resources: {limits: {"nvidia.com/gpu": 3}}')
     (tmp_path / "pod.yaml").write_text(pod)
     done = moor("lint", "--cluster", str(tmp_path))

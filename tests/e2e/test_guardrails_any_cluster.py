@@ -1,0 +1,126 @@
+"""A policy holds, and a node's holds are named, on whichever cluster the environment chose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import DEPLOYMENTS, JOBS, NAMESPACES, PDBS, PODS, Obj
+from moorage.errors import ApiError, Invalid
+from moorage.kube.client import KubeClient
+from moorage.model.policy import POLICIES, gpu_cluster_policy
+from moorage.testing.cluster import Cluster
+from moorage.testing.hollow import hollow_nodes
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_SECONDS = 60.0  # bounds a hang
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
+    meta = {"name": unique, "labels": {"moorage.dev/guard": "enabled", "team": unique}}
+    await api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    yield unique
+    await api.delete(NAMESPACES, unique)
+
+
+@pytest.fixture
+async def policy(api: KubeClient, namespace: str) -> AsyncIterator[str]:
+    """The ready-made policy, for the test's own namespace."""
+    policy = gpu_cluster_policy()
+    policy["metadata"]["name"] = namespace
+    policy["spec"]["namespaceSelector"] = {"matchLabels": {"team": namespace}}
+    await api.create(POLICIES, policy)
+    yield namespace
+    await api.delete(POLICIES, namespace)
+
+
+async def until(what: str, read: Callable[[], Any]) -> Any:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not (found := await read()):
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
+        await asyncio.sleep(0.1)
+    return found
+
+
+def a_deployment(**spec: Any) -> Obj:
+    container = {"name": "c", "image": "example.test/none:1", "command": ["sleep", "1000"]}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]} | spec}
+    selector = {"matchLabels": {"app": "web"}}
+    meta = {"name": "web"}
+    return {"metadata": meta, "spec": {"replicas": 1, "selector": selector, "template": template}}
+
+
+def a_job(gpus: int) -> Obj:
+    container = {
+        "name": "c",
+        "image": "example.test/none:1",
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+    }
+    pod = {"restartPolicy": "Never", "nodeSelector": {"nvidia.com/gpu.product": "none-such"}}
+    return {"metadata": {"name": "big"}, "spec": {"template": {"spec": pod | {"containers": [container]}}}}
+
+
+@pytest.mark.cluster("api")
+async def test_the_ready_made_policy_fills_in_and_denies(api, policy):
+    async def is_filled() -> bool:
+        made = await api.create(
+            DEPLOYMENTS, a_deployment() | {"metadata": {"generateName": "w-"}}, policy, dry_run=True
+        )
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        return bool((container.get("resources") or {}).get("limits"))
+
+    await until("the webhook to know the policy", is_filled)
+    made = await api.create(DEPLOYMENTS, a_deployment(), policy)
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "500m", "memory": "2Gi"}
+    with pytest.raises(Invalid) as refused:
+        await api.create(JOBS, a_job(99), policy)
+    assert "nodeSelector[nvidia.com/gpu.product]" in refused.value.message
+    assert "resources.limits[nvidia.com/gpu]" in refused.value.message
+
+
+@pytest.mark.cluster("api")
+@pytest.mark.parametrize("rules", [{"memoryLimit": {"level": "maybe"}}, {"gpuType": {"level": "fill"}}, None])
+async def test_a_policy_that_is_none_is_refused_by_its_schema(api, unique, rules):
+    policy = gpu_cluster_policy() | {"metadata": {"name": unique}, "spec": {"rules": rules}}
+    with pytest.raises(ApiError) as refused:
+        await api.create(POLICIES, policy)
+    assert refused.value.status == 422
+
+
+@pytest.mark.cluster("scheduler")
+async def test_doctor_names_what_holds_a_node(cluster, api, namespace):
+    async with hollow_nodes(api, f"{namespace}-a", f"{namespace}-b", gpus=2, gpu_type=namespace):
+        spec = {
+            "nodeName": f"{namespace}-a",
+            "containers": [{"name": "c", "image": "example.test/none:1"}],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        }
+        meta = {"name": "lone", "labels": {"app": "lone"}}
+        await api.create(PODS, {"metadata": meta, "spec": spec}, namespace)
+        budget = {
+            "metadata": {"name": "keep"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": meta["labels"]}},
+        }
+        await api.create(PDBS, {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"} | budget, namespace)
+
+        def reports() -> Any:
+            return json.loads(cluster.moor("doctor", "nodes", "-o", "json").stdout)
+
+        found = {one["node"]: one for one in await asyncio.to_thread(reports)}
+        holds = {hold["rule"] for hold in found[f"{namespace}-a"]["holds"] if hold["pod"] == f"{namespace}/lone"}
+        assert holds == {"no-controller", "local-storage", "budget"}
+        assert found[f"{namespace}-b"]["mayGo"]
