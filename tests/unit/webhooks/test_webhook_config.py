@@ -17,11 +17,11 @@ def test_by_url_both_sides_trust_the_given_authority():
         "ValidatingWebhookConfiguration",
     ]
     for one, path in ((mutating, "mutate"), (validating, "validate")):
-        (webhook,) = one["webhooks"]
-        assert webhook["clientConfig"] == {
-            "url": f"https://127.0.0.1:8443/{path}",
-            "caBundle": base64.b64encode(b"PEM").decode(),
-        }
+        for webhook in one["webhooks"]:
+            assert webhook["clientConfig"] == {
+                "url": f"https://127.0.0.1:8443/{path}",
+                "caBundle": base64.b64encode(b"PEM").decode(),
+            }
 
 
 def test_behind_a_service_the_authority_is_left_to_the_operator():
@@ -51,3 +51,12 @@ def test_every_kind_that_is_stamped_is_asked_about():
         rules = one["webhooks"][0]["rules"]
         assert {plural for rule in rules for plural in rule["resources"]} == plurals
         assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in rules)
+
+
+def test_our_own_kinds_are_judged_in_every_cluster():
+    _, validating = webhook_configurations()
+    ours = validating["webhooks"][1]
+    assert ours["name"] == "kinds.moorage.dev"
+    assert "namespaceSelector" not in ours
+    assert ours["rules"][0]["scope"] == "Cluster"
+    assert ours["rules"][0]["resources"] == ["machines", "machinenodepools"]

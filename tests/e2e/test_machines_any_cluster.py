@@ -1,0 +1,236 @@
+"""Machines on whichever cluster the environment chose: the seed's manifest, hand-overs, who gets no place.
+
+Nodes are hollow: scheduler and API are the cluster's own; operator, webhook and extender ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.meta import annotations_of, labels_of
+from moorage.apimachinery.resources import NAMESPACES, NODES, PODS, Obj
+from moorage.errors import Invalid, NotFound
+from moorage.kube.client import KubeClient
+from moorage.model.machine import MACHINES, NODE_POOLS
+from moorage.testing.cluster import Cluster
+from moorage.testing.hollow import HollowNodes, hollow_nodes
+
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
+
+PATIENCE_SECONDS = 90.0  # bounds a hang
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
+    await api.create(NAMESPACES, {"metadata": {"name": unique, "labels": {"moorage.dev/guard": "enabled"}}})
+    yield unique
+    await api.delete(NAMESPACES, unique)
+
+
+@pytest.fixture
+async def nodes(api: KubeClient, unique: str) -> AsyncIterator[HollowNodes]:
+    async with hollow_nodes(api, f"{unique}-a", f"{unique}-b", gpus=2, gpu_type=unique) as made:
+        yield made
+
+
+@pytest.fixture
+async def offer(api: KubeClient, unique: str, nodes: HollowNodes) -> AsyncIterator[Callable[..., Awaitable[Obj]]]:
+    """Offers machines of types `name=available` on both nodes; it goes again, and nodes are clean."""
+
+    async def make(*, taint: bool = False, **available: int) -> Obj:
+        entries = [
+            {
+                "name": name,
+                "mode": "ready",
+                "taint": taint,
+                "machineType": [{"name": kind.replace("_", "-")} for kind in available],
+            }
+            for name in nodes.names
+        ]
+        size = {"cpu": "4000m", "memory": "12Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "ampere"}}
+        machine = {
+            "metadata": {"name": unique, "labels": {"moorage.dev/machine-group": unique}},
+            "spec": {
+                "nodePool": entries,
+                "machineTypes": [
+                    {"name": kind.replace("_", "-"), "spec": size, "available": count}
+                    for kind, count in available.items()
+                ],
+            },
+        }
+        return await api.create(MACHINES, machine)
+
+    yield make
+    try:
+        await api.delete(MACHINES, unique)
+    except NotFound:
+        return
+    await until("the pool to go", lambda: _gone(api, unique))
+    for name in nodes.names:
+        node = await api.get(NODES, name)
+        assert not [key for key in labels_of(node) if "machine" in key]
+        assert not [one for one in node["spec"].get("taints") or () if "moorage.dev" in one["key"]]
+
+
+async def _gone(api: KubeClient, name: str) -> bool:
+    try:
+        await api.get(NODE_POOLS, name)
+    except NotFound:
+        return True
+    return False
+
+
+async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
+    """Read again and again until it is true."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while True:
+        if found := await read():
+            return found
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}; last seen: {found!r}")
+        await asyncio.sleep(0.1)
+
+
+def a_guest(name: str, group: str, kind: str = "xmedium") -> Obj:
+    labels = {"moorage.dev/machine-group": group, "moorage.dev/machine-type": kind}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "localhost/host", "command": ["sleep", "infinity"]}],
+        },
+    }
+
+
+def an_ordinary_pod(name: str, gpu_type: str) -> Obj:
+    limits = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": {"nvidia.com/gpu.product": gpu_type},
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "localhost/host",
+                    "command": ["sleep", "infinity"],
+                    "resources": {"limits": limits},
+                }
+            ],
+        },
+    }
+
+
+async def counts(api: KubeClient, name: str) -> dict[str, dict[str, int]]:
+    status = (await api.get(MACHINES, name)).get("status") or {}
+    return {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
+
+
+async def until_counts(api: KubeClient, name: str, kind: str = "xmedium", **want: int) -> None:
+    async def read() -> bool:
+        found = (await counts(api, name)).get(kind, {})
+        return {key: found.get(key) for key in want} == want and found.get("pending") == 0
+
+    try:
+        await until(f"{want}", read)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; {await counts(api, name)}") from error
+
+
+async def test_a_machine_is_reserved_used_waited_for_and_reserved_again(
+    cluster: Cluster, api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    await offer(xmedium=1)
+    await until_counts(api, namespace, maximum=1, reserved=1, used=0, waiting=0)
+    await api.create(PODS, a_guest("first", namespace), namespace)
+    await until_counts(api, namespace, maximum=1, reserved=0, used=1, waiting=0)
+    first = await api.get(PODS, "first", namespace)
+    assert first["spec"]["nodeName"] == annotations_of(first)["moorage.dev/machine-place"]
+    await api.create(PODS, a_guest("second", namespace), namespace)
+    await until_counts(api, namespace, maximum=1, reserved=0, used=1, waiting=1)
+    listed = json.loads(cluster.moor("machines", namespace, "-o", "json").stdout)
+    assert [(row["type"], row["usage"]["waiting"]) for row in listed] == [("xmedium", 1)]
+    await api.delete(PODS, "first", namespace)
+    await until_counts(api, namespace, maximum=1, reserved=0, used=1, waiting=0)
+    await api.delete(PODS, "second", namespace)
+    await until_counts(api, namespace, maximum=1, reserved=1, used=0, waiting=0)
+
+
+async def test_nobody_takes_a_place_but_its_own_guest(
+    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    await offer(red=2, blue=2)
+    await until_counts(api, namespace, "red", reserved=2)
+    await until_counts(api, namespace, "blue", reserved=2)
+    await api.create(PODS, an_ordinary_pod("ordinary", namespace), namespace)
+    stray = an_ordinary_pod("stray", namespace)
+    stray["metadata"]["labels"] = {"moorage.dev/machine-group": namespace, "moorage.dev/machine-type": "red"}
+    elsewhere = f"{namespace}-open"  # not before the webhook
+    await api.create(NAMESPACES, {"metadata": {"name": elsewhere}})
+    await api.create(PODS, stray, elsewhere)
+    for number in range(2):
+        await api.create(PODS, a_guest(f"red-{number}", namespace, "red"), namespace)
+    await until_counts(api, namespace, "red", maximum=2, reserved=0, used=2, waiting=0, unmanaged=1)
+    await until_counts(api, namespace, "blue", maximum=2, reserved=2, used=0, waiting=0)
+    assert not (await api.get(PODS, "ordinary", namespace))["spec"].get("nodeName")
+    assert not (await api.get(PODS, "stray", elsewhere))["spec"].get("nodeName")
+    await api.delete(NAMESPACES, elsewhere)
+
+
+async def test_fewer_offered_and_maintenance_evict_no_guest(
+    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    machine = await offer(taint=True, xmedium=2)
+    await until_counts(api, namespace, reserved=2)
+    await api.create(PODS, a_guest("ada", namespace), namespace)
+    await until_counts(api, namespace, reserved=1, used=1)
+    kinds = machine["spec"]["machineTypes"]
+    kinds[0]["available"] = 0
+    await api.patch(MACHINES, namespace, {"spec": {"machineTypes": kinds}})
+    await until_counts(api, namespace, maximum=1, reserved=0, used=1)
+    kinds[0]["available"] = 2
+    pool = machine["spec"]["nodePool"]
+    for entry in pool:
+        entry["mode"] = "maintenance"
+    await api.patch(MACHINES, namespace, {"spec": {"machineTypes": kinds, "nodePool": pool}})
+    await until_counts(api, namespace, maximum=1, reserved=0, used=1, unplaced=1)
+
+    async def marked() -> bool:
+        found = [await api.get(NODES, name) for name in nodes.names]
+        return all(labels_of(one).get("moorage.dev/machine-mode") == "maintenance" for one in found)
+
+    await until("the nodes to be marked", marked)
+    ada = await api.get(PODS, "ada", namespace)
+    assert (ada["status"]["phase"], ada["metadata"].get("deletionTimestamp")) == ("Running", None)
+    for entry in pool:
+        entry["mode"] = "ready"
+    await api.patch(MACHINES, namespace, {"spec": {"nodePool": pool}})
+    await until_counts(api, namespace, maximum=2, reserved=1, used=1)
+
+
+async def test_what_cannot_be_is_refused_with_every_field(
+    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    machine = await offer(xmedium=1)
+    await until_counts(api, namespace, reserved=1)
+    wrong = {
+        "metadata": {"name": f"{namespace}-2", "labels": machine["metadata"]["labels"]},
+        "spec": machine["spec"],
+    }
+    wrong["spec"]["machineTypes"][0]["spec"]["cpu"] = "0"
+    with pytest.raises(Invalid) as told:
+        await api.create(MACHINES, wrong)
+    for field in ("metadata.labels[moorage.dev/machine-group]", "machineTypes[0].spec.cpu", "nodePool[0].name"):
+        assert field in told.value.message
+    with pytest.raises(Invalid, match="is no machine type of"):
+        await api.create(PODS, a_guest("ada", namespace, "nosuch"), namespace)
