@@ -114,10 +114,13 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
         "import os, pathlib, signal, sys, time\n"
         "at = pathlib.Path(os.environ['MOORAGE_CHECKPOINT_DIR']) / 'step.txt'\n"
         "step = int(at.read_text()) if at.exists() else 0\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', step), sys.exit(143)))\n"
+        "last = step + 5 if step else 10**9\n"  # undisturbed, it would go on until the test gives up
+        "told = []\n"
+        "signal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
         "print('begin', step)\n"
-        "while step < 40:\n"
+        "while step < last:\n"
         "    step += 1; at.write_text(str(step)); time.sleep(0.2)\n"
+        "    if told: print('saved', step); sys.exit(143)\n"
         "print('end', step)\n"
     )
     cluster.moor("run", "--memory", "256Mi", "--gpus", "1", "--checkpoint", name, "--name", name, *python(code))
@@ -130,9 +133,11 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
         again = until(lambda: state_of(cluster, name), lambda run: run["restarts"] == 1 and run["node"])
         assert again["node"] != node
         followed = cluster.moor("logs", "-f", name, "--no-prefix")
-        begins = [int(line.split()[1]) for line in followed.stdout.splitlines() if line.startswith("begin")]
-        assert begins[-1] > 0
-        assert "end 40" in followed.stdout
+        said = [line.split() for line in followed.stdout.splitlines()]
+        reached = {word: int(step) for word, step in said}  # the last of each
+        assert reached["begin"] > 0
+        assert reached["end"] == reached["begin"] + 5
+        assert reached.get("saved", reached["begin"]) == reached["begin"]
         run = state_of(cluster, name)
         assert (run["state"], run["restarts"]) == ("Succeeded", 1)
     finally:
