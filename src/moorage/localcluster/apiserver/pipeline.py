@@ -1014,6 +1014,8 @@ class Pipeline:
         version = meta.pop("resourceVersion", None)
         rules = kind.rules
         stored = rules.to_storage(obj) if rules.converts or rules.stored_otherwise else obj
+        if kind.custom:
+            stored = _whole_numbers(stored)
         value = msgspec.json.encode(stored)
         if version is not None:
             meta["resourceVersion"] = version
@@ -1040,6 +1042,17 @@ class Pipeline:
     def _tell(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
         for told in self.on_stored:
             told(kind, before, after)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """1.0 is written as 1, as Go writes it (and would not beyond 1e21)."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 1e21 else value
+    if isinstance(value, dict):
+        return {key: _whole_numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(one) for one in value]
+    return value
 
 
 def _pending(rules: Any, obj: Obj) -> bool:
