@@ -1,0 +1,173 @@
+"""The machine controller before an API: killed at every write, it hands a place over once, and to one guest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.informer import wait_synced
+from moorage.apimachinery.meta import Key, labels_of
+from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
+from moorage.controllers.machine.controller import MachineController
+from moorage.decide.injection import inject
+from moorage.kube.events import EventRecorder
+from moorage.model.machine import MACHINES, parse_machine
+from moorage.testing.clock import FakeClock
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+KEY = Key("", "m")
+GROUP = {"moorage.dev/machine-group": "gpu"}
+SIZE = {"cpu": "1", "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1}}
+MACHINE: Obj = {
+    "metadata": {"name": "m", "labels": GROUP, "generation": 1, "uid": "um"},
+    "spec": {
+        "nodePool": [{"name": "n0", "mode": "ready", "machineType": [{"name": "big"}]}],
+        "machineTypes": [{"name": "big", "spec": SIZE, "available": 1}],
+    },
+}
+
+
+class Killed(BaseException):
+    """The operator dies here."""
+
+
+class MortalApi(FakeApi):
+    """Dies before, or after, the write of a given number."""
+
+    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
+        super().__init__()
+        self.writes, self.dies_at, self.after = 0, dies_at, after
+
+    async def create(
+        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
+    ) -> Obj:
+        self._count(before=True)
+        made = await super().create(resource, obj, namespace, dry_run=dry_run)
+        self._count(before=False)
+        return made
+
+    async def patch(self, *args: Any, **options: Any) -> Obj:
+        self._count(before=True)
+        made = await super().patch(*args, **options)
+        self._count(before=False)
+        return made
+
+    async def delete(self, *args: Any, **options: Any) -> None:
+        self._count(before=True)
+        await super().delete(*args, **options)
+        self._count(before=False)
+
+    def _count(self, *, before: bool) -> None:
+        self.writes += before
+        if self.writes == self.dies_at and self.after != before:
+            self.dies_at = 0
+            raise Killed
+
+
+def a_node() -> Obj:
+    labels = GROUP | {"type.machine.moorage.dev/big": "gpu", "moorage.dev/machine-mode": "ready"}
+    return {
+        "metadata": {"name": "n0", "labels": labels},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}},
+    }
+
+
+def a_guest(name: str) -> Obj:
+    pod = {
+        "metadata": {
+            "name": name,
+            "namespace": "lab",
+            "labels": GROUP | {"moorage.dev/machine-type": "big"},
+            "creationTimestamp": f"2026-11-21T12:00:0{name[-1]}Z",
+        },
+        "spec": {"containers": [{"name": "main"}]},
+    }
+    return inject(pod, {"gpu": parse_machine(MACHINE)}).pod
+
+
+@contextlib.asynccontextmanager
+async def a_controller(api: FakeApi) -> AsyncIterator[MachineController]:
+    clock = FakeClock()
+    controller = MachineController(api, clock=clock, events=EventRecorder(api, component="op", clock=clock))
+    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
+    try:
+        await wait_synced(*controller.informers)
+        yield controller
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def bind_reservations(api: FakeApi) -> None:
+    for pod in (await api.list(PODS, "moorage-system")).items:
+        if not pod["spec"].get("nodeName"):
+            api.put(PODS, pod | {"spec": pod["spec"] | {"nodeName": "n0"}})
+
+
+async def settle(api: MortalApi) -> None:
+    """A fresh operator looks, and is killed at most once, until it has nothing more to write."""
+    for _ in range(12):
+        before = api.writes
+        async with a_controller(api) as controller:
+            with contextlib.suppress(Killed):
+                await controller.reconcile(KEY)
+        await bind_reservations(api)
+        if api.writes == before:
+            return
+    raise AssertionError("never settled")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it"])
+@pytest.mark.parametrize("dies_at", range(9))
+async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(dies_at: int, after: bool) -> None:
+    api = MortalApi(dies_at, after=after)
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, a_node())
+    api.put(PODS, a_guest("guest-1"))
+    api.put(PODS, a_guest("guest-2"))
+    await settle(api)
+    guests = {pod["metadata"]["name"]: pod for pod in (await api.list(PODS, "lab")).items}
+    assert guests["guest-1"]["spec"]["schedulingGates"] == []
+    assert guests["guest-2"]["spec"]["schedulingGates"] == [{"name": "moorage.dev/machine"}]
+    (held,) = (await api.list(PODS, "moorage-system")).items
+    assert labels_of(held)["moorage.dev/promised-to"] == guests["guest-1"]["metadata"]["uid"]
+    assert labels_of(held)["moorage.dev/reservation"] == "promised"
+    assert held["spec"]["terminationGracePeriodSeconds"] == 1
+    usage = (await api.get(MACHINES, "m"))["status"]["availableMachines"][0]["usage"]
+    assert {key: usage[key] for key in ("maximum", "reserved", "used", "waiting")} == {
+        "maximum": 1,
+        "reserved": 1,
+        "used": 0,
+        "waiting": 1,
+    }
+
+
+async def test_what_it_wrote_counts_before_the_watch_has_shown_it() -> None:
+    api = MortalApi()
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, a_node())
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
+        await controller.reconcile(KEY)
+        made = [call for call in api.calls if call.verb == "create" and call.resource == "pods"]
+        assert len(made) == 1
+
+
+async def test_a_node_of_processes_gets_reservations_that_are_processes() -> None:
+    api = MortalApi()
+    node = a_node()
+    node["status"]["nodeInfo"] = {"containerRuntimeVersion": "process://1"}
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, node)
+    await settle(api)
+    (held,) = (await api.list(PODS, "moorage-system")).items
+    assert held["spec"]["containers"][0]["image"] == "localhost/host"
+    assert held["spec"]["containers"][0]["command"] == ["sleep", "infinity"]
