@@ -378,12 +378,17 @@ def _is_never_tried_again(draft: _Draft) -> bool:
 
 
 def _fill_in(draft: _Draft, container: Obj, *, fill_memory: bool) -> None:
-    """R4, and the CPU that R5 needs: the tenant's defaults where nothing was asked for.
+    """R4, and the CPU that R5 needs: the tenant's defaults (else a policy's) where nothing was asked for.
 
     A memory limit that `moor run` filled in for somebody who may not read Tenants gives way to the tenant's own.
     """
-    defaults = draft.request.defaults
-    for resource, default in (("memory", defaults.memory if fill_memory else None), ("cpu", defaults.cpu)):
+    defaults, whose = draft.request.defaults, "the tenant's"
+    memory, cpu = defaults.memory, defaults.cpu
+    if memory is None and (memory := _policy_default(draft.request, "memoryLimit", "default")) is not None:
+        whose = "the policy's"
+    if cpu is None:
+        cpu = _policy_default(draft.request, "resourceRequests", "cpu")
+    for resource, default in (("memory", memory if fill_memory else None), ("cpu", cpu)):
         if default is None:
             continue
         limit, request = (at(container, ("resources", table, resource)) for table in ("limits", "requests"))
@@ -395,7 +400,15 @@ def _fill_in(draft: _Draft, container: Obj, *, fill_memory: bool) -> None:
         _set_resource(container, "requests", resource, str(default))
         if resource == "memory":
             _put(draft.obj["metadata"], "annotations", MEMORY_DEFAULTED_ANNOTATION, "true")
-            draft.warnings.append(f"no memory limit given: limited to {default}, the tenant's default")
+            draft.warnings.append(f"no memory limit given: limited to {default}, {whose} default")
+
+
+def _policy_default(request: Request, rule: str, parameter: str) -> str | None:
+    """What a policy would fill in; a run gets it in its tenant's stead, before it is judged."""
+    if request.policy is None or request.policy.level(rule, "off") != "fill":
+        return None
+    found = request.policy.rules[rule].get(parameter)
+    return None if found is None else str(found)
 
 
 def _memory_was_defaulted(draft: _Draft) -> bool:

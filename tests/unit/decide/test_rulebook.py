@@ -284,6 +284,24 @@ def test_an_update_is_refused_for_what_it_makes_wrong_only():
     assert fields == [f"spec.template.spec.nodeSelector[{PRODUCT}]"]
 
 
+def test_a_run_without_a_limit_gets_the_policys_default_before_it_is_judged():
+    run = a_workload("Job", a_spec({}), backoffLimit=3) | {
+        "metadata": {"name": "x", "labels": {"moorage.dev/run": "x"}}
+    }
+    policy = Policy(gpu_cluster_policy()["spec"]["rules"])
+    verdict = admit(asked("Job", run, policy=policy))
+    assert verdict.refusals == ()
+    assert "no memory limit given: limited to 2Gi, the policy's default" in verdict.warnings
+    made = patched(run, verdict.patches)
+    assert made["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "500m",
+        "memory": "2Gi",
+    }
+    assert "moorage.dev/restart-limit" not in made["metadata"]["annotations"]
+    assert made["spec"]["backoffLimit"] == 3
+    assert judge(asked("Job", made, policy=policy)).refusals == ()
+
+
 def patched(obj: Any, patches: Any) -> Any:
     made = copy.deepcopy(obj)
     for patch in patches:
