@@ -15,13 +15,16 @@ from dataclasses import dataclass
 
 from moorage.decide.packing import WHOLE, Ask, Room, Rooms, take
 
-STRANDED = 0.4  # GPUs lost per GPU left without its share of CPU: the learned score of docs/design/0003 had 0.406
-SCARCITY = 2  # exponent of (all GPUs / GPUs on nodes that could ever take the class); 1 lost typed requests
+STRANDED = 0.8  # GPUs lost per GPU left without its share of CPU; 0.4 to 1.5 place alike, 0 loses a point of fill
+SCARCITY = (
+    1.25  # exponent of (all GPUs / GPUs on nodes that could ever take the class); 1.5 costs churn with types
+)
 POINTS_PER_GPU = 20  # a twentieth of a GPU is one point: finer and coarser (10, 100) placed alike
 MIDDLE = 500  # points of a placement that costs what it takes; a request's own size is the same on every node
 MAX_POINTS = 1000
 
-PRIOR_SIZES = (1, 2, 4, 8)  # GPUs: equal capacity for each, the neutral prior
+PRIOR_SIZES = (1, 2, 4, 8)  # GPUs: equal capacity for each, one half of the neutral prior
+PRIOR_WHOLE_CPU = 0.9  # share of a node's CPU: whole nodes of each size offered are the other half
 PRIOR_CPU = 8000  # millicores per GPU in the prior: what 8-GPU machines leave per GPU at 64 cores
 PRIOR_GPUS = 64  # GPUs of evidence the prior stands for; outweighed after some 64 GPUs of real requests
 HALF_LIFE_PODS = 2000  # about a fifth of the trace the policy was judged on: rare large requests stay known
@@ -170,11 +173,16 @@ class Fragmentation:
         """The mix in use for a GPU resource."""
         found = self._mixes.get(name)
         if found is None:
-            each = PRIOR_GPUS / len(PRIOR_SIZES)
+            sizes = self._offered.get(name, {})
+            each = PRIOR_GPUS / len(PRIOR_SIZES) / 2
             weights = {Ask(((name, n),), WHOLE, n * PRIOR_CPU): each / n for n in PRIOR_SIZES}
+            all_gpus = sum(room.gpus * nodes for room, nodes in sizes.items())
+            for room, nodes in sizes.items():
+                ask = Ask(((name, room.gpus),), WHOLE, int(room.cpus * PRIOR_WHOLE_CPU))
+                weights[ask] = weights.get(ask, 0.0) + PRIOR_GPUS / 2 * nodes / all_gpus
             for ask, pods in self._seen.get(name, {}).items():
                 weights[ask] = weights.get(ask, 0.0) + pods / self._unit
-            found = self._mixes[name] = Mix(weights, self._offered.get(name, {}))
+            found = self._mixes[name] = Mix(weights, sizes)
         return found
 
     def points(self, ask: Ask, rooms: Rooms) -> int:

@@ -410,6 +410,26 @@ def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
     return found
 
 
+def impossible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
+    """Share of the demand, 0 to 1, of pods that fit on no node, not even an empty one."""
+    demand = sum(pod.demand for pod in pods)
+    return 1 - sum(pod.demand for pod in _possible(nodes, pods)) / demand if demand else 0.0
+
+
+def _possible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> list[TracePod]:
+    sizes = {(node.gpus, node.cpu, node.memory, node.kind) for node in nodes}
+    able = {
+        (ask, memory)
+        for ask, memory in {(pod.ask, pod.memory) for pod in pods}
+        if ask.gpus
+        and any(
+            gpus >= ask.gpus[0][1] and cpu >= ask.cpu and there >= memory and (not ask.kinds or kind in ask.kinds)
+            for gpus, cpu, there, kind in sizes
+        )
+    }
+    return [pod for pod in pods if (pod.ask, pod.memory) in able]
+
+
 def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
     """Share of all GPUs that any placement could reach at 100 % arrival, 0 to 1: not below what is possible.
 
@@ -422,17 +442,7 @@ def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
     if not demand or not capacity:
         return 0.0
     sizes = offered(nodes)
-    possible: list[TracePod] = [
-        pod
-        for pod in pods
-        if pod.demand
-        and any(
-            room.gpus >= pod.devices
-            and room.cpus >= pod.ask.cpu
-            and (not pod.ask.kinds or room.kind in pod.ask.kinds)
-            for room in sizes
-        )
-    ]
+    possible = _possible(nodes, pods)
     scale = capacity / demand  # arrivals of 100 % hold each pod this often
     reachable = sum(pod.demand for pod in possible) * scale
     groups: dict[tuple[str, ...], float] = {}

@@ -1,0 +1,286 @@
+"""`moor simulate`: which packing policy suits the load of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from moorage.cli.console import output_option, print_document, say, table
+from moorage.errors import UsageError
+
+if TYPE_CHECKING:
+    from moorage.decide.simulation import Churned, Filled, Scheduler, TraceNode, TracePod
+
+POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The runs of one policy, one entry per seed."""
+
+    policy: str
+    fills: tuple[Filled, ...]
+    churns: tuple[Churned, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Means over the seeds; shares from 0 to 1, pods in pods per seed."""
+        return {
+            "policy": self.policy,
+            "seeds": len(self.fills),
+            "allocated": _mean([one.allocated for one in self.fills]),
+            "allocatedBySeed": [round(one.allocated, 6) for one in self.fills],
+            "largeRefused": _mean([one.large_refused for one in self.fills]),
+            "largeRefusedBySeed": [one.large_refused for one in self.fills],
+            "large": _mean([one.large for one in self.fills]),
+            "fragmented": _mean([one.fragmented for one in self.fills]),
+            "churnRefused": _mean([one.refused for one in self.churns]),
+            "churnRefusedBySeed": [round(one.refused, 6) for one in self.churns],
+            "churnBound": _mean([one.bound for one in self.churns]),
+            "churnLargeRefused": _mean([one.large_refused for one in self.churns]),
+            "churnLarge": _mean([one.large for one in self.churns]),
+            "curve": [[round(x, 4), round(y, 4)] for x, y in mean_curve([one.curve for one in self.fills])],
+        }
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    "nodes_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="CSV of nodes: sn, cpu_milli, memory_mib, gpu, model.",
+)
+@click.option(
+    "--pods",
+    "pods_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli and, if known, gpu_spec.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice(POLICY_NAMES),
+    multiple=True,
+    help="Policy to try; repeatable.  [default: all]",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of each, to average."
+)
+@click.option(
+    "--churn-load",
+    type=click.FloatRange(0.05, 2.0),
+    default=0.95,
+    show_default=True,
+    help="GPUs asked for per GPU while pods come and go.",
+)
+@click.option("--whole-gpus", is_flag=True, help="Leave out pods without GPUs and with a share of one.")
+@click.option(
+    "--default-scores/--no-default-scores",
+    default=True,
+    show_default=True,
+    help="The scheduler's own resource scores, on in the configuration we ship, off in its GPU profile.",
+)
+@click.option("--weight", type=click.IntRange(1, 100000), default=5, show_default=True, help="Of the extender.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot there, as SVG.")
+@output_option
+def simulate(
+    nodes_file: Path,
+    pods_file: Path,
+    policies: tuple[str, ...],
+    seeds: int,
+    churn_load: float,
+    whole_gpus: bool,
+    default_scores: bool,
+    weight: int,
+    plot: Path | None,
+    output: str,
+) -> None:
+    """Replay a trace under each packing policy, and compare.
+
+    Points are worked out by the extender's own code; around it stand kube-scheduler's node sampling, random ties
+    and scores. ALLOCATED is the share of GPUs in use when as many have been asked for as there are, and none was
+    given back; FRAGMENTED what is free then and of no use to the trace. CHURN REFUSED is the share of demand
+    refused while pods come and go; "no policy beyond" is what would be refused were all GPUs in one place.
+    """
+    from moorage.decide.simulation import Scheduler, bound
+
+    nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
+    scheduler = Scheduler(weight=weight, default_scores=default_scores)
+    found = run(nodes, pods, policies=policies or POLICY_NAMES, seeds=seeds, load_=churn_load, scheduler=scheduler)
+    most = bound(nodes, pods)
+    if plot is not None:
+        plot.write_text(draw({one.policy: mean_curve([fill.curve for fill in one.fills]) for one in found}, most))
+        say(f"plot written to {plot}")
+    documents = [one.as_dict() | {"allocatedBound": most} for one in found]
+    if output in ("json", "yaml"):
+        print_document(documents, output)
+        return
+    if output == "name":
+        for one in found:
+            click.echo(one.policy)
+        return
+    gpus = sum(node.gpus for node in nodes)
+    say(f"{len(nodes)} nodes with {gpus} GPUs, {len(pods)} pods, {seeds} seeds, churn at {churn_load:g}")
+    click.echo(render(found, most))
+
+
+def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceNode], list[TracePod]]:
+    """Read a trace. Raises UsageError naming file and line."""
+    import csv
+
+    from moorage.decide.simulation import read_nodes, read_pods
+
+    def rows(path: Path) -> list[dict[str, str | None]]:
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return list(csv.DictReader(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UsageError(f"{path} is no CSV file: {error}") from error
+
+    try:
+        nodes = read_nodes(rows(nodes_file))
+    except UsageError as error:
+        raise UsageError(f"{nodes_file}: {error.message}") from error
+    try:
+        pods = read_pods(rows(pods_file), whole=whole)
+    except UsageError as error:
+        raise UsageError(f"{pods_file}: {error.message}") from error
+    if not any(node.gpus for node in nodes):
+        raise UsageError(f"{nodes_file} has no node with GPUs")
+    if not any(pod.demand for pod in pods):
+        raise UsageError(
+            f"{pods_file} has no pod that asks for GPUs", hint="leave out --whole-gpus" if whole else None
+        )
+    return nodes, pods
+
+
+def run(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    *,
+    policies: Sequence[str],
+    seeds: int,
+    load_: float,
+    scheduler: Scheduler,
+    first_seed: int = 42,
+) -> list[Outcome]:
+    """All runs, over the machine's cores; the same seeds give the same outcome."""
+    import os
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    chosen = list(dict.fromkeys(policies))
+    jobs = [
+        (policy, seed, load_, scheduler) for policy in chosen for seed in range(first_seed, first_seed + seeds)
+    ]
+    cores = min(len(os.sched_getaffinity(0)), len(jobs))
+    with ProcessPoolExecutor(
+        cores, mp_context=get_context("spawn"), initializer=_begin, initargs=(nodes, pods)
+    ) as pool:
+        results = list(pool.map(_one, jobs))
+    return [
+        Outcome(
+            policy=policy,
+            fills=tuple(filled for filled, _ in results[at * seeds : (at + 1) * seeds]),
+            churns=tuple(churned for _, churned in results[at * seeds : (at + 1) * seeds]),
+        )
+        for at, policy in enumerate(chosen)
+    ]
+
+
+_TRACE: list[tuple[Sequence[TraceNode], Sequence[TracePod]]] = []  # of a worker process, set once
+
+
+def _begin(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> None:
+    _TRACE[:] = [(nodes, pods)]
+
+
+def _one(job: tuple[str, int, float, Scheduler]) -> tuple[Filled, Churned]:
+    from moorage.decide.simulation import churn, fill
+
+    policy, seed, load_, scheduler = job
+    nodes, pods = _TRACE[0]
+    return (
+        fill(nodes, pods, policy=policy, seed=seed, scheduler=scheduler),
+        churn(nodes, pods, policy=policy, seed=seed, scheduler=scheduler, load=load_),
+    )
+
+
+def render(found: Sequence[Outcome], most: float) -> str:
+    """The table of `moor simulate`."""
+    rows = []
+    for one in found:
+        means = one.as_dict()
+        rows.append(
+            [
+                one.policy,
+                f"{100 * _mean([fill.allocated for fill in one.fills]):.2f} %",
+                f"{means['largeRefused']:g} of {means['large']:g}",
+                f"{100 * _mean([fill.fragmented for fill in one.fills]):.2f} %",
+                f"{100 * _mean([churn.refused for churn in one.churns]):.3f} %",
+                f"{means['churnLargeRefused']:g} of {means['churnLarge']:g}",
+            ]
+        )
+    least = _mean([churn.bound for churn in found[0].churns]) if found else 0.0
+    rows.append(["(no policy beyond)", f"{100 * most:.2f} %", "", "", f"{100 * least:.3f} %", ""])
+    return table(["POLICY", "ALLOCATED", "8-GPU REFUSED", "FRAGMENTED", "CHURN REFUSED", "8-GPU REFUSED"], rows)
+
+
+def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Point by point over the seeds, as far as all go."""
+    return [
+        (_mean([point[0] for point in points]), _mean([point[1] for point in points]))
+        for points in zip(*curves, strict=False)
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 6) if values else 0.0
+
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers (Okabe and Ito)
+WIDTH, HEIGHT, MARGIN = 640, 420, 60  # pixels
+
+
+def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> str:
+    """Allocation over arrivals as SVG, from 60 % on, where policies part."""
+    low = 0.6
+
+    def x(value: float) -> float:
+        return MARGIN + (value - low) / (1 - low) * (WIDTH - 2 * MARGIN)
+
+    def y(value: float) -> float:
+        return HEIGHT - MARGIN - (value - low) / (1 - low) * (HEIGHT - 2 * MARGIN)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
+        'font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for tick in (0.6, 0.7, 0.8, 0.9, 1.0):
+        parts.append(
+            f'<path d="M{x(tick):.1f} {y(low):.1f}V{y(1):.1f}M{x(low):.1f} {y(tick):.1f}H{x(1):.1f}" '
+            'stroke="#ddd"/>'
+            f'<text x="{x(tick):.1f}" y="{y(low) + 18:.1f}" text-anchor="middle">{tick:.0%}</text>'
+            f'<text x="{x(low) - 8:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.0%}</text>'
+        )
+    parts.append(
+        f'<path d="M{x(low):.1f} {y(most):.1f}H{x(1):.1f}" stroke="#000" stroke-dasharray="4 3"/>'
+        f'<text x="{x(low) + 4:.1f}" y="{y(most) - 6:.1f}">no policy beyond</text>'
+    )
+    for at, (policy, curve) in enumerate(curves.items()):
+        colour = COLOURS[at % len(COLOURS)]
+        points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve if a >= low and b >= low)
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{x(0.88):.1f}" y="{y(0.74) + 18 * at:.1f}" fill="{colour}">{policy}</text>')
+    parts.append(
+        f'<text x="{WIDTH / 2}" y="{HEIGHT - 14}" text-anchor="middle">GPUs asked for, of all</text>'
+        f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">GPUs in use, of all</text>'
+        "</svg>\n"
+    )
+    return "\n".join(parts)
