@@ -27,6 +27,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or whose"),
     ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
     ("GPUs", "machines", "moorage.cli.machines:machines", "Show machines by type: held, used, waited for"),
+    ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
     ("Storage", "volume", "moorage.cli.volume:volume", "Create, list and delete volumes"),
     ("Nodes", "drain", "moorage.cli.drain:drain", "Empty a node; what it ran is started again elsewhere"),
     ("Nodes", "cordon", "moorage.cli.drain:cordon", "Let nothing new start on a node"),
