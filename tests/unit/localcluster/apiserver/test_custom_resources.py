@@ -14,7 +14,7 @@ from moorage.errors import ApiError, Invalid, MethodNotAllowed, NotFound
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.jsonpath import find
 from moorage.localcluster.apiserver.server import ApiServer
-from moorage.localcluster.apiserver.structural import fill_defaults, prune
+from moorage.localcluster.apiserver.structural import StructuralCodec, fill_defaults, prune
 from moorage.localcluster.storage import MemoryStorage
 
 pytestmark = pytest.mark.anyio
@@ -353,3 +353,96 @@ def test_pruning_and_filling_in_twice_is_as_doing_it_once(value: Any) -> None:
     unknown: list[str] = []
     assert fill_defaults(prune(once, schema, "", unknown), schema) == once
     assert unknown == []
+
+
+# --- what one value is read as, and what is said of it
+
+
+def read(properties: Obj, value: Any) -> tuple[Any, list[tuple[str, str]]]:
+    """The spec as it is read, and the reasons and paths of what is wrong with it."""
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+    codec = StructuralCodec(schema, preserve=False, kind="Widget", version="v1")
+    decoded = codec.decode({"apiVersion": "x.io/v1", "kind": "Widget", "spec": value})
+    return decoded.obj["spec"], [(one.reason, one.path) for one in decoded.errors.causes]
+
+
+COUNT = {"type": "integer"}
+WORD = {"type": "string", "minLength": 2, "maxLength": 3, "pattern": "^[a-z]+$"}
+EITHER = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+    "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("properties", "value", "want", "wrong"),
+    [
+        pytest.param({"n": COUNT}, {"n": None}, {}, [], id="null counts as absent"),
+        pytest.param({"n": {**COUNT, "nullable": True}}, {"n": None}, {"n": None}, [], id="unless it may be null"),
+        pytest.param({"n": {**COUNT, "default": 3}}, {"n": None}, {"n": 3}, [], id="and is filled in"),
+        pytest.param(
+            {"w": WORD},
+            {"w": "A"},
+            {"w": "A"},
+            [("FieldValueInvalid", "spec.w")],
+            id="of a word's rules the first",
+        ),
+        pytest.param(
+            {"w": WORD},
+            {"w": "AAAA"},
+            {"w": "AAAA"},
+            [("FieldValueTooLong", "spec.w")],
+            id="its length before its form",
+        ),
+        pytest.param(
+            {"e": EITHER},
+            {"e": {}},
+            {"e": {}},
+            [("FieldValueInvalid", "<nil>"), ("FieldValueRequired", "spec.e.a")],
+            id="none of two: also what the first misses",
+        ),
+        pytest.param(
+            {"e": EITHER},
+            {"e": {"a": "1", "b": "2"}},
+            {"e": {"a": "1", "b": "2"}},
+            [("FieldValueInvalid", "<nil>")],
+            id="both of two",
+        ),
+    ],
+)
+def test_a_value_is_read_as_the_real_server_reads_it(
+    properties: Obj, value: Obj, want: Obj, wrong: list[tuple[str, str]]
+) -> None:
+    assert read(properties, value) == (want, wrong)
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        ("x", "x is of the type string, expected int64"),
+        (1.0, "1 is of the type float64, expected int64"),
+        (True, "true is of the type bool, expected int64"),
+    ],
+)
+async def test_what_a_scale_reads_must_be_an_integer(widgets: InProcessClient, size: Any, wanted: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        await widgets.create(WIDGETS, a_widget(size=size), "default")
+    causes = (refused.value.details or {})["causes"]
+    assert {"reason": "FieldValueInvalid", "field": ".spec.size", "message": causes[-1]["message"]} == causes[-1]
+    assert causes[-1]["message"] == f"Invalid value: 0: .spec.size accessor error: {wanted}"
+
+
+async def test_a_whole_number_is_stored_as_an_integer(widgets: InProcessClient) -> None:
+    made = await widgets.create(WIDGETS, a_widget(size=1, map={"a": 2.0}, free={"x": [3.0, 0.5]}), "default")
+    assert repr(made["spec"]["map"]) == "{'a': 2}"
+    assert repr(made["spec"]["free"]) == "{'x': [3, 0.5]}"
+
+
+async def test_deleting_a_definition_is_no_new_generation(widgets: InProcessClient) -> None:
+    await widgets.create(
+        WIDGETS, {**a_widget(size=1), "metadata": {"name": "w", "finalizers": ["x.io/a"]}}, "default"
+    )
+    before = (await widgets.get(CRDS, "widgets.x.io"))["metadata"]["generation"]
+    await widgets.delete(CRDS, "widgets.x.io")
+    assert (await widgets.get(CRDS, "widgets.x.io"))["metadata"]["generation"] == before

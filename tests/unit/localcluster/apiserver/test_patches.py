@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.errors import BadRequest, Invalid
+from moorage.errors import BadRequest, Invalid, ServerError
 from moorage.localcluster.apiserver.patch import apply_merge, json_patch, merge_patch, strategic_merge
 
 POD = "io.k8s.api.core.v1.Pod"
@@ -205,3 +205,30 @@ def test_apply_replaces_lists_of_custom_kinds_unless_their_schema_has_keys() -> 
     assert apply_merge(start, wanted, None, schema()) == wanted
     by_key = schema(**{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]})
     assert apply_merge(start, wanted, None, by_key) == {"list": [{"k": "a", "x": 1}, {"k": "b"}]}
+
+
+@given(
+    items=st.lists(st.sampled_from("abcd"), unique=True, max_size=4),
+    order=st.lists(st.sampled_from("abcde"), unique=True, max_size=5),
+)
+def test_an_order_holds_what_the_patch_lists_in_that_order(items: list[str], order: list[str]) -> None:
+    """https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md"""
+    containers = [{"name": one, "image": "x"} for one in items]
+    patch = {"spec": {"containers": containers, "$setElementOrder/containers": [{"name": one} for one in order]}}
+    if [one for one in order if one in items] == items:
+        merged = strategic_merge({"spec": {}}, patch, POD)
+        assert [one["name"] for one in merged["spec"]["containers"]] == items
+    else:
+        with pytest.raises(ServerError, match="doesn't match .setElementOrder list"):
+            strategic_merge({"spec": {}}, patch, POD)
+
+
+def test_a_deleted_item_needs_no_place_in_the_order() -> None:
+    patch = {
+        "spec": {
+            "containers": [{"name": "a", "$patch": "delete"}],
+            "$setElementOrder/containers": [{"name": "b"}],
+        }
+    }
+    had = {"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
+    assert strategic_merge(had, patch, POD) == {"spec": {"containers": [{"name": "b"}]}}
