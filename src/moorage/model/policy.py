@@ -40,7 +40,7 @@ Judged = Annotated[
 
 
 class MemoryLimitRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """R4."""
+    """Every container has a memory limit."""
 
     level: Level
     default: Annotated[
@@ -49,7 +49,7 @@ class MemoryLimitRule(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class ResourceRequestsRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """R28."""
+    """Every container requests CPU and memory."""
 
     level: Level
     cpu: Annotated[Quantity | None, Meta(description="CPU request of a container that names none.")] = None
@@ -57,7 +57,7 @@ class ResourceRequestsRule(Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class EphemeralStorageRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a container may write on its node's own disk."""
+    """Every container limits what it writes on its node's own disk."""
 
     level: Level
     default: Annotated[Quantity | None, Meta(description="Request and limit of a container that states none.")] = (
@@ -66,19 +66,19 @@ class EphemeralStorageRule(Struct, frozen=True, rename="camel", omit_defaults=Tr
 
 
 class FillableRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A rule whose fill needs no parameter."""
+    """A rule without parameters; see the reference of guardrails."""
 
     level: Level
 
 
 class JudgedRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A rule that nobody can fill in for the user."""
+    """A rule that nobody can fill in for the user; see the reference of guardrails."""
 
     level: Judged
 
 
 class AnnotationsRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """R30."""
+    """No annotation that nothing reads any more."""
 
     level: Judged
     annotations: Annotated[
