@@ -60,6 +60,8 @@ async def offer(api: KubeClient, unique: str, nodes: HollowNodes) -> AsyncIterat
         ]
         size = {"cpu": "4000m", "memory": "12Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "ampere"}}
         machine = {
+            "apiVersion": MACHINES.api_version,
+            "kind": MACHINES.kind,
             "metadata": {"name": unique, "labels": {"moorage.dev/machine-group": unique}},
             "spec": {
                 "nodePool": entries,
