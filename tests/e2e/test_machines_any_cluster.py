@@ -226,6 +226,8 @@ async def test_what_cannot_be_is_refused_with_every_field(
     machine = await offer(xmedium=1)
     await until_counts(api, namespace, reserved=1)
     wrong = {
+        "apiVersion": MACHINES.api_version,
+        "kind": MACHINES.kind,
         "metadata": {"name": f"{namespace}-2", "labels": machine["metadata"]["labels"]},
         "spec": machine["spec"],
     }
