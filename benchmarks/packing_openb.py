@@ -7,9 +7,12 @@ https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023. Five
 all lists, as `moor simulate` plays it: the extender's own scoreboard, integer points, random ties, node sampling,
 the scheduler's resource scores on. Bars, on whole-GPU variants (what extended resources can express):
 
-- allocation at 100 % arrival at least 99.5 %; where the bound of the list is below 100 %, as much less;
+- allocation at 100 % arrival at least 99.5 %;
 - on the default list at most 2 refused pods of eight GPUs, on average of the seeds;
-- churn at load 0.95: refused demand at most 0.1 %, and what pods ask for that fit on no empty node.
+- churn at load 0.95: refused demand at most 0.1 %.
+
+The upper bound of a list's allocation, and the demand that no empty node could take, stand beside the figures: a bar
+beyond them cannot be met, and is counted as missed all the same.
 
 Lists as they are, with shares of GPUs, are printed beside FGD's 95.10 % (default list, its own ties), not judged.
 Exit code 1 when a bar is missed. `--quick`: one seed.
@@ -63,11 +66,11 @@ def main(argv: list[str]) -> int:
             most = bound(nodes, pods)
             problems = []
             if whole:
-                if allocated < ALLOCATED_BAR - (1 - most):
+                if allocated < ALLOCATED_BAR:
                     problems.append("allocation")
                 if name == "default" and large > LARGE_BAR:
                     problems.append("8-GPU pods")
-                if churned > CHURN_BAR + unavoidable:
+                if churned > CHURN_BAR:
                     problems.append("churn")
             missed += [f"{name}: {problem}" for problem in problems]
             lowest = min(one.allocated for one in found.fills)
