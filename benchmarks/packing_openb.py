@@ -11,8 +11,8 @@ the scheduler's resource scores on. Bars, on whole-GPU variants (what extended r
 - on the default list at most 2 refused pods of eight GPUs, on average of the seeds;
 - churn at load 0.95: refused demand at most 0.1 %.
 
-The upper bound of a list's allocation, and the demand that no empty node could take, stand beside the figures: a bar
-beyond them cannot be met, and is counted as missed all the same.
+The upper bound of a list's allocation, and the demand that no empty node could take, stand beside the figures: a
+bar beyond them cannot be met, and is counted as missed all the same.
 
 Lists as they are, with shares of GPUs, are printed beside FGD's 95.10 % (default list, its own ties), not judged.
 Exit code 1 when a bar is missed. `--quick`: one seed.
