@@ -211,7 +211,7 @@ class HttpApp:
             answer = _refusal(error)
         except asyncio.CancelledError:
             raise
-        except Exception:
+        except Exception:  # a defect answers 500 and is logged; the connection and the server live on
             log.exception("request failed", extra={"method": request.method, "path": request.path})
             answer = _refusal(ServerError("Internal error occurred: see the API server's log"))
         headers = [
