@@ -1,7 +1,8 @@
-"""A process that must not outlive the one that started it."""
+"""A process and the one that started it: it must not outlive it, and tells it when it is ready."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -19,3 +20,10 @@ def end_with_parent() -> None:
         return
     if os.getppid() != parent:  # it died before the request
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def tell_parent(fd: int, line: str) -> None:
+    """Write one line to the pipe of whoever waits for us, and close it; nobody may be waiting any more."""
+    with contextlib.suppress(OSError):
+        os.write(fd, f"{line}\n".encode())
+        os.close(fd)

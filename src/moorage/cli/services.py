@@ -26,7 +26,7 @@ from moorage import __version__
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.logs import set_up_logging
-from moorage.apimachinery.parent import end_with_parent
+from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     CRDS,
@@ -104,7 +104,7 @@ async def run_services(settings: Settings) -> None:
             gc.collect()
             gc.freeze()
             if settings.ready_fd is not None:
-                _say(settings.ready_fd, "services ready")
+                tell_parent(settings.ready_fd, "services ready")
             log.info("ready", extra={"parts": settings.parts})
             await stop.wait()
             for task in background:
@@ -230,12 +230,6 @@ async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
         await api.patch(resource, meta["name"], obj, meta.get("namespace"))
 
 
-def _say(fd: int, line: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(fd, f"{line}\n".encode())
-        os.close(fd)
-
-
 def start(settings: Settings) -> None:
     """Run the parts of this process; exit code 1 with one logged error when they cannot go on."""
     set_up_logging()
@@ -249,7 +243,7 @@ def start(settings: Settings) -> None:
         message = first.message if isinstance(first, MoorageError) else str(first)
         log.error("stopped by an error", extra={"error": message})
         if settings.ready_fd is not None:
-            _say(settings.ready_fd, f"services {message}")
+            tell_parent(settings.ready_fd, f"services {message}")
         sys.exit(1)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage.apimachinery.logs import set_up_logging
-from moorage.apimachinery.parent import end_with_parent
+from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import NODES, STORAGECLASSES
 from moorage.apimachinery.serving import serve
 from moorage.errors import AlreadyExists, MoorageError, NotFound
@@ -118,7 +118,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             gc.collect()
             gc.freeze()
             if ready_fd is not None:
-                _say(ready_fd, "localcluster ready")
+                tell_parent(ready_fd, "localcluster ready")
             log.info("ready", extra={"address": address, "nodes": len(agents)})
             await stop.wait()
             if (data / "run" / "stop-pods").exists():
@@ -157,12 +157,6 @@ async def _remove_other_nodes(api: Any, names: set[str]) -> None:
                 await api.delete(NODES, node["metadata"]["name"])
 
 
-def _say(fd: int, line: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(fd, f"{line}\n".encode())
-        os.close(fd)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
@@ -182,7 +176,7 @@ def main() -> None:
     except MoorageError as error:
         log.error("stopped by an error", extra={"error": error.message, "hint": error.hint})
         if options.ready_fd is not None:
-            _say(options.ready_fd, f"localcluster {error.message}")
+            tell_parent(options.ready_fd, f"localcluster {error.message}")
         sys.exit(1)
 
 
