@@ -13,6 +13,7 @@ from typing import Any
 
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.forecast import Like, Stay, work_of
 from moorage.decide.gpus import UNKNOWN_TYPE, device_ids, owner_of, place_of, started_at
 from moorage.model.names import ATTEMPT_LABEL, RUN_LABEL
 
@@ -39,6 +40,7 @@ class Interval:
     ended_at: datetime | None
     last_seen_at: datetime
     devices: tuple[str, ...] = ()  # ids of the GPUs as the kubelet names them; empty when it does not
+    work: str = ""  # `forecast.work_of`; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,16 @@ def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetim
         ended_at=ended,
         last_seen_at=max(now, started),
         devices=tuple(one for ids in device_ids(obj).values() for one in ids) if pod.gpus else (),
+        work=work_of(obj.get("spec") or {}),
     )
+
+
+def stay_of(one: Interval) -> Stay | None:
+    """An interval as past stays are compared; None while it lasts."""
+    if one.ended_at is None:
+        return None
+    like = Like(owner=one.owner, name=one.run or one.pod, work=one.work, gpu_type=one.gpu_type)
+    return Stay(like=like, ended=one.ended_at, took=one.ended_at - one.started_at)
 
 
 def next_step(known: Interval | None, seen: Interval | None) -> Step | None:

@@ -26,8 +26,8 @@ _MIGRATION = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 _INSERT = """
 INSERT INTO intervals (pod_uid, namespace, pod, run, attempt, owner, node, gpu_type, gpus, cpu_milli, memory_bytes,
-                       started_at, ended_at, last_seen_at, devices)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                       started_at, ended_at, last_seen_at, devices, work)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (pod_uid) DO NOTHING
 """
 _CLOSE = """
@@ -37,6 +37,7 @@ WHERE pod_uid = ?1 AND ended_at IS NULL
 _REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?1"
 _TOUCH = "UPDATE intervals SET last_seen_at = max(last_seen_at, ?2) WHERE pod_uid = ?1 AND ended_at IS NULL"
 _OPEN = "SELECT * FROM intervals WHERE ended_at IS NULL"
+_ENDED = "SELECT * FROM intervals WHERE ended_at > ?1 ORDER BY ended_at DESC LIMIT ?2"
 _OVERLAPPING = "SELECT * FROM intervals WHERE started_at < ?2 AND (ended_at IS NULL OR ended_at > ?1)"
 
 
@@ -99,6 +100,10 @@ class UsageStore:
     def overlapping(self, since: datetime, until: datetime) -> list[Interval]:
         """Intervals of which some part lies in [since, until)."""
         return self._read(_OVERLAPPING, _us(since), _us(until))
+
+    def ended(self, since: datetime, *, limit: int) -> list[Interval]:
+        """Intervals that ended after `since`, the newest first, at most so many."""
+        return self._read(_ENDED, _us(since), limit)
 
     def _read(self, statement: str, *values: Any) -> list[Interval]:
         with self._lock, self._errors("read"):
@@ -208,6 +213,7 @@ def _row(one: Interval) -> tuple[Any, ...]:
         None if one.ended_at is None else _us(one.ended_at),
         _us(one.last_seen_at),
         ",".join(one.devices),
+        one.work,
     )
 
 

@@ -1,0 +1,142 @@
+"""When what runs will usually be done, by how long what was like it took.
+
+The method, after Smith, Foster and Taylor, "Predicting Application Run Times Using Historical Information"
+(https://doi.org/10.1007/BFb0053984): past stays are sorted under templates of likeness, and the closest template
+that has enough of them is asked. Here the templates are, closest first: the owner's own with the same image and
+command; the owner's with the same name, but for what `moor run` adds to it; the owner's on this GPU type; everybody's
+on this GPU type.
+
+The answer is an order statistic of those that took longer than this one has run already: the time by which SHARE of
+them were done. It assumes no shape of the distribution, and it is said with its numbers ("8 of 10 like it"), never
+as a probability. Below LEAST past stays nothing is said; what outlived too many of its like is not foretold either.
+
+What it does not know: a stay counts up to its end, however it ended (done, cancelled or moved away): its GPUs were
+free then. What still runs is not counted, so that work which has lately become slower is foretold too early.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+SHARE = 0.8  # the share of its like that was done by the time that is told
+LEAST = 5  # past stays under a template before it is asked; of fewer, 80 % is no number
+LEAST_LEFT = 3  # of them that took longer than it has run already
+KEPT = 200  # newest stays under each template: what was long ago tells little
+
+_RUNNER = "/moorage/run/runner.py"  # wraps the command of a run; what comes before "--" differs in every run
+_ADDED = re.compile(r"(-[a-hj-km-np-z2-9]{4}|-[0-9]{1,10}|-(?=[a-z]*\d)[a-z0-9]{5})?$")
+
+Likeness = Literal["work", "name", "owner", "type"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Like:
+    """What a pod is compared by."""
+
+    owner: str
+    name: str  # of its run, else of the pod
+    work: str = ""  # `work_of`; empty: not known
+    gpu_type: str = ""  # empty: holds no GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """One pod's time on its node, over and done."""
+
+    like: Like
+    ended: datetime
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """`done` of `of` past stays, alike by `likeness`, that took longer than this one has run ended by `total`.
+
+    `total` counts from its start; None: it has outlived so many of `known` like it that nobody can tell.
+    """
+
+    total: timedelta | None
+    done: int
+    of: int
+    known: int
+    likeness: Likeness
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Past stays by template, sorted; made by `history_of`."""
+
+    took: Mapping[tuple[str, ...], tuple[float, ...]] = field(default_factory=dict)  # template → seconds
+
+    def usual(self, like: Like, elapsed: timedelta = timedelta()) -> Usual | None:
+        """By when it will usually be done, having run for `elapsed`; None when nothing was like it.
+
+        Never earlier for a longer `elapsed`, and never before `elapsed`: the template is chosen without it, and
+        leaving out the shortest stays moves the order statistic up only.
+        """
+        for template in _templates(like):
+            sorted_seconds = self.took.get(template, ())
+            if len(sorted_seconds) < LEAST:
+                continue
+            left = sorted_seconds[bisect_right(sorted_seconds, max(0.0, elapsed.total_seconds())) :]
+            rank = math.ceil(SHARE * len(left) - 1e-9)
+            enough = len(left) >= LEAST_LEFT
+            return Usual(
+                total=timedelta(seconds=left[rank - 1]) if enough else None,
+                done=rank if enough else 0,
+                of=len(left),
+                known=len(sorted_seconds),
+                likeness=template[0],  # type: ignore[arg-type]
+            )
+        return None
+
+
+def history_of(stays: Iterable[Stay]) -> History:
+    """Sort past stays under their templates; of each the newest KEPT count."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    for stay in sorted(stays, key=lambda one: one.ended, reverse=True):
+        for template in _templates(stay.like):
+            under = found.setdefault(template, [])
+            if len(under) < KEPT:
+                under.append(max(0.0, stay.took.total_seconds()))
+    return History({template: tuple(sorted(seconds)) for template, seconds in found.items()})
+
+
+def work_of(spec: Mapping[str, Any]) -> str:
+    """A hash of image, command and arguments of a pod's first container; the runner's own words are left out.
+
+    16 hex digits: it tells that two pods do the same, and nothing of what they do.
+    """
+    containers = spec.get("containers") or ()
+    if not containers:
+        return ""
+    first = containers[0]
+    words = [str(word) for word in (*(first.get("command") or ()), *(first.get("args") or ()))]
+    if _RUNNER in words[:3] and "--" in words:
+        words = words[words.index("--") + 1 :]
+    if not words:
+        return ""
+    said = "\0".join((str(first.get("image") or ""), *words))
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def base_of(name: str) -> str:
+    """A name without what was added to make it new: "train-x7k2" → "train", "nightly-12" → "nightly"."""
+    return _ADDED.sub("", name) or name
+
+
+def _templates(like: Like) -> Iterable[tuple[str, ...]]:
+    if like.work:
+        yield "work", like.owner, like.work, like.gpu_type
+    if base := base_of(like.name):
+        yield "name", like.owner, base, like.gpu_type
+    if like.gpu_type:
+        yield "owner", like.owner, like.gpu_type
+        yield "type", like.gpu_type
