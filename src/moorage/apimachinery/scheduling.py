@@ -28,8 +28,8 @@ def is_extended(resource: str) -> bool:
 
 def is_gpu(resource: str) -> bool:
     """Whether an extended resource counts GPUs: nvidia.com/gpu, amd.com/gpu, intel's gpu.intel.com/i915 and xe,
-    and MIG slices (nvidia.com/mig-…), each slice counted as one device."""
-    return resource.endswith("/gpu") or resource.startswith(("nvidia.com/mig-", "gpu.intel.com/"))
+    MIG slices (nvidia.com/mig-…) and shares in time (nvidia.com/gpu.shared), each counted as one device."""
+    return resource.endswith(("/gpu", "/gpu.shared")) or resource.startswith(("nvidia.com/mig-", "gpu.intel.com/"))
 
 
 @dataclass(frozen=True, slots=True)

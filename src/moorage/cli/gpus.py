@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,18 +17,30 @@ from moorage.decide.gpus import gpu_view_json, view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
 
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
+VIEWS = ("gpu", "node", "type", "user")
+SUMS = ("total", "used", "reserved", "free", "fragmented", "stranded", "together", "unavailable")
 BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
 
 
 @click.command()
 @click.option("--free", is_flag=True, help="Only GPUs that are free.")
+@click.option("--by", type=click.Choice(list(VIEWS)), default="gpu", show_default=True, help="What a row is.")
 @console.output_option
 @target_options
-def gpus(target: Target, free: bool, output: str) -> int:
-    """Show every GPU of every node: free, or whose, since when, and until when."""
+def gpus(target: Target, free: bool, by: str, output: str) -> int:
+    """Show every GPU of every node: free, reserved, or whose, since when, and until when.
+
+    Of the free ones: FRAGMENTED, when others of the node are taken; STRANDED, when no CPU or memory is left beside
+    them; TOGETHER, the most on one node.
+    """
+    if free and by != "gpu":
+        raise click.UsageError("--free goes with --by gpu only")
 
     async def work(session: Session) -> int:
         body = await _gpu_body(session)
+        if by != "gpu":
+            _print_summed(body, by, output)
+            return 0
         found = [gpu | {"node": node["name"]} for node in body["nodes"] for gpu in node["gpus"]]
         shown = [gpu for gpu in found if gpu["state"] == "free"] if free else found
         now = session.clock.now()
@@ -40,11 +53,7 @@ def gpus(target: Target, free: bool, output: str) -> int:
             nothing="no GPU is free" if found else "no node of this cluster has GPUs",
         )
         if output == "table" and found:
-            totals = body["totals"]
-            said = f"{totals['free']} of {totals['total']} GPUs are free"
-            if totals["unavailable"]:
-                said += f", {totals['unavailable']} cannot be used now"
-            console.say(said)
+            console.say(_totals(body["totals"]))
         return 0
 
     return in_session(target, work)
@@ -82,6 +91,43 @@ def top(target: Target, since: str, by: str, output: str) -> int:
         return 0
 
     return in_session(target, work)
+
+
+def _totals(totals: Mapping[str, int]) -> str:
+    """The sums in one line. A server older than this command does not tell all of them."""
+    said = f"{totals['free']} of {totals['total']} GPUs are free"
+    if totals["free"] and totals.get("together", totals["free"]) < totals["free"]:
+        said += f" (at most {totals['together']} on one node)"
+    if totals.get("stranded"):
+        said += f", {totals['stranded']} of them without CPU or memory to go with them"
+    if totals.get("reserved"):
+        said += f", {totals['reserved']} reserved for machines"
+    if totals["unavailable"]:
+        said += f", {totals['unavailable']} cannot be used now"
+    return said
+
+
+def _print_summed(body: Mapping[str, Any], by: str, output: str) -> None:
+    """One row for each node, type or user."""
+    items: list[dict[str, Any]] = body["users" if by == "user" else f"{by}s"]
+    name = "name" if by == "node" else by
+
+    def cells(one: Mapping[str, Any]) -> list[str]:
+        if by == "user":
+            types = one.get("types") or {}
+            return [one["user"], str(one["gpus"]), ", ".join(f"{many} {kind}" for kind, many in types.items())]
+        return [one[name], *([one["type"]] if by == "node" else []), *(str(one.get(key, "")) for key in SUMS)]
+
+    summed = tuple(key.upper() for key in SUMS)
+    headers = {"user": ("USER", "GPUS", "TYPES"), "type": ("TYPE", *summed), "node": ("NODE", "TYPE", *summed)}
+    console.print_listing(
+        output,
+        headers=headers[by],
+        rows=lambda: [cells(one) for one in items],
+        items=[{key: value for key, value in one.items() if key != "gpus" or by == "user"} for one in items],
+        names=[one[name] for one in items],
+        nothing="nobody holds a GPU" if by == "user" else "no node of this cluster has GPUs",
+    )
 
 
 def _hours(value: float) -> str:

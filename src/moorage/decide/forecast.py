@@ -3,12 +3,12 @@
 The method, after Smith, Foster and Taylor, "Predicting Application Run Times Using Historical Information"
 (https://doi.org/10.1007/BFb0053984): past stays are sorted under templates of likeness, and the closest template
 that has enough of them is asked. Here the templates are, closest first: the owner's own with the same image and
-command; the owner's with the same name, but for what `moor run` adds to it; the owner's on this GPU type; everybody's
-on this GPU type.
+command; the owner's with the same name, but for what `moor run` adds to it; the owner's on this GPU type;
+everybody's on this GPU type.
 
-The answer is an order statistic of those that took longer than this one has run already: the time by which SHARE of
-them were done. It assumes no shape of the distribution, and it is said with its numbers ("8 of 10 like it"), never
-as a probability. Below LEAST past stays nothing is said; what outlived too many of its like is not foretold either.
+The answer is an order statistic of those that took longer than this one has run already: the time by which SHARE
+of them were done. It assumes no shape of the distribution, and it is said with its numbers ("8 of 10 like it"),
+never as a probability. Below LEAST past stays nothing is said; what outlived too many of its like is not foretold.
 
 What it does not know: a stay counts up to its end, however it ended (done, cancelled or moved away): its GPUs were
 free then. What still runs is not counted, so that work which has lately become slower is foretold too early.

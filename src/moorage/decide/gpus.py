@@ -2,12 +2,16 @@
 
 Nothing here reads the clock or the network: nodes and pods in, one view out. The view holds only
 what everybody may see: owner, run, since when, expected until.
+
+A free GPU may be of little use. It is *fragmented* when others of its node are taken, so that no pod can have the
+whole node with it, and *stranded* when the node has no CPU, memory or pod left to go with it: less than SHARE_CPU
+and SHARE_MEMORY (what `moor run` asks for where nobody says more) for each free GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -15,22 +19,29 @@ from typing import Any
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import NodeInfo, PodInfo, is_gpu, parse_node, parse_pod
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, is_gpu, parse_node, parse_pod, used_on
 from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     GPU_TYPE_LABELS,
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
     OWNER_ANNOTATION,
     OWNER_LABEL,
+    RESERVATION_LABEL,
     RUN_LABEL,
+    SYSTEM_NAMESPACE,
 )
 
 NOBODY = "-"  # owner of a pod that bears no owner mark
+SHARE_CPU = 1000  # millicores
+SHARE_MEMORY = 2 * 2**30  # bytes
 UNKNOWN_TYPE = "gpu"  # type of a GPU on a node without any of GPU_TYPE_LABELS
 
 
 class GpuState(StrEnum):
     FREE = "free"
     USED = "used"
+    RESERVED = "reserved"  # a reservation pod holds it until a machine's guest comes
     UNAVAILABLE = "unavailable"  # nobody holds it, and no pod can be placed there now
 
 
@@ -56,18 +67,24 @@ class Gpu:
     resource: str
     state: GpuState
     device: str = ""  # the id its node gave it (KEP-4680); empty: the holder is counted, not identified
-    why: str = ""  # why it is unavailable
+    why: str = ""  # why it is unavailable, what it is reserved for, or what a stranded one lacks
     holder: Holder | None = None  # set exactly when used
+    fragmented: bool = False  # free, beside others that are taken
+    stranded: bool = False  # free, with nothing left beside it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """used + free + unavailable = total."""
+    """used + reserved + free + unavailable = total; fragmented and stranded ones are among the free."""
 
     total: int = 0
     used: int = 0
     free: int = 0
     unavailable: int = 0
+    reserved: int = 0
+    fragmented: int = 0
+    stranded: int = 0
+    together: int = 0  # the most that are free on one node
 
     def plus(self, gpu: Gpu) -> Counts:
         return Counts(
@@ -75,6 +92,10 @@ class Counts:
             used=self.used + (gpu.state is GpuState.USED),
             free=self.free + (gpu.state is GpuState.FREE),
             unavailable=self.unavailable + (gpu.state is GpuState.UNAVAILABLE),
+            reserved=self.reserved + (gpu.state is GpuState.RESERVED),
+            fragmented=self.fragmented + gpu.fragmented,
+            stranded=self.stranded + gpu.stranded,
+            together=self.together,
         )
 
 
@@ -98,6 +119,7 @@ class GpuView:
     totals: Counts = field(default_factory=Counts)
     by_type: Mapping[str, Counts] = field(default_factory=dict)
     by_user: Mapping[str, int] = field(default_factory=dict)  # owner → GPUs held, most first
+    types_of_user: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # the same by GPU type
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -186,20 +208,22 @@ def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
     stand at that index; other holders take the lowest places left, in the order of their start. GPUs in
     `capacity` but not in `allocatable` are unavailable (the device plugin calls them unhealthy).
     """
-    on_node: dict[str, list[tuple[PodInfo, Obj]]] = {}
-    for obj in pods:
-        if not (obj.get("spec") or {}).get("nodeName"):
-            continue
-        pod = parse_pod(obj)
-        if pod.gpus and not pod.finished:
-            on_node.setdefault(pod.node, []).append((pod, obj))
-    seen = []
+    with_gpus = []
     for obj in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
         node = parse_node(obj)
-        sizes = _sizes(obj, node)
-        if sizes:
-            seen.append(_node_gpus(node, sizes, on_node.get(node.name, ())))
-    return _summed(seen)
+        if sizes := _sizes(obj, node):
+            with_gpus.append((node, sizes))
+    on_node: dict[str, list[tuple[PodInfo, Obj]]] = {node.name: [] for node, _ in with_gpus}
+    for obj in pods:
+        there = on_node.get((obj.get("spec") or {}).get("nodeName") or "")
+        if there is not None and (obj.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            there.append((parse_pod(obj), obj))
+    return _summed([_node_gpus(node, sizes, on_node[node.name]) for node, sizes in with_gpus])
+
+
+def is_reservation(pod: PodInfo) -> bool:
+    """Whether the pod is one of ours that holds a machine's place: nobody uses what it holds."""
+    return RESERVATION_LABEL in pod.labels and pod.namespace == SYSTEM_NAMESPACE
 
 
 def gpu_view_json(view: GpuView, *, now: datetime) -> Obj:
@@ -208,7 +232,10 @@ def gpu_view_json(view: GpuView, *, now: datetime) -> Obj:
         "now": rfc3339(now),
         "totals": _counts_json(view.totals),
         "types": [{"type": name} | _counts_json(counts) for name, counts in view.by_type.items()],
-        "users": [{"user": name, "gpus": count} for name, count in view.by_user.items()],
+        "users": [
+            {"user": name, "gpus": count, "types": dict(view.types_of_user.get(name) or {})}
+            for name, count in view.by_user.items()
+        ],
         "nodes": [
             {
                 "name": node.name,
@@ -242,56 +269,109 @@ def _node_gpus(
     kind = gpu_type(node.labels)
     idle = "" if node.ready and not node.unschedulable else "cordoned" if node.ready else "node not ready"
     gpus: list[Gpu] = []
+    with_gpus = [one for one in pods if one[0].gpus]
     for resource, (whole, allocatable) in sizes.items():
-        placed = _places(resource, whole, pods)
+        placed = _places(resource, whole, with_gpus)
         spare = allocatable - len(placed)  # beyond these, what nobody holds is unhealthy
         for place in range(whole):
-            device, holder = placed.get(place, ("", None))
-            why = ""
-            if holder is None:
+            device, holder, held_for = placed.get(place, ("", None, ""))
+            why, state = held_for, GpuState.RESERVED if held_for else GpuState.USED
+            if holder is None and not held_for:
                 why = idle or ("" if spare > 0 else "device unhealthy")
+                state = GpuState.UNAVAILABLE if why else GpuState.FREE
                 spare -= 1
             gpus.append(
                 Gpu(
                     node=node.name,
                     index=len(gpus),
-                    type=kind if "/mig-" not in resource else f"{kind} {resource.partition('/mig-')[2]}",
+                    type=device_type(kind, resource),
                     resource=resource,
-                    state=GpuState.USED if holder else GpuState.UNAVAILABLE if why else GpuState.FREE,
+                    state=state,
                     device=device,
                     why=why,
                     holder=holder,
                 )
             )
+    gpus = _judged(gpus, node, [pod for pod, _ in pods])
     return NodeGpus(
         name=node.name,
         type=kind,
         ready=node.ready,
         cordoned=node.unschedulable,
         gpus=tuple(gpus),
-        counts=_count(gpus),
+        counts=replace(_count(gpus), together=max(_free_by_type(gpus).values(), default=0)),
     )
 
 
-def _places(resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]) -> dict[int, tuple[str, Holder]]:
-    """Place of the device → (its id, who holds it)."""
-    placed: dict[int, tuple[str, Holder]] = {}
-    rest: list[tuple[str, Holder]] = []
+def device_type(kind: str, resource: str) -> str:
+    """The type of a device on a node of GPU type `kind`: its MIG profile, or that it is shared, said too."""
+    if "/mig-" in resource:
+        return f"{kind} {resource.partition('/mig-')[2]}"
+    return f"{kind} shared" if resource.endswith(".shared") else kind
+
+
+def _judged(gpus: Sequence[Gpu], node: NodeInfo, pods: Sequence[PodInfo]) -> list[Gpu]:
+    """Mark those free GPUs that are fragmented or stranded."""
+    free = sum(gpu.state is GpuState.FREE for gpu in gpus)
+    if not free:
+        return list(gpus)
+    taken = any(gpu.state in (GpuState.USED, GpuState.RESERVED) for gpu in gpus)
+    used = used_on(pods)
+    room = {
+        name: max(0, node.allocatable[name] - used.get(name, 0)) // share
+        for name, share in (("cpu", SHARE_CPU), ("memory", SHARE_MEMORY), ("pods", 1))
+        if name in node.allocatable
+    }
+    scarcest = min(room, key=lambda name: (room[name], name), default="")
+    usable = room.get(scarcest, free)
+    found = []
+    for gpu in gpus:
+        if gpu.state is GpuState.FREE:
+            stranded = usable <= 0
+            usable -= 1
+            why = f"no {scarcest} left beside it" if stranded else ""
+            gpu = replace(gpu, fragmented=taken, stranded=stranded, why=why)
+        found.append(gpu)
+    return found
+
+
+def _free_by_type(gpus: Iterable[Gpu]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for gpu in gpus:
+        if gpu.state is GpuState.FREE:
+            found[gpu.type] = found.get(gpu.type, 0) + 1
+    return found
+
+
+def _places(
+    resource: str, whole: int, pods: Sequence[tuple[PodInfo, Obj]]
+) -> dict[int, tuple[str, Holder | None, str]]:
+    """Place of the device → (its id, who holds it, or what for a reservation does)."""
+    placed: dict[int, tuple[str, Holder | None, str]] = {}
+    rest: list[tuple[str, Holder | None, str]] = []
     for pod, obj in sorted(pods, key=_steady):
         asked = pod.requests.get(resource, 0)
         if asked <= 0:
             continue
-        holder = holder_of(obj, pod)
+        held_for = _held_for(pod)
+        holder = None if held_for else holder_of(obj, pod)
         ids = device_ids(obj).get(resource, [])[:asked]
         for device in ids + [""] * (asked - len(ids)):
             place = place_of(device, pod.node)
             if 0 <= place < whole and place not in placed:
-                placed[place] = (device, holder)
+                placed[place] = (device, holder, held_for)
             else:
-                rest.append((device, holder))
+                rest.append((device, holder, held_for))
     open_places = (place for place in range(whole) if place not in placed)
     placed.update(dict(zip(list(open_places), rest, strict=False)))
     return placed
+
+
+def _held_for(pod: PodInfo) -> str:
+    """The machine type that a reservation holds its place for; empty: it is no reservation."""
+    if not is_reservation(pod):
+        return ""
+    return f"for machine {pod.labels.get(MACHINE_GROUP_LABEL, '')}/{pod.labels.get(MACHINE_TYPE_LABEL, '')}"
 
 
 def place_of(device: str, node: str) -> int:
@@ -316,15 +396,23 @@ def _count(gpus: Iterable[Gpu]) -> Counts:
 def _summed(nodes: Sequence[NodeGpus]) -> GpuView:
     by_type: dict[str, Counts] = {}
     by_user: dict[str, int] = {}
+    of_user: dict[str, dict[str, int]] = {}
     gpus = [gpu for node in nodes for gpu in node.gpus]
     for gpu in gpus:
         by_type[gpu.type] = by_type.get(gpu.type, Counts()).plus(gpu)
         if gpu.holder:
             by_user[gpu.holder.owner] = by_user.get(gpu.holder.owner, 0) + 1
+            kinds = of_user.setdefault(gpu.holder.owner, {})
+            kinds[gpu.type] = kinds.get(gpu.type, 0) + 1
+    most: dict[str, int] = {}
+    for node in nodes:
+        for kind, free in _free_by_type(node.gpus).items():
+            most[kind] = max(most.get(kind, 0), free)
     return GpuView(
         nodes=tuple(nodes),
-        totals=_count(gpus),
-        by_type=dict(sorted(by_type.items())),
+        totals=replace(_count(gpus), together=max(most.values(), default=0)),
+        by_type={kind: replace(by_type[kind], together=most.get(kind, 0)) for kind in sorted(by_type)},
+        types_of_user=of_user,
         by_user=dict(sorted(by_user.items(), key=lambda item: (-item[1], item[0]))),
     )
 
@@ -335,6 +423,10 @@ def _counts_json(counts: Counts) -> dict[str, int]:
         "used": counts.used,
         "free": counts.free,
         "unavailable": counts.unavailable,
+        "reserved": counts.reserved,
+        "fragmented": counts.fragmented,
+        "stranded": counts.stranded,
+        "together": counts.together,
     }
 
 
@@ -348,6 +440,8 @@ def _gpu_json(gpu: Gpu) -> Obj:
     }
     if gpu.why:
         body["why"] = gpu.why
+    if gpu.state is GpuState.FREE:
+        body |= {"fragmented": gpu.fragmented, "stranded": gpu.stranded}
     if gpu.holder is not None:
         body |= holder_json(gpu.holder)
     return body

@@ -83,7 +83,8 @@ def test_work_is_told_apart_by_image_and_command_and_not_by_the_runner():
     assert work_of(spec("python", args=["train.py"])) == plain
     assert work_of(spec("python", "train.py", image="other")) != plain
     assert work_of(spec("python", "eval.py")) != plain
-    assert "train" not in plain and len(plain) == 16
+    assert "train" not in plain
+    assert len(plain) == 16
     assert work_of(spec()) == work_of({}) == ""
 
 
@@ -94,9 +95,11 @@ seconds = st.lists(st.floats(0, 1e6), min_size=LEAST, max_size=40)
 def test_having_run_longer_never_brings_the_end_nearer(past, one, more):
     found = history_of([Stay(like=ADA, ended=NOON, took=timedelta(seconds=took)) for took in past])
     early, late = found.usual(ADA, timedelta(seconds=one)), found.usual(ADA, timedelta(seconds=one + more))
-    assert early is not None and late is not None
+    assert early is not None
+    assert late is not None
     if late.total is not None:
-        assert early.total is not None and early.total <= late.total
+        assert early.total is not None
+        assert early.total <= late.total
         assert late.total > timedelta(seconds=one + more)
 
 

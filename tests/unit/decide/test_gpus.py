@@ -191,7 +191,7 @@ def test_totals_are_kept_by_type_and_by_user():
 def test_mig_slices_are_a_type_of_their_own():
     resource = "nvidia.com/mig-1g.10gb"
     view = view_gpus([a_node(gpus=2, resource=resource)], [a_pod(resource=resource)])
-    assert view.by_type == {"a100 1g.10gb": Counts(total=2, used=1, free=1)}
+    assert view.by_type == {"a100 1g.10gb": Counts(total=2, used=1, free=1, fragmented=1, together=1)}
 
 
 @pytest.mark.parametrize(
@@ -296,3 +296,54 @@ def test_the_order_in_which_objects_are_listed_does_not_matter(cluster, load, sh
 def test_a_free_gpu_has_no_holder_and_a_used_one_has():
     view = view_gpus([a_node()], [a_pod()])
     assert all((gpu.holder is not None) == (gpu.state is GpuState.USED) for gpu in view.gpus)
+
+
+def a_reservation(node="n1", gpus=1):
+    pod = a_pod("place", gpus=gpus, node=node)
+    pod["metadata"] |= {
+        "namespace": "moorage-system",
+        "labels": {
+            "moorage.dev/reservation": "kept",
+            "moorage.dev/machine-group": "vision",
+            "moorage.dev/machine-type": "one",
+        },
+    }
+    return pod
+
+
+def test_a_reservation_is_no_user():
+    view = view_gpus([a_node(gpus=4)], [a_reservation(gpus=2), a_pod("x")])
+    assert (view.totals.used, view.totals.reserved, view.totals.free, view.totals.together) == (1, 2, 1, 1)
+    assert sum(view.by_user.values()) == 1
+    reserved = [gpu for gpu in view.gpus if gpu.state == "reserved"]
+    assert {(gpu.why, gpu.holder) for gpu in reserved} == {("for machine vision/one", None)}
+
+
+def test_only_our_own_namespace_makes_reservations():
+    pod = a_reservation()
+    pod["metadata"]["namespace"] = "lab"
+    assert view_gpus([a_node()], [pod]).totals.reserved == 0
+
+
+def test_free_gpus_beside_taken_ones_are_fragmented():
+    view = view_gpus([a_node("n1", gpus=4), a_node("n2", gpus=2)], [a_pod(gpus=1, node="n1")])
+    assert (view.totals.free, view.totals.fragmented, view.totals.together) == (5, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("free", "lacks", "stranded"),
+    [({"cpu": "16", "memory": "64Gi"}, "", 0), ({"cpu": "1500m", "memory": "64Gi"}, "cpu", 3),
+     ({"cpu": "16", "memory": "5Gi"}, "memory", 2), ({"cpu": "0", "memory": "0"}, "cpu", 4), ({}, "", 0)],
+)  # fmt: skip
+def test_free_gpus_with_nothing_left_beside_them_are_stranded(free, lacks, stranded):
+    node = a_node(gpus=4)
+    node["status"]["allocatable"] = {"nvidia.com/gpu": "4"} | free
+    view = view_gpus([node], [])
+    assert (view.totals.free, view.totals.stranded) == (4, stranded)
+    assert {gpu.why for gpu in view.gpus if gpu.stranded} == ({f"no {lacks} left beside it"} if lacks else set())
+
+
+def test_shares_in_time_are_a_type_of_their_own():
+    resource = "nvidia.com/gpu.shared"
+    view = view_gpus([a_node(gpus=4, resource=resource)], [a_pod(resource=resource)])
+    assert (list(view.by_type), view.totals.used) == (["a100 shared"], 1)

@@ -26,8 +26,17 @@ async def test_gpus_shows_every_gpu_and_nothing_private(site):
     async with site.running():
         answer = await site.ask("/api/v1/gpus")
     assert answer.status == 200
-    assert answer.json["totals"] == {"total": 2, "used": 1, "free": 1, "unavailable": 0}
-    assert answer.json["users"] == [{"user": "ada", "gpus": 1}]
+    assert answer.json["totals"] == {
+        "total": 2,
+        "used": 1,
+        "free": 1,
+        "unavailable": 0,
+        "reserved": 0,
+        "fragmented": 1,
+        "stranded": 0,
+        "together": 1,
+    }
+    assert answer.json["users"] == [{"user": "ada", "gpus": 1, "types": {"a100": 1}}]
     assert [(gpu["state"], gpu.get("owner")) for gpu in answer.json["nodes"][0]["gpus"]] == [
         ("used", "ada"),
         ("free", None),

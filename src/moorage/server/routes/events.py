@@ -49,6 +49,7 @@ async def _changes(context: Context) -> AsyncIterator[str]:
                 "used": totals.used,
                 "free": totals.free,
                 "unavailable": totals.unavailable,
+                "reserved": totals.reserved,
             }
             yield _event("change", msgspec.json.encode(body).decode())
         await _wait(context, version)

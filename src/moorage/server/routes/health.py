@@ -15,6 +15,8 @@ from moorage.server.context import Context
 from moorage.server.problems import Problem
 from moorage.server.routes.top import use
 
+STATES = ("free", "used", "reserved", "unavailable")
+POOR = ("fragmented", "stranded")
 USE_WINDOW = timedelta(hours=24)
 
 
@@ -47,15 +49,38 @@ def exposition(view: GpuView, rows: tuple[UsageRow, ...]) -> bytes:
 
     registry = CollectorRegistry()
     gpus = Gauge("moorage_gpus", "GPUs by node, type and state", ["node", "type", "state"], registry=registry)
+    types = Gauge("moorage_type_gpus", "GPUs by type and state", ["type", "state"], registry=registry)
+    whole = Gauge("moorage_cluster_gpus", "GPUs of the cluster by state", ["state"], registry=registry)
+    free = Gauge(
+        "moorage_gpus_free_of_little_use",
+        "Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
+        ["type", "kind"],
+        registry=registry,
+    )
+    together = Gauge("moorage_gpus_free_together", "Most free GPUs on one node", ["type"], registry=registry)
+    held_types = Gauge(
+        "moorage_gpus_held_by_type", "GPUs held now, by user and type", ["user", "type"], registry=registry
+    )
     held = Gauge("moorage_gpus_held", "GPUs held now, by user", ["user"], registry=registry)
     hours = Gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", ["user"], registry=registry)
     for node in view.nodes:
         for kind in sorted({gpu.type for gpu in node.gpus}):
-            for state in ("free", "used", "unavailable"):
+            for state in STATES:
                 many = sum(gpu.type == kind and gpu.state == state for gpu in node.gpus)
                 gpus.labels(node=node.name, type=kind, state=state).set(many)
+    for of_type, counts in view.by_type.items():
+        for state in STATES:
+            types.labels(type=of_type, state=state).set(getattr(counts, state))
+        for poor in POOR:
+            free.labels(type=of_type, kind=poor).set(getattr(counts, poor))
+        together.labels(type=of_type).set(counts.together)
+    for state in STATES:
+        whole.labels(state=state).set(getattr(view.totals, state))
     for user, many in view.by_user.items():
         held.labels(user=user).set(many)
+    for user, kinds in view.types_of_user.items():
+        for kind, many in kinds.items():
+            held_types.labels(user=user, type=kind).set(many)
     for row in rows:
         hours.labels(user=row.name).set(row.gpu_hours)
     return bytes(generate_latest(registry))
