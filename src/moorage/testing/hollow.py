@@ -154,8 +154,6 @@ class HollowNodes:
         phase = (pod.get("status") or {}).get("phase")
         finished = phase in ("Succeeded", "Failed")
         if is_deleting(pod):
-            if not finished:
-                await self._report(pod, _ended(pod, 143, None))
             await self._api.delete(
                 PODS, key.name, key.namespace, grace_period_seconds=0, uid=pod["metadata"]["uid"]
             )

@@ -97,3 +97,20 @@ async def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(t
                 clock.advance(RELOAD_SECONDS)
                 await asyncio.sleep(0)
         assert await is_trusted(port, first.authority)
+
+
+async def test_answers_do_not_wait_for_the_delayed_acknowledgement_of_their_first_packet() -> None:
+    stop = asyncio.Event()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        sock.setblocking(False)
+        task = asyncio.create_task(serve(app, sock, stop=stop))
+        reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readuntil(b"ok")
+        # an accepted connection has the option from the socket that listened
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        writer.close()
+        stop.set()
+        await task
