@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, refusal_by_labels, refusal_by_taints
+from moorage.decide.calendar import HeldBack, Pace, in_force, judge, next_change
 from moorage.model.machine import FAIR, MachineType, Pool
 from moorage.model.names import MACHINE_TYPE_PREFIX, PLACE_PREFIX
+from moorage.model.reservation import Booking
 
 LOST_AFTER = timedelta(seconds=10)  # a guest that the scheduler still refuses so long after its gate was lifted
 SHARE_FORGOTTEN = 1  # machine-seconds: what is less no longer decides anything
@@ -58,6 +60,12 @@ class Guest:
     deleting: bool = False
     unschedulable: bool = False
     pod: PodInfo | None = None  # what placement needs to know; only for guests behind the gate
+    limit: timedelta | None = None  # running time allowed
+    grace: timedelta = timedelta(seconds=30)  # between being told to end and being killed
+    backfill: bool = False  # may be asked to leave
+    started: datetime | None = None  # from when the limit counts
+    leaves: datetime | None = None  # being deleted: gone by then
+    waits_for: str = ""  # what is noted on it of the calendar
 
     @property
     def managed(self) -> bool:
@@ -86,6 +94,7 @@ class Seen:
     deleting: bool = False
     shares: Mapping[str, Share] = field(default_factory=dict)
     shares_at: datetime | None = None
+    bookings: Sequence[Booking] = ()  # of the calendar, for types of this Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,15 @@ class Add:
     name: str
 
 
-Action = Unmark | Drop | Keep | MoveOn | HandOver | Add
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Note on a guest what of the calendar it waits for; empty: nothing any more."""
+
+    guest: Guest
+    text: str
+
+
+Action = Unmark | Drop | Keep | MoveOn | HandOver | Add | Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +195,7 @@ class Plan:
     conditions: tuple[Said, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     line: tuple[str, ...] = ()  # uids of the guests behind the gate, the next one first
+    held_back: tuple[HeldBack[Guest], ...] = ()  # by the calendar alone: a place stands for each
     shares: Mapping[str, Share] = field(default_factory=dict)
     look_again_in: timedelta | None = None
 
@@ -213,6 +231,7 @@ def plan(seen: Seen) -> Plan:
         conditions=_conditions(seen, counts, [draft for draft in drafts if not draft.nodes]),
         misfits=tuple(one for draft in drafts for one in draft.misfits),
         line=tuple(guest.uid for guest in line),
+        held_back=tuple(one for draft in drafts for one in draft.held_back),
         shares=shares,
         look_again_in=min(waits) if waits else None,
     )
@@ -292,6 +311,7 @@ class _TypePlan:
         self.live = [one for one in self.all if not one.ending]
         self.steps: list[Action] = []
         self.misfits: list[Misfit] = []
+        self.held_back: list[HeldBack[Guest]] = []
         self.look_again: timedelta | None = None
         self.added = 0
 
@@ -326,17 +346,53 @@ class _TypePlan:
                 handed.add(found.uid)
                 self.steps.append(MoveOn(found, guest))
         room = self.kind.available - len(self.placed) - len(granted)
-        for guest in self._line(gated, promised):
+        pace = self._pace([*self.placed, *(gated[uid] for uid in granted)])
+        line = self._line(gated, promised)
+        for guest in line if pace is None else pace.kept_first(line):
             if why := misfit(guest, self.kind):
                 self.misfits.append(Misfit(guest, why))
                 continue
-            if room > 0 and (found := self._first(standing, guest, handed)):
+            if room <= 0:
+                continue
+            if pace is not None and (waits := pace.refuse(guest)) is not None:
+                if len(self.held_back) < room:
+                    self.held_back.append(waits)
+                continue
+            if found := self._first(standing, guest, handed):
                 handed.add(found.uid)
                 room -= 1
                 self.steps.append(HandOver(found, guest))
+                if pace is not None:
+                    pace.take(guest)
         self._fill([one for one in free if one.uid not in handed], wanted - len(handed))
+        self._note(pace)
 
-    def _line(self, gated: Mapping[str, Guest], promised: Mapping[str, Reservation]) -> Iterable[Guest]:
+    def _pace(self, holding: Sequence[Guest]) -> Pace[Guest] | None:
+        """What the calendar allows; None when nothing is booked of this type."""
+        bookings = [
+            one for one in self.seen.bookings if (one.group, one.type) == (self.seen.pool.group, self.kind.name)
+        ]
+        holds = in_force(judge(bookings, self.kind.available, self.seen.now), self.seen.now)
+        if not holds:
+            return None
+        self._look_again_by(next_change(holds, self.seen.now))
+        without_room = sum(1 for one in self.live if not one.node and one.unschedulable)
+        capacity = self.kind.available - without_room if self.nodes else len(holding)
+        return Pace(capacity, holds, holding, self.seen.now)
+
+    def _note(self, pace: Pace[Guest] | None) -> None:
+        """Say on the pods who is held back by the calendar, and no longer on those who are not."""
+        waiting = {one.guest.uid: one.note for one in self.held_back} if pace is not None else {}
+        let_through = {step.guest.uid for step in self.steps if isinstance(step, HandOver)}
+        for guest in (*self.waiting, *self.placed):
+            if guest.waits_for != (text := waiting.get(guest.uid, "")) and guest.uid not in let_through:
+                self.steps.append(Note(guest, text))
+
+    def _look_again_by(self, wait: timedelta | None) -> None:
+        if wait is not None:
+            self.look_again = wait if self.look_again is None else min(wait, self.look_again)
+
+    def _line(self, gated: Mapping[str, Guest], promised: Mapping[str, Reservation]) -> Sequence[Guest]:
         """Those to let through, the next one first; who is let through counts as holding at once."""
         ready = [one for uid, one in gated.items() if uid not in promised and not one.other_gates]
         if self.seen.pool.order != FAIR:
@@ -369,7 +425,7 @@ class _TypePlan:
 
     def _check_mark(self, guest: Guest, place: Reservation | None) -> None:
         if place is None:
-            self.look_again = LOST_AFTER
+            self._look_again_by(LOST_AFTER)
         elif place.node != guest.place and PLACE_PREFIX + guest.uid not in self.seen.nodes[place.node].labels:
             self.steps.append(MoveOn(place, guest))  # promised already, its node still to be marked
 

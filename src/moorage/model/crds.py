@@ -15,6 +15,7 @@ import msgspec
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.policy import POLICIES, GuardrailPolicy
+from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
 
 
@@ -56,6 +57,20 @@ KINDS = (
         columns=(
             ("Memory", "string", ".spec.rules.memoryLimit.level"),
             ("Bombs", "string", ".spec.rules.restartBomb.level"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=RESERVATIONS,
+        struct=Reservation,
+        columns=(
+            ("Machine", "string", ".spec.machineType"),
+            ("Count", "integer", ".spec.count"),
+            ("From", "string", ".spec.from"),
+            ("To", "string", ".spec.to"),
+            ("User", "string", ".spec.user"),
+            ("Phase", "string", ".status.phase"),
+            ("Held", "integer", ".status.held"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),
     ),

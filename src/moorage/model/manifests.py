@@ -49,6 +49,7 @@ SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 SCHEDULER_CONFIGMAP = "moorage-scheduler"
 USAGE_CLAIM = "moorage-usage"
+RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
 BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
@@ -118,8 +119,13 @@ OPERATOR = Service(
         Rule(resources=("pods",), verbs=(*LIST, "delete", "patch")),  # patch: gates are lifted
         Rule(resources=("pods/status",), verbs=("patch",)),
         Rule(resources=("nodes",), verbs=(*READ, "patch")),
-        Rule(group=GROUP, resources=("machines",), verbs=LIST),
+        Rule(resources=("namespaces",), verbs=LIST),
+        # what happened to their pods is noted on them; get: read anew before it is
+        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=(*READ, "patch")),
+        Rule(group=GROUP, resources=("machines", "guardrailpolicies"), verbs=LIST),
         Rule(group=GROUP, resources=("machines/status", "machinenodepools/status"), verbs=("patch",)),
+        Rule(group=GROUP, resources=("reservations",), verbs=LIST),
+        Rule(group=GROUP, resources=("reservations/status",), verbs=("patch",)),
         Rule(group=GROUP, resources=("machines/finalizers",), verbs=("update",)),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
@@ -152,8 +158,11 @@ WEBHOOK = Service(
     volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
     everywhere=(
-        Rule(resources=("nodes", "namespaces"), verbs=LIST),
-        Rule(group=GROUP, resources=("tenants", "guardrailpolicies", "machines"), verbs=LIST),
+        Rule(resources=("nodes", "namespaces", "pods"), verbs=LIST),
+        # pods that failed, and the owners on which it is noted why
+        Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=LIST),
+        Rule(group="batch", resources=("jobs",), verbs=LIST),
+        Rule(group=GROUP, resources=("tenants", "guardrailpolicies", "machines", "reservations"), verbs=LIST),
     ),
 )
 
@@ -232,7 +241,8 @@ def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_
 def make_machine_objects() -> list[Obj]:
     """What reservations stand on: priorities and their budget; and everybody's right to see machines.
 
-    The budget never allows a disruption; a reservation that is promised to a guest is not under it.
+    The budget never allows a disruption; a reservation that is promised to a guest is not under it. Everybody sees
+    the calendar too; the role that writes in it is for the admin to bind.
     """
     said = {
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
@@ -253,12 +263,14 @@ def make_machine_objects() -> list[Obj]:
     ]
     kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
     budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
-    seeing = Rule(group=GROUP, resources=("machines",), verbs=READ)
+    seeing = Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ)
+    booking = Rule(group=GROUP, resources=("reservations",), verbs=("create", "update", "patch", "delete"))
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [
         *classes,
         _object(PDBS, RESERVATION_BUDGET, spec=budget),
         _object(CLUSTERROLES, "moorage-machines", None, rules=[seeing.to_obj()]),
+        _object(CLUSTERROLES, RESERVE_ROLE, None, rules=[booking.to_obj()]),
         _binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
     ]
 
@@ -282,7 +294,7 @@ def make_service(service: Service, *, version: str) -> list[Obj]:
     name = service.full_name
     objects = [
         _object(SERVICEACCOUNTS, name, labels=service.labels, automountServiceAccountToken=False),
-        *_rights(service),
+        *make_rights(service),
         make_deployment(service, version=version),
     ]
     if service.port is not None:
@@ -366,7 +378,8 @@ def _probes(service: Service) -> Obj:
     }  # fmt: skip
 
 
-def _rights(service: Service) -> list[Obj]:
+def make_rights(service: Service) -> list[Obj]:
+    """Roles and bindings of one service's account."""
     name = service.full_name
     account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
     found: list[Obj] = []

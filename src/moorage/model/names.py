@@ -62,6 +62,8 @@ MACHINE_CONTAINER_LABEL = "moorage.dev/machine-container"  # on a guest: the con
 MACHINE_GATE = "moorage.dev/machine"  # scheduling gate of guests that wait for a place
 PLACE_ANNOTATION = "moorage.dev/machine-place"  # on a guest let through: the node of its place
 PLACE_AT_ANNOTATION = "moorage.dev/machine-place-at"  # RFC 3339, beside it
+BACKFILL_LABEL = "moorage.dev/backfill"  # on a guest: "true": it may be asked to leave for who has reserved
+WAITS_ANNOTATION = "moorage.dev/waits-for"  # on a gated guest: until when (RFC 3339), a blank, for which booking
 RESERVATION_LABEL = "moorage.dev/reservation"  # on a reservation pod: KEPT or PROMISED
 KEPT, PROMISED = "kept", "promised"  # the disruption budget protects those that are kept
 PROMISED_TO_LABEL = "moorage.dev/promised-to"  # on a promised reservation: the guest's uid
@@ -76,6 +78,17 @@ RESERVATION_PRIORITY = "moorage-reservation"  # PriorityClass, value -10: autosc
 GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
 DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt, the cluster's default
 RESERVATION_BUDGET = "moorage-reservations"  # PodDisruptionBudget in SYSTEM_NAMESPACE over reservations kept
+
+# pods killed for their memory (docs/howto/guard-a-namespace.md)
+MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
+MEMORY_LABEL = "moorage.dev/memory"  # on such a replacement: held, raised (it got more memory) or RELEASED
+RELEASED = "released"
+MEMORY_HELD_ANNOTATION = "moorage.dev/memory-held"  # beside it: what happened, for people
+MEMORY_KILL_ANNOTATION = "moorage.dev/memory-kill"  # beside it: the kill, as JSON
+MEMORY_RELEASE_ANNOTATION = "moorage.dev/memory-release"  # on a held pod, any text: its user lets it go
+MEMORY_KILLS = (
+    "moorage.dev/memory-kills"  # on an owner: a label ("true"), and an annotation with the kills as JSON
+)
 
 # the local cluster's own marks, known to every part through the API only
 PROCESS_RUNTIME = "process://"  # how node.status.nodeInfo.containerRuntimeVersion begins there

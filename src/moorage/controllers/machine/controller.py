@@ -18,6 +18,7 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.plan import (
+    bookings_of,
     guest_of,
     is_finished,
     is_on_processes,
@@ -30,6 +31,7 @@ from moorage.controllers.machine.plan import (
     shares_of,
     was_ready,
 )
+from moorage.decide.calendar import WAITS_SEPARATOR
 from moorage.decide.injection import lift
 from moorage.decide.reservation import (
     Action,
@@ -39,6 +41,7 @@ from moorage.decide.reservation import (
     HandOver,
     Keep,
     MoveOn,
+    Note,
     Plan,
     Reservation,
     Seen,
@@ -56,7 +59,9 @@ from moorage.model.names import (
     PROMISED_TO_LABEL,
     RESERVATION_LABEL,
     SYSTEM_NAMESPACE,
+    WAITS_ANNOTATION,
 )
+from moorage.model.reservation import RESERVATIONS
 
 log = logging.getLogger(__name__)
 
@@ -65,41 +70,44 @@ OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has 
 
 
 class MachineController:
-    """One per operator. `informers` are to be run by the caller."""
+    """One per operator. `informers` are to be run by the caller; `machines`, `pods` (of machine groups) and
+    `reservations` of them serve the reservation controller too."""
 
     def __init__(
         self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
     ) -> None:
         self._api, self._clock, self._events = api, clock, events
-        self._machines = Informer(api, MACHINES)
+        self.machines = Informer(api, MACHINES)
         self._node_pools = Informer(api, NODE_POOLS)
         self._nodes = Informer(api, NODES)
-        self._pods = Informer(
+        self.pods = Informer(
             api,
             PODS,
             label_selector=MACHINE_GROUP_LABEL,
             indexes={"group": index_by_label(MACHINE_GROUP_LABEL)},
         )
-        self.informers = (self._machines, self._node_pools, self._nodes, self._pods)
+        self.reservations = Informer(api, RESERVATIONS, indexes={"group": _group_index})
+        self.informers = (self.machines, self._node_pools, self._nodes, self.pods, self.reservations)
         self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
         self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
         self._node_read: dict[str, tuple[str, NodeInfo]] = {}
         self._told: set[tuple[str, str]] = set()
-        self._pods.on_change(self._forget)
-        self.loop.hear(self._machines, self._beside)
+        self.pods.on_change(self._forget)
+        self.loop.hear(self.machines, self._beside)
         self.loop.hear(self._node_pools, lambda obj: [key_of(obj)])
-        self.loop.hear(self._pods, self._machine_of)
+        self.loop.hear(self.pods, self._machine_of)
         self.loop.hear(self._nodes, self._machines_on)
+        self.loop.hear(self.reservations, lambda obj: self._machines_of_group(_group_booked(obj)))
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Machine a step closer to its spec; return when to look again."""
-        machine = self._machines.get(key.name)
+        machine = self.machines.get(key.name)
         if machine is None:
             return None
         now = self._clock.now()
         first = min(
-            (one for one in self._machines.all() if group_of(one) == group_of(machine)),
+            (one for one in self.machines.all() if group_of(one) == group_of(machine)),
             key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]),
         )
         try:
@@ -145,12 +153,13 @@ class MachineController:
             deleting=is_deleting(machine),
             shares=shares,
             shares_at=shares_at,
+            bookings=bookings_of(self.reservations.by_index("group", pool.group)),
         )
         return seen, pods
 
     def _current_pods(self, group: str) -> dict[str, Obj]:
         """The group's pods by uid, as the watch showed them or as we wrote them since."""
-        found = {pod["metadata"]["uid"]: pod for pod in self._pods.by_index("group", group)}
+        found = {pod["metadata"]["uid"]: pod for pod in self.pods.by_index("group", group)}
         now = self._clock.monotonic()
         for uid, (when, written) in list(self._written.items()):
             if now - when > OWN_WRITES_SECONDS:
@@ -251,6 +260,12 @@ class MachineController:
                 await self._events.record(pods[guest.uid], "Warning", "PlaceLost", told)
             case Unmark(node, label):
                 await self._api.patch(NODES, node, {"metadata": {"labels": {label: None}}})
+            case Note(guest, text):
+                note = {"metadata": {"annotations": {WAITS_ANNOTATION: text or None}}}
+                self._wrote(await self._api.patch(PODS, guest.name, note, guest.namespace))
+                if text:
+                    _, _, why = text.partition(WAITS_SEPARATOR)
+                    await self._events.record(pods[guest.uid], "Normal", "HeldForReservation", why)
             case _:
                 assert_never(action)
 
@@ -297,20 +312,30 @@ class MachineController:
 
     def _beside(self, machine: Obj) -> Iterable[Key]:
         group = group_of(machine)
-        return {key_of(machine), *(key_of(one) for one in self._machines.all() if group_of(one) == group)}
+        return {key_of(machine), *(key_of(one) for one in self.machines.all() if group_of(one) == group)}
 
     def _machine_of(self, pod: Obj) -> Iterable[Key]:
-        group = labels_of(pod).get(MACHINE_GROUP_LABEL)
-        return [key_of(one) for one in self._machines.all() if group_of(one) == group]
+        return self._machines_of_group(labels_of(pod).get(MACHINE_GROUP_LABEL))
+
+    def _machines_of_group(self, group: str | None) -> Iterable[Key]:
+        return [key_of(one) for one in self.machines.all() if group_of(one) == group]
 
     def _machines_on(self, node: Obj) -> Iterable[Key]:
         name, group = node["metadata"]["name"], labels_of(node).get(MACHINE_GROUP_LABEL)
         return [
             key_of(one)
-            for one in self._machines.all()
+            for one in self.machines.all()
             if group_of(one) == group
             or any(entry["name"] == name for entry in (one.get("spec") or {}).get("nodePool") or ())
         ]
+
+
+def _group_booked(reservation: Mapping[str, Any]) -> str:
+    return str((reservation.get("spec") or {}).get("machineGroup") or "")
+
+
+def _group_index(reservation: Obj) -> Iterable[str]:
+    return (_group_booked(reservation),)
 
 
 def _version(obj: Mapping[str, Any]) -> int:

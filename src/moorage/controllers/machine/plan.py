@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import (
@@ -22,6 +23,7 @@ from moorage.decide.injection import tolerations_of
 from moorage.decide.reservation import Guest, Plan, Reservation, Share
 from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
 from moorage.model.names import (
+    BACKFILL_LABEL,
     HOST_IMAGE,
     KEPT,
     MACHINE_GATE,
@@ -36,7 +38,9 @@ from moorage.model.names import (
     RESERVATION_LABEL,
     RESERVATION_PRIORITY,
     SYSTEM_NAMESPACE,
+    WAITS_ANNOTATION,
 )
+from moorage.model.reservation import Booking, parse_reservation
 
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
@@ -88,7 +92,28 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
         deleting=is_deleting(pod),
         unschedulable=_is_unschedulable(pod),
         pod=parse_pod(pod) if gated else None,
+        limit=None if (limit := spec.get("activeDeadlineSeconds")) is None else timedelta(seconds=limit),
+        grace=timedelta(seconds=grace_of(pod)),
+        backfill=labels_of(pod).get(BACKFILL_LABEL) == "true",
+        started=_moment((pod.get("status") or {}).get("startTime")),
+        leaves=_moment(meta.get("deletionTimestamp")),
+        waits_for=notes.get(WAITS_ANNOTATION, ""),
     )
+
+
+def grace_of(pod: Mapping[str, Any]) -> int:
+    """Seconds between being told to end and being killed; Kubernetes' own default is 30."""
+    given = pod["spec"].get("terminationGracePeriodSeconds")
+    return 30 if given is None else int(given)
+
+
+def bookings_of(reservations: Iterable[Mapping[str, Any]]) -> list[Booking]:
+    """The calendar; what cannot be read, which the schema keeps out, is left out."""
+    found = []
+    for one in reservations:
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            found.append(parse_reservation(one))
+    return found
 
 
 def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | None]:
