@@ -119,7 +119,7 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
     import msgspec
 
     from moorage.decide.rulebook import RULES
-    from moorage.model.policy import GuardrailPolicy, Policy
+    from moorage.model.policy import GuardrailPolicy, Policy, expected_of
 
     rules = (document.get("spec") or {}).get("rules") if isinstance(document.get("spec"), dict) else None
     if isinstance(rules, dict):
@@ -135,7 +135,7 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
     except msgspec.ValidationError as error:
         raise UsageError(f"--policy: {name}: {error}") from error
     assert isinstance(rules, dict)
-    return Policy(rules)
+    return Policy(rules, expected_of([document]))
 
 
 async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]:

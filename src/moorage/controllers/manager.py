@@ -13,6 +13,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
+from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.run.controller import RunController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -67,6 +68,7 @@ async def _run_controllers(
         RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics),
         MachineController(api, clock=clock, events=events, metrics=metrics),
         MachineNodePoolController(api, clock=clock, metrics=metrics),
+        MemoryKillController(api, clock=clock, events=events, metrics=metrics),
     ]
     async with asyncio.TaskGroup() as tasks:
         for controller in controllers:

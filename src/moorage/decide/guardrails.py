@@ -13,7 +13,7 @@ before, so from them the owner in the object stands. That is why whatever holds 
 
 Where a GuardrailPolicy holds, its rules (`moorage.decide.rulebook`) are applied besides, to every kind with a pod
 template, when it is made and when its template changes. What Kubernetes' controllers make from a workload is not
-judged again.
+judged again, but for the replacements of pods that were killed for memory (`moorage.decide.memorykills`).
 
 `admit` is what the mutating webhook does, `judge` what the validating one does: it sees the object that is about
 to be stored, also where others changed it after us. Both are total: they never raise for an object that the API
@@ -30,6 +30,7 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo
+from moorage.decide.memorykills import Hold, Known, Raise, answer, give_more, hold, is_gated, rule_of
 from moorage.decide.rulebook import (
     GUARANTEED,
     JOBS,
@@ -47,7 +48,9 @@ from moorage.model.names import (
     EXPECTED_SECONDS_ANNOTATION,
     GPU_PRESENT_LABEL,
     GPU_TYPE_LABELS,
+    MACHINE_TYPE_LABEL,
     MEMORY_DEFAULTED_ANNOTATION,
+    MEMORY_GATE,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     RESTART_LIMIT,
@@ -63,7 +66,14 @@ from moorage.model.names import (
 from moorage.model.policy import Policy
 from moorage.model.tenant import TenantDefaults
 
-_CHANGED_OF_PODS = ("containers", "initContainers", "affinity", "activeDeadlineSeconds", "restartPolicy")
+_CHANGED_OF_PODS = (
+    "containers",
+    "initContainers",
+    "affinity",
+    "activeDeadlineSeconds",
+    "restartPolicy",
+    "schedulingGates",
+)
 _CHANGED_OF_JOBS = ("backoffLimit", "podFailurePolicy")
 _NOTHING: tuple[Any, ...] = (None, {}, [], "")
 
@@ -104,6 +114,7 @@ class Request:
     away_from_gpus: tuple[Obj, ...] = ()  # see `away_from_gpus`; empty: there is no other place to run
     policy: Policy | None = None  # None: no GuardrailPolicy holds in the namespace
     facts: Facts | None = None  # of the cluster's GPUs
+    known: Known | None = None  # kills for memory of the pods that this one may stand for; None: there are none
 
     @property
     def is_copy(self) -> bool:
@@ -197,6 +208,7 @@ def admit(request: Request) -> Verdict:
     elif request.operation == "CREATE" and not request.is_copy and request.policy is None:
         _advise(draft)
     _apply_policy(draft, fill=True)
+    _answer_kills(draft)
     if draft.refusals:
         return Verdict((), tuple(draft.refusals), ())  # what would have been changed is of no interest then
     return Verdict(_differences(request.obj, draft.obj, request.kind), (), tuple(draft.warnings))
@@ -536,6 +548,25 @@ def _apply_policy(draft: _Draft, *, fill: bool) -> None:
             draft.refusals.append(_refusal(one))
     draft.warnings += [f"{one} ({one.rule})" for one in found.filled]
     draft.warnings += [f"{one} ({one.rule})" for one in found.warned]
+
+
+def _answer_kills(draft: _Draft) -> None:
+    """The replacement of a pod that was killed for memory gets more of it, or waits behind a gate."""
+    request = draft.request
+    if request.known is None or request.kind != "Pod" or request.operation != "CREATE" or is_gated(draft.obj):
+        return
+    # a machine's guest has what its machine has
+    found = answer(draft.obj, request.known, rule_of(request.policy), may_raise=not _is_guest(draft.obj))
+    match found:
+        case Hold(kill):
+            hold(draft.obj, kill)
+            draft.warnings.append(f"held behind the gate {MEMORY_GATE}: {kill} (restartBomb)")
+        case Raise():
+            draft.warnings.append(f"{give_more(draft.obj, found)} (restartBomb)")
+
+
+def _is_guest(pod: Mapping[str, Any]) -> bool:
+    return MACHINE_TYPE_LABEL in ((pod.get("metadata") or {}).get("labels") or {})
 
 
 def _refusal(one: Finding) -> Refusal:

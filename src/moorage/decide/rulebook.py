@@ -184,6 +184,7 @@ def judge_workload(
     warned: list[Finding] = []
     filled: list[Finding] = []
     templates = list(templates_of(kind, obj))
+    facts = _with_expected(facts, policy)
     for rule in RULES:
         level = policy.level(rule.name, rule.default)
         if level == "off":
@@ -215,6 +216,23 @@ def facts_of(nodes: Iterable[NodeInfo]) -> Facts:
         gpu_types={key: frozenset(values) for key, values in types.items()},
         shapes=tuple(shapes[key] for key in sorted(shapes)),
     )
+
+
+def _with_expected(facts: Facts | None, policy: Policy) -> Facts | None:
+    """The facts with nodes that a policy says may come; without facts nobody asked for GPUs at all."""
+    if facts is None or not policy.expected_nodes:
+        return facts
+    types = {key: set(values) for key, values in facts.gpu_types.items()}
+    shapes = list(facts.shapes)
+    for node in policy.expected_nodes:
+        told = mapping(node.get("labels"))
+        labels = {key: str(told[key]) for key in GPU_TYPE_LABELS if key in told}
+        for key, value in labels.items():
+            types.setdefault(key, set()).add(value)
+        for resource, text in mapping(node.get("resources")).items():
+            if is_gpu(str(resource)) and _is_quantity(text) and (count := amount(str(resource), text)) > 0:
+                shapes.append(GpuShape(labels=labels, resource=str(resource), count=count))
+    return Facts(gpu_types={key: frozenset(values) for key, values in types.items()}, shapes=tuple(shapes))
 
 
 def templates_of(kind: str, obj: Obj) -> Iterator[Template]:

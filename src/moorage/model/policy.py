@@ -71,6 +71,33 @@ class FillableRule(Struct, frozen=True, rename="camel", omit_defaults=True):
     level: Level
 
 
+class Escalation(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """More memory for the replacement of a pod that was killed for memory."""
+
+    max: Annotated[
+        Quantity, Meta(description="The most memory a container is given; from there on pods are held.")
+    ]
+    factor: Annotated[
+        float, Meta(ge=1.1, le=10, description="What its memory is multiplied with, as often as it takes.")
+    ] = 2.0
+
+
+class RestartBombRule(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Killed for memory does not mean moved on to the next node with the same memory.
+
+    warn: kills are reported on the owner. fill: the replacement gets more memory where `escalation` allows it, and
+    is held otherwise. deny: it is held.
+    """
+
+    level: Level
+    allowed: Annotated[
+        int, Meta(ge=1, le=100, description="Kills of pods that stand for each other until one is held.")
+    ] = 1
+    escalation: Annotated[
+        Escalation | None, Meta(description="With level fill: give the replacement more memory; none: hold it.")
+    ] = None
+
+
 class JudgedRule(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A rule that nobody can fill in for the user; see the reference of guardrails."""
 
@@ -96,7 +123,7 @@ class GuardrailRules(Struct, frozen=True, rename="camel", omit_defaults=True):
     resource_requests: ResourceRequestsRule | None = None
     guaranteed_qos: FillableRule | None = None
     retry_without_limit: FillableRule | None = None
-    restart_bomb: FillableRule | None = None
+    restart_bomb: RestartBombRule | None = None
     gpu_nodes: FillableRule | None = None
     gpu_type: JudgedRule | None = None
     gpu_count: JudgedRule | None = None
@@ -120,6 +147,18 @@ class NamespaceSelector(Struct, frozen=True, rename="camel", omit_defaults=True)
     match_expressions: list[LabelExpression] = []
 
 
+class ExpectedNode(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A kind of node that an autoscaler adds when it is needed."""
+
+    resources: Annotated[
+        dict[str, Quantity],
+        Meta(min_length=1, description="What it offers, such as nvidia.com/gpu: 8; only GPUs are looked at."),
+    ]
+    labels: Annotated[
+        dict[str, str], Meta(description="Its labels; those that name a GPU type are looked at.")
+    ] = {}
+
+
 class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Where and how strictly."""
 
@@ -131,6 +170,14 @@ class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=Tru
             " moorage.dev/guard=enabled. Others are never judged."
         ),
     ] = None
+    expected_nodes: Annotated[
+        list[ExpectedNode],
+        Meta(
+            max_length=64,
+            description="Nodes that may be absent now, as of pools that scale from zero; gpuType and gpuCount"
+            " judge as if they were there.",
+        ),
+    ] = []
 
 
 class GuardrailPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -143,6 +190,7 @@ class Policy(Struct, frozen=True):
     """What holds in one namespace: rule name → its settings as written (`level` and parameters)."""
 
     rules: Mapping[str, Mapping[str, Any]] = {}
+    expected_nodes: tuple[Mapping[str, Any], ...] = ()  # of all policies that hold, as written
 
     def level(self, rule: str, default: str) -> str:
         """The level of a rule. A bare `off`, which YAML reads as false, is meant as "off"."""
@@ -165,7 +213,15 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
         for name, settings in ((one.get("spec") or {}).get("rules") or {}).items():
             if name not in rules or _strictness(settings) > _strictness(rules[name]):
                 rules[name] = settings
-    return Policy(rules)
+    return Policy(rules, expected_of(mine))
+
+
+def expected_of(policies: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The nodes that these policies say may come."""
+    found: list[Mapping[str, Any]] = []
+    for one in policies:
+        found += [node for node in (one.get("spec") or {}).get("expectedNodes") or () if node not in found]
+    return tuple(found)
 
 
 def _strictness(settings: Mapping[str, Any]) -> int:

@@ -1,6 +1,7 @@
 """The admission endpoints: `POST /mutate`, `POST /validate`, `GET /healthz`, `GET /readyz`.
 
-Stateless but for caches of tenants, guardrail policies, namespaces and nodes, so any number of replicas may run.
+Stateless but for caches of tenants, guardrail policies, namespaces, nodes and failed pods, so any number of
+replicas may run.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from moorage.model.machine import MACHINES
 from moorage.model.names import GUARD_LABEL
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
+from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class Webhook:
         self._namespaces = Informer(api, NAMESPACES)
         self._machines = Informer(api, MACHINES)
         self._desk = MachineDesk(self._machines)
+        self._kills = KillDesk(api)
         self._known = {
             one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES)
         }  # listed, or no kind here (yet)
@@ -114,6 +117,8 @@ class Webhook:
             tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
             tasks.create_task(self._nodes.run(), name="informer nodes")
             tasks.create_task(self._namespaces.run(), name="informer namespaces")
+            for informer in self._kills.informers:
+                tasks.create_task(informer.run(), name=f"informer {informer.resource} killed")
 
     async def wait_synced(self) -> None:
         """Return when requests can be judged."""
@@ -142,6 +147,8 @@ class Webhook:
         return Verdict((*guest.patches, *verdict.patches), (), (*guest.warnings, *verdict.warnings))
 
     def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
+        policy = self._policy(asked.namespace)
+        is_new_pod = mutating and policy is not None and asked.kind.kind == "Pod" and asked.operation == "CREATE"
         tenant = tenant_of(asked.namespace, self._tenants.all())
         request = Request(
             kind=asked.kind.kind,
@@ -153,8 +160,9 @@ class Webhook:
             defaults=defaults_of(tenant),
             restart_limit_max=((tenant or {}).get("spec") or {}).get("restartLimit"),
             away_from_gpus=() if is_guest(obj) else self._away_from_gpus(),  # a guest goes where its machine is
-            policy=self._policy(asked.namespace),
+            policy=policy,
             facts=self._gpu_facts(),
+            known=self._kills.known(obj) if is_new_pod else None,
         )
         return admit(request) if mutating else judge(request)
 
@@ -205,6 +213,8 @@ class Webhook:
         except TimeoutError:
             # judged without the tenants' defaults it might be refused for nothing: let the failure policy decide
             return PlainTextResponse(NOT_SYNCED, 503)
+        if not self._kills.synced and asked.kind.kind == "Pod" and mutating and len(self._policies):
+            await self._kills.settle()
         answer = _response(asked, self.decide(asked, mutating=mutating))
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         return Response(msgspec.json.encode(review), media_type="application/json")

@@ -27,6 +27,7 @@ from moorage.model.names import (
     CHECKPOINT_AT_ANNOTATION,
     CHECKPOINT_CHECKED_ANNOTATION,
     ENDED_ANNOTATION,
+    MEMORY_KILLS,
     RESTART_LIMIT,
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
@@ -41,11 +42,12 @@ T = TypeVar("T", int, None)
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 LOST_REASON = "DeletionByMoorage"  # of the condition DisruptionTarget where nobody else had set it
 
-_JOB_LABELS = (  # set by the Job controller on what it owns; they name one Job
+_JOB_LABELS = (  # set on what belongs to one Job
     "controller-uid",
     "job-name",
     "batch.kubernetes.io/controller-uid",
     "batch.kubernetes.io/job-name",
+    MEMORY_KILLS,
 )
 _OF_ONE_ATTEMPT = (  # annotations that the next attempt must not inherit
     ATTEMPTS_ANNOTATION,
@@ -53,6 +55,7 @@ _OF_ONE_ATTEMPT = (  # annotations that the next attempt must not inherit
     CHECKPOINT_AT_ANNOTATION,
     CHECKPOINT_CHECKED_ANNOTATION,
     ENDED_ANNOTATION,
+    MEMORY_KILLS,
     RUNNING_SINCE_ANNOTATION,
     USED_SECONDS_ANNOTATION,
     "batch.kubernetes.io/job-tracking",

@@ -1,0 +1,1 @@
+"""Pods killed for their memory: told to their owners, and kept from wandering from node to node."""

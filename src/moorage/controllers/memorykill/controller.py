@@ -1,0 +1,232 @@
+"""Pods killed for their memory: the reads and writes around `moorage.decide.memorykills`.
+
+What happened is noted on ReplicaSets, StatefulSets and Jobs, so that it outlives the pods and this process. We
+have no right to write on other owners: there the failed pods themselves are the record, and events may be told
+again after a restart of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_controller
+from moorage.apimachinery.meta import Key, controller_ref, labels_of
+from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj, Resource
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.memorykill.plan import (
+    ledger_of,
+    ledger_patch,
+    observe,
+    release_patch,
+    told_of,
+    told_of_held,
+)
+from moorage.decide.memorykills import (
+    Action,
+    BombRule,
+    Ledger,
+    Owner,
+    Release,
+    Renew,
+    Seen,
+    Stop,
+    Write,
+    is_gated,
+    owner_of,
+    plan,
+    rule_of,
+)
+from moorage.errors import NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.names import GUARD_LABEL, MEMORY_HELD_ANNOTATION, MEMORY_KILLS, MEMORY_LABEL
+from moorage.model.policy import POLICIES, policy_for
+
+log = logging.getLogger(__name__)
+
+KEEPERS: Mapping[tuple[str, str], Resource] = {  # (API version, kind) → owners on which a ledger is kept
+    ("apps/v1", "ReplicaSet"): REPLICASETS,
+    ("apps/v1", "StatefulSet"): STATEFULSETS,
+    ("batch/v1", "Job"): JOBS,
+}
+OTHERS_REMEMBERED = 4096  # owners of other kinds whose ledger is in memory only
+
+
+class MemoryKillController:
+    """One per operator. `informers` are to be run by the caller. Keys are a namespace and an owner's uid."""
+
+    def __init__(
+        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        by_owner = {"owner": index_by_controller}
+        self._failed = Informer(api, PODS, field_selector="status.phase=Failed", indexes=by_owner, keep=_bare)
+        self._marked = Informer(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=_bare)
+        self._keepers = {
+            one: Informer(api, one, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
+            for one in KEEPERS.values()
+        }
+        self._policies = Informer(api, POLICIES)
+        self._namespaces = Informer(api, NAMESPACES)
+        self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
+        self.loop = Loop("memorykill", self.reconcile, clock=clock, metrics=metrics)
+        self._noted: OrderedDict[str, Ledger] = OrderedDict()  # by owner's uid, of kinds that are not KEEPERS
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # pods' uids, and what was said
+        for pods in (self._failed, self._marked):
+            self.loop.hear(pods, _owner_key)
+        for keepers in self._keepers.values():
+            self.loop.hear(keepers, lambda obj: [Key(obj["metadata"]["namespace"], obj["metadata"]["uid"])])
+        self.loop.hear(self._policies, lambda _: self._keys())
+        self.loop.hear(self._namespaces, lambda obj: self._keys(obj["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one owner's killed and held pods to what the policy says; return when to look again."""
+        pods = {
+            one["metadata"]["uid"]: one
+            for informer in (self._failed, self._marked)
+            for one in informer.by_index("owner", key.name)
+        }
+        rule = self._rule(key.namespace)
+        if not pods or (rule.level == "off" and not any(map(is_gated, pods.values()))):
+            return None
+        owner = next(found for one in pods.values() if (found := owner_of(one)) is not None)
+        resource = KEEPERS.get((owner.api_version, owner.kind))
+        noted = self._keepers[resource].by_index("uid", key.name) if resource is not None else ()
+        cached = self._observe(owner, pods.values(), noted[0] if noted else None, rule)
+        expected = plan(cached)
+        if expected.actions or expected.look_again_in is not None:
+            # acting is rare and a copy may be old: what is written rests on what the API says now
+            keeper = None
+            if resource is not None:
+                try:
+                    keeper = await self._api.get(resource, owner.name, key.namespace)
+                except NotFound:
+                    return None
+                if keeper["metadata"]["uid"] != owner.uid:
+                    return None  # the garbage collector takes the pods
+            pods = {one["metadata"]["uid"]: one for one in (await self._api.list(PODS, key.namespace)).items}
+            expected = plan(self._observe(owner, pods.values(), keeper, rule))
+            for action in expected.actions:
+                await self._act(action, key.namespace, owner, keeper, pods, rule)
+        await self._tell(cached, pods)
+        return expected.look_again_in
+
+    # --- reads
+
+    def _observe(self, owner: Owner, pods: Iterable[Obj], keeper: Obj | None, rule: BombRule) -> Seen:
+        ledger = ledger_of(keeper) if keeper is not None else self._noted.get(owner.uid, Ledger())
+        return observe(owner, pods, keeper, ledger, rule, self._clock.now())
+
+    def _rule(self, namespace: str) -> BombRule:
+        found = self._namespaces.get(namespace)
+        if found is None or labels_of(found).get(GUARD_LABEL) != "enabled":
+            return BombRule()
+        return rule_of(policy_for(labels_of(found), self._policies.all()))
+
+    def _keys(self, namespace: str | None = None) -> set[Key]:
+        return {
+            key
+            for informer in (self._failed, self._marked)
+            for pod in informer.all()
+            if namespace in (None, pod["metadata"]["namespace"])
+            for key in _owner_key(pod)
+        }
+
+    # --- writes
+
+    async def _act(
+        self,
+        action: Action,
+        namespace: str,
+        owner: Owner,
+        keeper: Obj | None,
+        pods: Mapping[str, Obj],
+        rule: BombRule,
+    ) -> None:
+        try:
+            match action:
+                case Write():
+                    await self._write(action, namespace, owner, keeper, rule)
+                case Release(pod, _, why):
+                    patch = release_patch(pods[pod.uid], action)
+                    await self._api.patch(PODS, pod.name, patch, namespace)
+                    await self._events.record(pods[pod.uid], "Normal", "Released", f"No longer held: {why}")
+                case Renew(pod):
+                    await self._api.delete(PODS, pod.name, namespace, uid=pod.uid)
+                    told = "Deleted, to be made of the newer revision: it was held and has never run"
+                    await self._events.record(pods[pod.uid], "Normal", "Renewed", told)
+                case Stop(pod, kill):
+                    await self._api.delete(PODS, pod.name, namespace, uid=pod.uid)
+                    log.info("stopped a replacement that slipped past", extra={"pod": f"{namespace}/{pod.name}"})
+                    told = f"Deleted, to be held when it is made again: {kill}"
+                    await self._events.record(pods[pod.uid], "Warning", "Stopped", told)
+                case _:
+                    assert_never(action)
+        except NotFound:
+            return  # gone meanwhile; the watch will say so
+
+    async def _write(
+        self, action: Write, namespace: str, owner: Owner, keeper: Obj | None, rule: BombRule
+    ) -> None:
+        resource = KEEPERS.get((owner.api_version, owner.kind))
+        if keeper is not None and resource is not None:
+            made = await self._api.patch(resource, owner.name, ledger_patch(action.ledger, keeper), namespace)
+            keeper["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
+        else:
+            self._noted[owner.uid] = action.ledger
+            self._noted.move_to_end(owner.uid)
+            while len(self._noted) > OTHERS_REMEMBERED:
+                self._noted.popitem(last=False)
+        for kill in action.news:
+            log.info(
+                "killed for memory", extra={"owner": f"{namespace}/{owner.kind}/{owner.name}", "pod": kill.pod}
+            )
+            about = _whom_to_tell(owner, keeper, namespace)
+            await self._events.record(about, "Warning", "KilledForMemory", told_of(kill, owner, rule))
+
+    async def _tell(self, seen: Seen, pods: Mapping[str, Obj]) -> None:
+        """Say on a held or raised pod what happened to it."""
+        for pod in seen.pods:
+            obj = pods.get(pod.uid)
+            if obj is None or pod.state not in ("held", "raised") or (pod.state == "held" and not pod.gated):
+                continue
+            if (pod.uid, pod.state) in self._told:
+                continue
+            self._told[pod.uid, pod.state] = None
+            while len(self._told) > OTHERS_REMEMBERED:
+                self._told.popitem(last=False)
+            if pod.state == "held":
+                await self._events.record(obj, "Warning", "HeldForMemory", told_of_held(pod.name))
+            else:
+                notes = obj["metadata"].get("annotations") or {}
+                text = notes.get(MEMORY_HELD_ANNOTATION) or "memory raised"
+                await self._events.record(obj, "Normal", "MemoryRaised", text[0].upper() + text[1:])
+
+
+def _whom_to_tell(owner: Owner, keeper: Obj | None, namespace: str) -> Obj:
+    """People look at Deployments, not at their ReplicaSets."""
+    told = owner
+    ref = controller_ref(keeper) if keeper is not None else None
+    if ref is not None and ref.get("kind") == "Deployment":
+        told = replace(told, api_version=ref["apiVersion"], kind=ref["kind"], name=ref["name"], uid=ref["uid"])
+    meta = {"name": told.name, "namespace": namespace, "uid": told.uid}
+    return {"apiVersion": told.api_version, "kind": told.kind, "metadata": meta}
+
+
+def _owner_key(pod: Obj) -> Iterable[Key]:
+    owner = owner_of(pod)
+    return [Key(pod["metadata"].get("namespace") or "", owner.uid)] if owner is not None else []
+
+
+def _uid(obj: Obj) -> Iterable[str]:
+    return (obj["metadata"]["uid"],)
+
+
+def _bare(obj: Obj) -> Obj:
+    return obj | {"metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}

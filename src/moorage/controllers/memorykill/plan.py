@@ -1,0 +1,119 @@
+"""Between the objects and the decision about an owner's kills: what is read, and the patches that are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.resources import Obj
+from moorage.decide.memorykills import (
+    BombRule,
+    Kill,
+    Ledger,
+    Owner,
+    Release,
+    Seen,
+    is_outdated,
+    known_of,
+    ledger_from,
+    owner_of,
+    pod_seen,
+    wanders,
+)
+from moorage.model.names import (
+    MEMORY_GATE,
+    MEMORY_HELD_ANNOTATION,
+    MEMORY_KILL_ANNOTATION,
+    MEMORY_KILLS,
+    MEMORY_LABEL,
+    MEMORY_RELEASE_ANNOTATION,
+)
+
+
+def observe(
+    owner: Owner,
+    pods: Iterable[Obj],
+    keeper: Mapping[str, Any] | None,
+    ledger: Ledger,
+    rule: BombRule,
+    now: datetime,
+) -> Seen:
+    """What the decision depends on. `keeper`: the owner, where it was read; `ledger`: what is noted of it."""
+    mine = [one for one in pods if (found := owner_of(one)) is not None and found.uid == owner.uid]
+    kills, forgiven, _ = known_of(mine, ledger, owner.uid)
+    stateful = keeper if owner.kind == "StatefulSet" else None
+    return Seen(
+        rule=rule,
+        owner=owner,
+        kills=kills,
+        forgiven=forgiven,
+        ledger=ledger,
+        pods=tuple(
+            pod_seen(one, owner, kills.values(), outdated=is_outdated(one, stateful))
+            for one in mine
+            if not is_deleting(one) and (one.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+        ),
+        now=now,
+    )
+
+
+def ledger_of(keeper: Mapping[str, Any]) -> Ledger:
+    """What is noted on an owner."""
+    return ledger_from(annotations_of(keeper).get(MEMORY_KILLS))
+
+
+def ledger_patch(ledger: Ledger, keeper: Mapping[str, Any]) -> Obj:
+    """The merge patch that notes it; it holds only for the version that was read."""
+    meta = keeper["metadata"]
+    return {
+        "metadata": {
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "labels": {MEMORY_KILLS: "true"},
+            "annotations": {MEMORY_KILLS: ledger.to_text()},
+        }
+    }
+
+
+def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
+    """The merge patch that lifts our gate and leaves others."""
+    meta, spec = pod["metadata"], pod["spec"]
+    notes: dict[str, str | None] = {}
+    if release.state is None:
+        told = (MEMORY_HELD_ANNOTATION, MEMORY_KILL_ANNOTATION, MEMORY_RELEASE_ANNOTATION)
+        notes = {key: None for key in told if key in annotations_of(pod)}
+    labels = {MEMORY_LABEL: release.state} if MEMORY_LABEL in labels_of(pod) or release.state else {}
+    return {
+        "metadata": {
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "labels": labels,
+            "annotations": notes,
+        },
+        "spec": {
+            "schedulingGates": [one for one in spec.get("schedulingGates") or () if one["name"] != MEMORY_GATE]
+        },
+    }
+
+
+def told_of(kill: Kill, owner: Owner, rule: BombRule) -> str:
+    """What the owner's event says of a kill."""
+    said = str(kill)
+    said = said[0].upper() + said[1:]
+    if not wanders(owner):
+        return f"{said}; its replacement stays on that node"
+    if not rule.holds:
+        return f"{said}; its replacement may do the same to the next node: give it more memory, or limit it"
+    if rule.level == "fill" and rule.escalation is not None:
+        return f"{said}; its replacement gets more memory, or is held where it has the most that is allowed"
+    return f"{said}; its replacement is held: give the template more memory to go on"
+
+
+def told_of_held(pod: str) -> str:
+    """What a held pod's event says can be done."""
+    return (
+        "Held, for another pod of its owner was killed with the same memory. Give the template more memory, or let"
+        f" it go as it is: kubectl annotate pod {pod} {MEMORY_RELEASE_ANNOTATION}=yes"
+    )
