@@ -43,6 +43,7 @@ class Step:
     content_type: str = JSON
     accept: str = JSON
     token: str | None = None
+    user: str | None = None  # impersonated
     known: Known | None = None
 
 
@@ -53,6 +54,7 @@ class Until:
     path: str
     condition: str | None = None
     gone: bool = False
+    user: str | None = None  # impersonated; rights reach the real server's authoriser a little later
 
 
 Steps = list[Step | Until]
@@ -76,8 +78,8 @@ def put(name: str, path: str, body: Any, known: Known | None = None) -> Step:
     return Step(name, "PUT", path, body, known=known)
 
 
-def merge(name: str, path: str, body: Any, known: Known | None = None) -> Step:
-    return Step(name, "PATCH", path, body, MERGE, known=known)
+def merge(name: str, path: str, body: Any, known: Known | None = None, **more: Any) -> Step:
+    return Step(name, "PATCH", path, body, MERGE, known=known, **more)
 
 
 def strategic(name: str, path: str, body: Any, known: Known | None = None) -> Step:
@@ -92,8 +94,8 @@ def apply(name: str, path: str, body: Any, known: Known | None = None) -> Step:
     return Step(name, "PATCH", path, body, APPLY, known=known)
 
 
-def delete(name: str, path: str, body: Any = None, known: Known | None = None) -> Step:
-    return Step(name, "DELETE", path, body, known=known)
+def delete(name: str, path: str, body: Any = None, known: Known | None = None, **more: Any) -> Step:
+    return Step(name, "DELETE", path, body, known=known, **more)
 
 
 CORE = "/api/v1/namespaces/{ns}"
@@ -869,6 +871,116 @@ REVIEWS: Steps = [
     get("health", "/healthz"),
 ]
 
+RBAC_GROUP = "rbac.authorization.k8s.io"
+CLUSTER_RBAC = f"/apis/{RBAC_GROUP}/v1"
+ADA, ACCOUNT = "ada", "system:serviceaccount:{ns}:default"
+
+
+def rule(verbs: str, resources: str, group: str = "", **more: Any) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs.split(), **more}
+
+
+def bound(name: str, kind: str, role: str, *users: str) -> dict[str, Any]:
+    subjects = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user} for user in users]
+    ref = {"kind": kind, "name": role, "apiGroup": "rbac.authorization.k8s.io"}
+    return named(name, roleRef=ref, subjects=subjects)
+
+
+def may(user: str, verb: str, resource: str, **more: Any) -> dict[str, Any]:
+    asked = {"namespace": "{ns}", "verb": verb, "resource": resource, **more}
+    return {"spec": {"user": user, "groups": ["system:authenticated"], "resourceAttributes": asked}}
+
+
+ACCESS_REVIEWS = AUTHZ + "/subjectaccessreviews"
+
+RIGHTS: Steps = [
+    get("nobody's list", PODS, user=ADA),
+    get("nobody's list everywhere", "/api/v1/pods", user=ADA),
+    get("a namespace of others", "/api/v1/namespaces/{ns}", user=ADA),
+    post("a pod by nobody", PODS, pod("p"), user=ADA),
+    get("a path by nobody", "/metrics", user=ADA),
+    get("groups for everybody", "/apis", user=ADA, known=differs("object", why="other groups are served")),
+    post("a reader's role", RBAC + "/roles", named("reader", rules=[rule("get list", "pods")])),
+    post("a reader", RBAC + "/rolebindings", bound("reader", "Role", "reader", ADA)),
+    Until(PODS, user=ADA),
+    get("a reader's list", PODS, user=ADA),
+    get("a reader's log", PODS + "/p/log", user=ADA),
+    delete("a reader's delete", PODS + "/p", user=ADA),
+    post("may the reader read", ACCESS_REVIEWS, may(ADA, "list", "pods")),
+    post("may the reader read elsewhere", ACCESS_REVIEWS, may(ADA, "list", "pods", namespace="default")),
+    post("may the reader read logs", ACCESS_REVIEWS, may(ADA, "get", "pods", subresource="log")),
+    post(
+        "one secret's role",
+        RBAC + "/roles",
+        named(
+            "one",
+            rules=[rule("get watch list create", "secrets", resourceNames=["mine"]), rule("get", "*/status")],
+        ),
+    ),
+    post("one secret's reader", RBAC + "/rolebindings", bound("one", "Role", "one", ADA)),
+    Until(CORE + "/secrets?fieldSelector=metadata.name%3Dmine", user=ADA),
+    get("my secret", CORE + "/secrets/mine", user=ADA),
+    get("another secret", CORE + "/secrets/yours", user=ADA),
+    get("all secrets", CORE + "/secrets", user=ADA),
+    get("the list of my secret", CORE + "/secrets?fieldSelector=metadata.name%3Dmine", user=ADA),
+    post("a secret of the right name", CORE + "/secrets", named("mine"), user=ADA),
+    get("a status by its wildcard", APPS + "/deployments/none/status", user=ADA),
+    post("who binds to nothing", RBAC + "/rolebindings", bound("nothing", "Role", "nope", "carl")),
+    post(
+        "the role of who makes roles",
+        CLUSTER_RBAC + "/clusterroles",
+        named("{ns}-maker", rules=[rule("get create update patch", "roles rolebindings", RBAC_GROUP)]),
+    ),
+    post("who makes roles", RBAC + "/rolebindings", bound("maker", "ClusterRole", "{ns}-maker", ADA)),
+    Until(RBAC + "/roles/reader", user=ADA),
+    post("less than I may", RBAC + "/roles", named("less", rules=[rule("get", "pods")]), user=ADA),
+    post(
+        "more than I may",
+        RBAC + "/roles",
+        named("more", rules=[rule("get delete", "pods secrets"), rule("get", "secrets", resourceNames=["mine"])]),
+        user=ADA,
+    ),
+    post("unlike me", RBAC + "/roles", named("wide", rules=[rule("delete", "pods")])),
+    merge("a role widened", RBAC + "/roles/less", {"rules": [rule("*", "pods")]}, user=ADA),
+    merge("a role labelled", RBAC + "/roles/wide", {"metadata": {"labels": {"a": "b"}}}, user=ADA),
+    get("bound to nothing", PODS, user="carl"),
+    post("my rights for bob", RBAC + "/rolebindings", bound("b1", "Role", "reader", "bob"), user=ADA),
+    post("no such rights for bob", RBAC + "/rolebindings", bound("b2", "Role", "none", "bob"), user=ADA),
+    post(
+        "an admin's rights for bob",
+        RBAC + "/rolebindings",
+        bound("b3", "ClusterRole", "cluster-admin", "bob"),
+        user=ADA,
+    ),
+    post(
+        "everybody's rights for bob",
+        CLUSTER_RBAC + "/clusterrolebindings",
+        bound("b4", "ClusterRole", "{ns}-maker", "bob"),
+        user=ADA,
+    ),
+    post(
+        "an account's rights",
+        RBAC + "/rolebindings",
+        {
+            **bound("account", "Role", "reader"),
+            "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "{ns}"}],
+        },
+    ),
+    Until(PODS, user=ACCOUNT),
+    post("may the account", ACCESS_REVIEWS, may(ACCOUNT, "get", "pods")),
+    get("the account's list", PODS, user=ACCOUNT),
+    post(
+        "my rules",
+        AUTHZ + "/selfsubjectrulesreviews",
+        {"spec": {"namespace": "{ns}"}},
+        user=ADA,
+        known=differs("object", why="the real build shows more paths to everybody"),
+    ),
+    get("the role that aggregates", CLUSTER_RBAC + "/clusterroles/system:aggregate-to-edit"),
+    get("what all may do", CLUSTER_RBAC + "/clusterroles/system:basic-user"),
+    get("who may do all", CLUSTER_RBAC + "/clusterrolebindings/cluster-admin"),
+]
+
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "{ns}.example.com"
 
@@ -1138,6 +1250,7 @@ STORIES: dict[str, Steps] = {
     "nodes and priorities": NODES_AND_PRIORITIES,
     "policy and events": POLICY_AND_EVENTS,
     "reviews": REVIEWS,
+    "rights": RIGHTS,
     "definitions": DEFINITIONS,
     "custom objects refused": OBJECTS_REFUSED,
     "custom objects kept": OBJECTS_KEPT,

@@ -68,6 +68,8 @@ class Server:
             "Accept": step.accept,
             "Content-Type": step.content_type,
         }
+        if step.user:
+            headers["Impersonate-User"] = filled(step.user)
         url = self.address + filled(step.path)
         async with self.session.request(
             step.method, _as_written(url), data=data, headers=headers, ssl=False
@@ -79,7 +81,7 @@ class Server:
     async def until(self, wanted: Any, ns: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
-            answer = await self.ask(Step("wait", "GET", wanted.path), ns)
+            answer = await self.ask(Step("wait", "GET", wanted.path, user=wanted.user), ns)
             if wanted.gone:
                 if answer.status == 404:
                     return

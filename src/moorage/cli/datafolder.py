@@ -176,7 +176,8 @@ class DataFolder:
         by_role = {entry["role"]: token for token, entry in table.items()}
         wanted: dict[str, dict[str, Any]] = {"admin": {"user": user, "groups": ["system:masters"]}}
         for role, name in SERVICE_USERS.items():
-            wanted[role] = {"user": name, "groups": ["system:serviceaccounts"]}
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.split(':')[2]}"]
+            wanted[role] = {"user": name, "groups": groups}
         wanted["page"] = {"user": "", "groups": []}  # not a login of the API: the web page's own
         changed = False
         for role, entry in wanted.items():

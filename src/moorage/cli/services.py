@@ -192,6 +192,7 @@ async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
+        ALL,
         CLUSTERROLEBINDINGS,
         CLUSTERROLES,
         ROLEBINDINGS,
@@ -199,6 +200,7 @@ async def _install(api: Api, settings: Settings) -> None:
         make_info,
         make_machine_objects,
         make_namespace,
+        make_rights,
     )
 
     await _ensure(api, NAMESPACES, make_namespace())
@@ -206,8 +208,10 @@ async def _install(api: Api, settings: Settings) -> None:
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), make_info(__version__, address), strict=True):
         await _ensure(api, resource, obj)
-    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, CLUSTERROLES, CLUSTERROLEBINDINGS)}
-    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in make_machine_objects()))
+    granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
+    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, *granting)}
+    rights = [obj for service in ALL for obj in make_rights(service)]
+    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in (*make_machine_objects(), *rights)))
     guarded = {"metadata": {"labels": {GUARD_LABEL: "enabled"}}}
     await api.patch(NAMESPACES, "default", guarded)
 

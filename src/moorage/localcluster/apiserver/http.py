@@ -260,7 +260,7 @@ class HttpApp:
                 for key, values in request.headers.items()
                 if key.startswith("impersonate-extra-")
             }
-            return impersonate(user, name, groups, extra)
+            return impersonate(user, name, groups, extra, self._server.authorizer)
         if any(key.startswith("impersonate-") for key in request.headers):
             raise BadRequest("requested impersonation of groups or extra without impersonating a user")
         return user
@@ -271,8 +271,6 @@ class HttpApp:
         asked = Attributes(verb=_VERBS.get(request.method, request.method.lower()), path=path)
         decision = self._server.pipeline.authorizer.authorize(user, asked)
         if not decision.allowed:
-            if user.name == "system:anonymous":
-                raise Unauthorized("Unauthorized")
             raise refuse(user, asked, decision.reason)
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
@@ -317,8 +315,6 @@ class HttpApp:
     async def _resource(
         self, request: Request, user: User, group: str, version: str, rest: list[str], warnings: list[str]
     ) -> Answer | Stream:
-        if user.name == "system:anonymous":
-            raise Unauthorized("Unauthorized")
         watching = request.flag("watch")
         if rest[0] == "watch" and len(rest) > 1:
             rest, watching = rest[1:], True

@@ -230,7 +230,7 @@ class Pipeline:
         return obj
 
     async def list(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Listed:
-        self.authorise(call, "list", kind, namespace, "")
+        self.authorise(call, "list", kind, namespace, named_by(options.field_selector))
         self._may(kind, "list")
         matcher = Matcher(kind, options.label_selector, options.field_selector)
         revision: int | None = None
@@ -288,7 +288,7 @@ class Pipeline:
         `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the
         selectors match. Refuses (BadRequest, Forbidden) at once; the iterator raises Expired.
         """
-        self.authorise(call, "watch", kind, namespace, "")
+        self.authorise(call, "watch", kind, namespace, named_by(field_selector))
         self._may(kind, "watch")
         matcher = Matcher(kind, label_selector, field_selector)
         from_start = resource_version in (None, "", "0") if initial_events is None else initial_events
@@ -377,7 +377,7 @@ class Pipeline:
         meta = obj["metadata"]
         namespace = meta.get("namespace")
         name = meta.get("name") or ""
-        self.authorise(call, "create", kind, namespace, name)
+        self.authorise(call, "create", kind, namespace, name if call.applying else "")
         dated = meta.get("resourceVersion")
         obj, errors = self._decode(call, kind, obj)
         meta = obj["metadata"]
@@ -899,6 +899,8 @@ class Pipeline:
     ) -> None:
         """Raises Forbidden."""
         where = kind.resource
+        if where.plural == "namespaces" and not where.group:
+            namespace = name  # a role in a namespace may be about the namespace itself
         asked = Attributes(
             verb=verb,
             group=where.group,
@@ -1104,6 +1106,12 @@ def _details(resource: Resource, name: str) -> Obj:
     if resource.group:
         out["group"] = resource.group
     return out
+
+
+def named_by(field_selector: str | None) -> str:
+    """The name of the only object that a field selector picks: rules for that name then hold. Else empty."""
+    terms = [term for term in (field_selector or "").split(",") if term.startswith("metadata.name=")]
+    return terms[0].partition("=")[2].lstrip("=") if len(terms) == 1 else ""
 
 
 def not_found(resource: Resource, name: str) -> NotFound:

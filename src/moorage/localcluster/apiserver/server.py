@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -12,12 +14,14 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, MethodNotAllowed, NotFound
 from moorage.localcluster.apiserver import patch, subresources
 from moorage.localcluster.apiserver.admission import BuiltinAdmission
-from moorage.localcluster.apiserver.auth import AllowAuthenticated, Authorizer, Tokens, User, service_user
+from moorage.localcluster.apiserver.auth import Tokens, User, service_user
 from moorage.localcluster.apiserver.builtin import builtin_kinds
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.crd import CustomResources
 from moorage.localcluster.apiserver.kinds import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline import Call, Pipeline
+from moorage.localcluster.apiserver.rbac import NoEscalation, RbacAuthorizer
+from moorage.localcluster.apiserver.rbacdefaults import default_objects
 from moorage.localcluster.apiserver.webhooks import Webhooks
 from moorage.localcluster.storage import Storage
 
@@ -65,7 +69,6 @@ class ApiServer:
         *,
         tokens: Mapping[str, Mapping[str, Any]] | None = None,
         signing_key: bytes | None = None,
-        authorizer: Authorizer | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`tokens`: bearer token → {"user": name, "groups": [...]}. Without `signing_key` service account tokens
@@ -76,12 +79,13 @@ class ApiServer:
         self.kinds = Kinds()
         for kind in builtin_kinds():
             self.kinds.add(kind)
-        self.pipeline = Pipeline(storage, self.kinds, authorizer=authorizer or AllowAuthenticated(), clock=clock)
+        self.authorizer = RbacAuthorizer()
+        self.pipeline = Pipeline(storage, self.kinds, authorizer=self.authorizer, clock=clock)
         self.custom = CustomResources(self.pipeline)
         self.webhooks = Webhooks(self.pipeline)
         self.admission = BuiltinAdmission(self.pipeline)
-        self.pipeline.admitters += [self.admission, self.webhooks]
-        self.pipeline.on_stored += [self.custom.stored, self.webhooks.stored]
+        self.pipeline.admitters += [self.admission, self.webhooks, NoEscalation(self.authorizer)]
+        self.pipeline.on_stored += [self.custom.stored, self.webhooks.stored, self.authorizer.stored]
         self.log_source: LogSource | None = None
         self.ready = False
         self._app: Any = None
@@ -91,6 +95,7 @@ class ApiServer:
         await self.storage.start()
         self.custom.load()
         self.webhooks.load()
+        self.authorizer.load(self.pipeline)
         api = self.client("system:apiserver")
         boot: list[tuple[Resource, Obj]] = [(NAMESPACES, {"metadata": {"name": name}}) for name in BOOT_NAMESPACES]
         boot += [
@@ -98,14 +103,18 @@ class ApiServer:
             for name, (value, said) in SYSTEM_PRIORITIES.items()
         ]
         boot.append((SERVICES, KUBERNETES_SERVICE))
-        for resource, obj in boot:
+        await self._ensure(api, boot[0:1])
+        await self._ensure(api, [*boot[1:], *default_objects()])
+        self.ready = True
+
+    async def _ensure(self, api: InProcessClient, objects: list[tuple[Resource, Obj]]) -> None:
+        async def ensure(resource: Resource, obj: Obj) -> None:
             key = self.kind_of(resource).key(obj["metadata"]["name"], obj["metadata"].get("namespace"))
             if self.storage.get(key) is None:
-                try:
+                with contextlib.suppress(AlreadyExists):
                     await api.create(resource, obj)
-                except AlreadyExists:
-                    continue
-        self.ready = True
+
+        await asyncio.gather(*(ensure(resource, obj) for resource, obj in objects))
 
     async def stop(self) -> None:
         """End all watches, finish writes, close the store."""

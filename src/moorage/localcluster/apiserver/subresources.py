@@ -493,10 +493,10 @@ def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str |
             obj["status"] = {"userInfo": call.user.to_obj()}
             return obj
         case "selfsubjectrulesreviews":
-            everything = ["*"]
+            rules = server.authorizer.rules_for(call.user, str(spec.get("namespace") or ""))
             obj["status"] = {
-                "resourceRules": [{"verbs": everything, "apiGroups": everything, "resources": everything}],
-                "nonResourceRules": [{"verbs": everything, "nonResourceURLs": everything}],
+                "resourceRules": [rule.to_obj() for rule in rules if not rule.paths],
+                "nonResourceRules": [rule.to_obj() for rule in rules if rule.paths],
                 "incomplete": False,
             }
             return obj

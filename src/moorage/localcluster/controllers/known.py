@@ -28,6 +28,7 @@ from moorage.apimachinery.resources import (
 )
 
 RBAC = "rbac.authorization.k8s.io"
+CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 
 KNOWN: tuple[Resource, ...] = (
@@ -63,7 +64,7 @@ KNOWN: tuple[Resource, ...] = (
     Resource("networking.k8s.io", "v1", "ingresses", "Ingress"),
     Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    CLUSTERROLES,
     Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
     Resource(RBAC, "v1", "roles", "Role"),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Resource
 from moorage.clock import SYSTEM, Clock
+from moorage.localcluster.controllers.clusterroles import ClusterRoleAggregator
 from moorage.localcluster.controllers.deployment.controller import DeploymentController
 from moorage.localcluster.controllers.disruption import DisruptionController
 from moorage.localcluster.controllers.events import EventRecorder
@@ -71,6 +72,7 @@ class ControllerManager:
         self._namespaces = NamespaceController(api, self.informers, catalogue=catalogue)
         pem = ca_pem.decode() if isinstance(ca_pem, bytes) else ca_pem
         self._furnisher = NamespaceFurnisher(api, self.informers, ca_pem=pem)
+        self._roles = ClusterRoleAggregator(api, self.informers)
         self._garbage = GarbageCollector(api, self.informers, catalogue=catalogue)
 
     async def run(self) -> None:
@@ -87,6 +89,7 @@ class ControllerManager:
             self._disruption.loop,
             self._namespaces.loop,
             self._garbage.loop,
+            self._roles.loop,
         )
         try:
             async with asyncio.TaskGroup() as group:

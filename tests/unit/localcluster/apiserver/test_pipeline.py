@@ -41,7 +41,6 @@ from moorage.errors import (
     TooManyRequests,
     UnsupportedMediaType,
 )
-from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.storage import MemoryStorage
@@ -894,17 +893,6 @@ async def test_a_watch_from_too_long_ago_is_expired(api: InProcessClient, server
     server.storage.compact(server.storage.revision)
     with pytest.raises(Expired, match="too old resource version"):
         await anext(api.watch(PODS, resource_version="1"))
-
-
-# --- who may
-
-
-async def test_whoever_is_not_authenticated_may_nothing(server: ApiServer) -> None:
-    nobody = server.client(User(name="system:anonymous", groups=("system:unauthenticated",)))
-    with pytest.raises(Forbidden, match='User "system:anonymous" cannot list resource "pods"'):
-        await nobody.list(PODS, "default")
-    somebody = server.client(User(name="alice", groups=("system:authenticated",)))
-    assert (await somebody.list(PODS, "default")).items == []
 
 
 # --- the store's troubles
