@@ -1,8 +1,8 @@
 """Decide who gets which item of a map, and what an answer to it means.
 
-A *map* is many *items* for one command or function. A *session* is one worker process; it is granted *leases* on
-items and must be heard of before they lapse. Every lease of an item has a number of its own, its *fence*, higher by
-one than the last; an answer counts only under a fence that is live, so a worker that comes back late changes
+A *map* is many *items* for one command or function. A *session* is one worker process; it is granted *leases*
+on items and must be heard of before they lapse. Every lease of an item has a number of its own, its *fence*, one
+higher than the last; an answer counts only under a fence that is live, so a worker that comes back late changes
 nothing. An item that is done or dead has exactly one recorded result or failure.
 
     state     left by
@@ -14,8 +14,8 @@ nothing. An item that is done or dead has exactly one recorded result or failure
     done      nothing
     dead      `retry` by a user → ready
 
-All calls of one moment are decided together (`step`) on what was read for them (`Loaded`), and come out as one set
-of `Changes` for one transaction: to apply all of them or none is safe. Times are milliseconds since 1970-01-01 UTC.
+All calls of one moment are decided together (`step`) on what was read for them (`Loaded`), and come out as one
+set of `Changes` for one transaction: to apply all or none is safe. Times are milliseconds since 1970-01-01 UTC.
 The values that are made hundreds of thousands of times are msgspec Structs: they cost a tenth of a dataclass.
 """
 
@@ -647,7 +647,7 @@ class _Book:
         return leased
 
     def _pick(self, of: int, policy: Policy, asked: Exchange, most: int) -> list[Candidate]:
-        """The next items for this worker. One that workers vanished under goes alone: its neighbours are innocent."""
+        """The next items for this worker. One that workers vanished under goes alone: others are innocent."""
         picked: list[Candidate] = []
         size = 0
         sources = [self._ready.get(of)]

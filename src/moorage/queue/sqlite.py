@@ -1,0 +1,160 @@
+"""The queue in one SQLite file: write-ahead log, one writer.
+
+`synchronous = FULL`: a commit is on the disk before anybody is told. With NORMAL a power cut could take back
+answers that workers have been thanked for; a transaction carries the requests of a hundred workers, so the one
+fdatasync costs each next to nothing (0.2 ms here).
+
+Many rows go into one statement (`VALUES (…), (…), …`): sqlite3 lets the event loop's thread in between at every
+step of a statement, and a statement for each row would be thousands of such hand-overs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from moorage.errors import StorageError, StorageFull
+from moorage.queue.database import Row, Table, check_readable, migrations
+
+BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
+_CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
+_CACHE_KB = 32 * 1024
+
+
+class SqliteDatabase:
+    """Opening raises StorageError for a file that is no database or that a newer Moorage has written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        with self._errors("open"):
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            with self._errors("open"):
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+                self._migrate()
+        except StorageError:
+            self._db.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        return str(self._path)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def locking(self, clause: str) -> str:  # noqa: ARG002  (there is one writer)
+        return ""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._errors("write"):
+            self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self._errors("write"):
+                self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def rows(self, statement: str, *values: Any) -> list[Row]:
+        with self._errors("read"):
+            return self._db.execute(statement, values).fetchall()
+
+    def run(self, statement: str, *values: Any) -> int:
+        with self._errors("write"):
+            return self._db.execute(statement, values).rowcount
+
+    def by_keys(
+        self,
+        table: Table,
+        keys: Sequence[Row],
+        *,
+        columns: Sequence[str] = (),
+        lock: bool = False,  # noqa: ARG002  (there is one writer)
+    ) -> list[Row]:
+        names = table.columns[: table.keys]
+        chosen = ", ".join(f"t.{one}" for one in columns or table.columns)
+        same = " AND ".join(f"t.{one} = k.column{at}" for at, one in enumerate(names, 1))
+        found: list[Row] = []
+        for part in _parts(keys):
+            marks = _marks(len(part), table.keys)
+            statement = f"SELECT {chosen} FROM (VALUES {marks}) AS k CROSS JOIN {table.name} AS t ON {same}"
+            found += self.rows(statement, *(value for key in part for value in key))
+        return found
+
+    def insert(self, table: Table, rows: Sequence[Row]) -> None:
+        self._put(table, rows, "")
+
+    def upsert(self, table: Table, rows: Sequence[Row]) -> None:
+        changed = ", ".join(f"{one} = excluded.{one}" for one in table.columns[table.keys :])
+        keys = ", ".join(table.columns[: table.keys])
+        self._put(table, rows, f" ON CONFLICT ({keys}) DO UPDATE SET {changed}")
+
+    def update(self, table: Table, rows: Sequence[Row]) -> None:
+        self.upsert(table, rows)
+
+    def _put(self, table: Table, rows: Sequence[Row], conflict: str) -> None:
+        start = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES "
+        for part in _parts(rows):
+            statement = start + _marks(len(part), len(table.columns)) + conflict
+            self.run(statement, *(value for row in part for value in row))
+
+    def _migrate(self) -> None:
+        steps = migrations("sqlite")
+        done, readable_by = self._version()
+        check_readable(self.name, schema=done, readable_by=readable_by, known=len(steps))
+        for one in steps[done:]:
+            with self.transaction():
+                if self._version()[0] >= one.number:
+                    continue  # another process was quicker
+                for statement in _statements(one.sql):
+                    self._db.execute(statement)
+                for key, value in (("schema", one.number), ("readable_by", one.readable_by)):
+                    self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, str(value)))
+
+    def _version(self) -> tuple[int, int]:
+        self._db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        found = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'readable_by')"))
+        return int(found.get("schema", 0)), int(found.get("readable_by", 0))
+
+    @contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as exc:
+            if getattr(exc, "sqlite_errorname", "") == "SQLITE_FULL":
+                raise StorageFull(
+                    f"could not {verb} {self.name}: the disk is full",
+                    hint="free some space; what was written is kept",
+                ) from exc
+            raise StorageError(f"could not {verb} {self.name}: {exc}") from exc
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    at, left = 0, len(rows)
+    for size in _CHUNKS:
+        while left >= size:
+            yield rows[at : at + size]
+            at, left = at + size, left - size
+
+
+def _marks(rows: int, columns: int) -> str:
+    one = f"({', '.join('?' * columns)})"
+    return ", ".join([one] * rows)
+
+
+def _statements(sql: str) -> Iterator[str]:
+    begun = ""
+    for part in sql.split(";"):
+        begun += part + ";"
+        if sqlite3.complete_statement(begun):
+            yield begun
+            begun = ""

@@ -1,0 +1,747 @@
+"""Everything the queue reads and writes, each method one transaction.
+
+Load, decide (`decide.leasing`), apply. Methods block: call them off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import msgspec
+
+from moorage.decide import leasing
+from moorage.decide.leasing import (
+    COUNTERS,
+    Call,
+    Candidate,
+    Changes,
+    Counts,
+    Item,
+    Lease,
+    Limit,
+    Loaded,
+    Map,
+    MapState,
+    Policy,
+    Reply,
+    Session,
+    State,
+)
+from moorage.errors import AlreadyExists, NotFound, UsageError
+from moorage.queue.database import FAILURES, INPUTS, ITEMS, RESULTS, SESSIONS, Database, Row
+
+STRAGGLER_LOOK_MS = 1000  # how often the sessions of a map are searched for stragglers
+LAPSE_AT_ONCE = 500  # sessions per transaction
+PAGE_ROWS = 1000
+STRAGGLERS_AT_ONCE = 100
+CANDIDATES_AT_ONCE = 20_000
+
+_MAP_COLUMNS = (
+    "id",
+    "uid",
+    "namespace",
+    "name",
+    "owner",
+    "state",
+    "closed",
+    "priority",
+    "policy",
+    "created_at",
+    "rate_level",
+    "rate_at",
+    *COUNTERS,
+)
+_MAPS = f"SELECT {', '.join(_MAP_COLUMNS)} FROM maps"
+_ITEM = ", ".join(f"i.{one}" for one in ITEMS.columns[1:])
+_READY = f"""
+SELECT {_ITEM}, n.value FROM items AS i JOIN inputs AS n ON n.map = i.map AND n.seq = i.seq
+WHERE i.map = ? AND i.state = 1 ORDER BY i.rank, i.seq LIMIT ?"""
+_LARGE = f"""
+SELECT {_ITEM}, n.value FROM items AS i JOIN inputs AS n ON n.map = i.map AND n.seq = i.seq
+WHERE i.map = ? AND i.state = 5 AND i.memory_bytes <= ? ORDER BY i.memory_bytes, i.rank, i.seq LIMIT ?"""
+_SKIP_LOCKED = " FOR UPDATE OF i SKIP LOCKED"
+_LIMITS = """
+SELECT l.name, l.capacity, COALESCE(SUM(m.leases * w.weight), 0) FROM limits AS l
+LEFT JOIN map_limits AS w ON w.name = l.name LEFT JOIN maps AS m ON m.id = w.map
+GROUP BY l.name, l.capacity ORDER BY l.name"""
+_COUNT = f"UPDATE maps SET {', '.join(f'{one} = {one} + ?' for one in COUNTERS)} WHERE id = ?"
+_DUE = """
+SELECT map, CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END AS next, COUNT(*) FROM items
+WHERE state = 0 AND ready_at <= ? GROUP BY map, next"""
+_PROMOTE = """
+UPDATE items SET state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END, ready_at = 0
+WHERE map = ? AND state = 0 AND ready_at <= ?"""
+_EXPIRED = f"SELECT {', '.join(SESSIONS.columns)} FROM sessions WHERE expires_at < ? ORDER BY map, name LIMIT ?"
+_OF_ITEM = """
+SELECT i.seq, n.key, i.state, i.tries, i.losses, i.memory_bytes, i.ready_at, i.fence, n.value,
+       r.at, r.seconds, r.memory, r.path, f.at, f.cause, f.message, f.exit, f.tries, LENGTH(f.output)
+FROM items AS i JOIN inputs AS n ON n.map = i.map AND n.seq = i.seq
+LEFT JOIN results AS r ON r.map = i.map AND r.seq = i.seq
+LEFT JOIN failures AS f ON f.map = i.map AND f.seq = i.seq
+WHERE i.map = ?"""
+_RESULTS = """
+SELECT r.seq, n.key, r.value, r.path, r.seconds, r.memory, r.at FROM results AS r
+JOIN inputs AS n ON n.map = r.map AND n.seq = r.seq WHERE r.map = ? AND r.seq > ? ORDER BY r.seq LIMIT ?"""
+_RETRY = """
+UPDATE items SET state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END, tries = 0, losses = 0, ready_at = 0
+WHERE map = ? AND state = 4"""
+_WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A map and what the queue itself does not need to know of it."""
+
+    map: Map
+    uid: str
+    namespace: str
+    name: str
+    owner: str
+    created_at: int
+
+
+class NewItem(msgspec.Struct, frozen=True):
+    """One line of what a user adds."""
+
+    value: msgspec.Raw
+    key: str | None = None
+    seconds: leasing.Seconds | None = None  # how long it is thought to take
+    priority: int = 0
+    memory: leasing.Natural = 0  # bytes, when it needs more than the map's workers have
+
+
+class ItemView(msgspec.Struct, omit_defaults=True):
+    """An item as it is listed."""
+
+    item: int
+    state: str
+    value: msgspec.Raw
+    key: str | None = None
+    tries: int = 0
+    losses: int = 0
+    memoryBytes: int = 0
+    readyAt: int = 0
+    leases: int = 0
+    finishedAt: int | None = None
+    seconds: float | None = None
+    peakBytes: int | None = None
+    path: str | None = None
+    failure: FailureView | None = None
+
+
+class FailureView(msgspec.Struct, omit_defaults=True):
+    at: int
+    cause: str
+    message: str
+    exit: int | None = None
+    tries: int = 0
+    outputBytes: int = 0
+
+
+class ResultView(msgspec.Struct, omit_defaults=True):
+    item: int
+    at: int
+    key: str | None = None
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    path: str | None = None
+    seconds: float | None = None
+    peakBytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What came of a group of calls, and whom of those who wait it concerns.
+
+    `fresh` counts the items of each map that have become ready, `freed` the leases that ended in maps with limits.
+    """
+
+    replies: list[Reply | NotFound]
+    fresh: dict[int, int]
+    freed: int = 0
+    finished: frozenset[int] = frozenset()
+    limited: frozenset[int] = frozenset()  # maps with limits
+    rated: frozenset[int] = frozenset()  # maps with a rate
+
+
+class Store:
+    """The queue's tables. One thread at a time."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._policies: dict[str, Policy] = {}
+        self._looked: dict[int, int] = {}  # when stragglers of a map were last looked for
+        self._ticked_at = 0
+
+    @property
+    def name(self) -> str:
+        return self._db.name
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- workers -----------------------------------------------------------------------------------------------
+
+    def exchange(self, calls: Sequence[Call], now: int) -> Answered:
+        """Answer the calls in one transaction; a call of a map that is gone is answered with NotFound.
+
+        No two calls may be of the same session.
+        """
+        with self._db.transaction():
+            maps = self._maps({call.map for call in calls}, lock=True)
+            known = [call for call in calls if call.map in maps]
+            loaded = self._load(known, maps, now)
+            changes = leasing.step(loaded, known, now)
+            self._apply(changes, now)
+        replies = iter(changes.replies)
+        gone = NotFound("the map is gone", hint="it was deleted; stop")
+        return _answered(loaded.maps, changes, [next(replies) if call.map in maps else gone for call in calls])
+
+    def tick(self, now: int) -> Answered:
+        """What time itself does: back-offs end, silent sessions lapse, an absence of ours is made good."""
+        with self._db.transaction():
+            self._make_good(now)
+            promoted: dict[int, Counts] = {}
+            for of, state, some in self._db.rows(_DUE, now):
+                counts = promoted.setdefault(of, Counts())
+                counts.waiting -= some
+                if state == State.LARGE:
+                    counts.large += some
+                else:
+                    counts.ready += some
+            for of in promoted:
+                self._db.run(_PROMOTE, of, now)
+            self._count(promoted)
+        lapsed: dict[int, Counts] = {}
+        while True:
+            with self._db.transaction():
+                found = self._db.rows(_EXPIRED + self._db.locking(" FOR UPDATE SKIP LOCKED"), now, LAPSE_AT_ONCE)
+                if found:
+                    loaded = self._load_sessions(found)
+                    changes = leasing.lapse(loaded, now)
+                    self._apply(changes, now)
+                    for of, counts in changes.counts.items():
+                        total = lapsed.setdefault(of, Counts())
+                        total.ready += counts.ready
+                        total.large += counts.large
+                        total.leases += counts.leases
+            if len(found) < LAPSE_AT_ONCE:
+                break
+        fresh = {of: counts.ready + counts.large for of, counts in promoted.items()}
+        for of, counts in lapsed.items():
+            fresh[of] = fresh.get(of, 0) + counts.ready + counts.large
+        found_now = self._maps(set(lapsed))
+        return Answered(
+            replies=[],
+            fresh=fresh,
+            freed=sum(-counts.leases for of, counts in lapsed.items() if found_now[of].policy.limits),
+            finished=frozenset(of for of, one in found_now.items() if leasing.is_finished(one, one.counts)),
+        )
+
+    def waiting_for(self, maps: Iterable[int]) -> dict[int, int | None]:
+        """How many requests that wait in each map may find an item now; None: all are to be told that it ended."""
+        wanted = set(maps)
+        found = self._maps(wanted)
+        free = {limit.name: limit.capacity - limit.held for limit in self.limits()}
+        return {of: _may_start(found[of], free) if of in found else None for of in wanted}
+
+    def _make_good(self, now: int) -> None:
+        """Add the time in which nobody was there to all leases. The first tick of a process finds the long one."""
+        found = self._db.rows("SELECT value FROM meta WHERE name = 'alive_at'" + self._db.locking(" FOR UPDATE"))
+        alive = max(int(found[0][0]) if found else 0, self._ticked_at)
+        gap = leasing.away_ms(last_alive=alive, now=now)
+        held = self._db.rows("SELECT 1 FROM sessions LIMIT 1")
+        if gap and held:
+            self._db.run("UPDATE sessions SET expires_at = expires_at + ?", gap)
+        if held or not self._ticked_at:
+            self._set_meta("alive_at", str(max(now, alive)))
+        self._ticked_at = max(now, alive)
+
+    def _load(self, calls: Sequence[Call], maps: dict[int, Map], now: int) -> Loaded:
+        keys = sorted({(call.map, call.exchange.session) for call in calls})
+        sessions = {(row[0], row[1]): _session(row) for row in self._db.by_keys(SESSIONS, keys, lock=True)}
+        needed: set[tuple[int, int]] = set()
+        replayed: set[tuple[int, int]] = set()
+        for call in calls:
+            of, asked = call.map, call.exchange
+            session = sessions.get((of, asked.session))
+            idempotent = maps[of].policy.idempotent
+            needed |= {(of, seq) for seq in leasing.needed_items(call, session, idempotent=idempotent)}
+            if session is not None and asked.request and asked.request == session.request:
+                replayed |= {(of, lease.item) for lease in session.leases}
+        limits = {}
+        if any(found.policy.limits for found in maps.values()):
+            self._db.rows("SELECT name FROM limits ORDER BY name" + self._db.locking(" FOR UPDATE"))
+            limits = {limit.name: limit for limit in self.limits()}
+        items = self._items(needed, values_of=replayed)
+        ready: dict[int, list[Candidate]] = {}
+        large: dict[int, list[Candidate]] = {}
+        stragglers: dict[int, list[Candidate]] = {}
+        skip = self._db.locking(_SKIP_LOCKED)
+        for of, wanted in leasing.wanted_candidates(calls, maps).items():
+            found, most = maps[of], min(wanted, CANDIDATES_AT_ONCE)
+            if found.counts.large:
+                memory = max(call.exchange.memory for call in calls if call.map == of)
+                large[of] = [_candidate(row) for row in self._db.rows(_LARGE + skip, of, memory, most)]
+            ready[of] = [_candidate(row) for row in self._db.rows(_READY + skip, of, most)]
+            if found.policy.idempotent and not ready[of]:
+                stragglers[of] = self._stragglers(found, now)
+        return Loaded(
+            maps=maps,
+            sessions=sessions,
+            items=items,
+            ready=ready,
+            large=large,
+            stragglers=stragglers,
+            limits=limits,
+        )
+
+    def _load_sessions(self, rows: Sequence[Row]) -> Loaded:
+        sessions = {(row[0], row[1]): _session(row) for row in rows}
+        maps = self._maps({of for of, _ in sessions})
+        held = {(of, lease.item) for (of, _), session in sessions.items() for lease in session.leases}
+        return Loaded(maps=maps, sessions=sessions, items=self._items(held))
+
+    def _stragglers(self, found: Map, now: int) -> list[Candidate]:
+        if now - self._looked.get(found.id, 0) < STRAGGLER_LOOK_MS:
+            return []
+        self._looked[found.id] = now
+        mean = leasing.mean_ms(found.counts)
+        old: list[tuple[int, int]] = []
+        for (leases,) in self._db.rows("SELECT leases FROM sessions WHERE map = ?", found.id):
+            old += [
+                (one.at, one.item)
+                for one in _LEASES.decode(leases)
+                if leasing.is_straggler(one, mean=mean, now=now)
+            ]
+        keys = {(found.id, item) for _, item in sorted(old)[:PAGE_ROWS]}
+        known = self._items(keys, values_of=keys)
+        return [known[found.id, item] for _, item in sorted(old) if (found.id, item) in known]
+
+    def _items(
+        self, keys: set[tuple[int, int]], *, values_of: set[tuple[int, int]] | None = None
+    ) -> dict[tuple[int, int], Candidate]:
+        if not keys:
+            return {}
+        values: dict[tuple[int, int], bytes] = {}
+        if values_of:
+            columns = ("map", "seq", "value")
+            values = {
+                (row[0], row[1]): row[2] for row in self._db.by_keys(INPUTS, sorted(values_of), columns=columns)
+            }
+        found = self._db.by_keys(ITEMS, sorted(keys), lock=True)
+        return {(row[0], row[1]): Candidate(_item(row[1:]), values.get((row[0], row[1]), b"")) for row in found}
+
+    def _apply(self, changes: Changes, now: int) -> None:
+        self._db.update(ITEMS, [_item_row(of, item) for (of, _), item in sorted(changes.items.items())])
+        self._db.insert(
+            RESULTS,
+            [
+                (one.map, one.item, one.lease, one.at, one.seconds, one.memory, one.value, one.path)
+                for one in changes.results
+            ],
+        )
+        self._db.upsert(
+            FAILURES,
+            [
+                (
+                    one.map,
+                    one.item,
+                    one.lease,
+                    one.at,
+                    one.cause,
+                    one.message,
+                    one.exit,
+                    one.output,
+                    one.tries,
+                )
+                for one in changes.failures.values()
+            ],
+        )
+        kept = [(key, session) for key, session in sorted(changes.sessions.items()) if session is not None]
+        self._db.upsert(
+            SESSIONS,
+            [
+                (of, name, session.expires_at, session.request, msgspec.json.encode(session.leases))
+                for (of, name), session in kept
+            ],
+        )
+        for (of, name), session in changes.sessions.items():
+            if session is None:
+                self._db.run("DELETE FROM sessions WHERE map = ? AND name = ?", of, name)
+        for of, (level, at) in changes.rates.items():
+            self._db.run("UPDATE maps SET rate_level = ?, rate_at = ? WHERE id = ?", level, at, of)
+        if self._ticked_at and any(counts.workers > 0 for counts in changes.counts.values()):
+            self._set_meta("alive_at", str(max(now, self._ticked_at)))
+        self._count(changes.counts)
+
+    def _count(self, changed: dict[int, Counts]) -> None:
+        for of, counts in sorted(changed.items()):
+            values = msgspec.structs.astuple(counts)
+            if any(values):
+                self._db.run(_COUNT, *values, of)
+
+    # -- users -------------------------------------------------------------------------------------------------
+
+    def create_map(
+        self,
+        *,
+        namespace: str,
+        name: str,
+        owner: str,
+        policy: Policy,
+        request: str,
+        limits: dict[str, int],
+        priority: int,
+        now: int,
+    ) -> Stored:
+        """Make a map without items; the same `request` again finds it. `limits`: capacities of new named limits.
+
+        Raises AlreadyExists for another of that name, UsageError for a limit nobody has set.
+        """
+        with self._db.transaction():
+            found = self._db.rows("SELECT id, request FROM maps WHERE namespace = ? AND name = ?", namespace, name)
+            if found:
+                if found[0][1] == request:
+                    return self._stored_by_id(found[0][0])
+                raise AlreadyExists(
+                    f"map {namespace}/{name} exists already", hint="delete it, or use another name"
+                )
+            for limit, capacity in limits.items():
+                self._db.run(
+                    "INSERT INTO limits (name, capacity) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+                    limit,
+                    capacity,
+                )
+            known = {row[0] for row in self._db.rows("SELECT name FROM limits")}
+            for limit in policy.limits:
+                if limit not in known:
+                    raise UsageError(
+                        f"map {namespace}/{name} wants tokens of {limit!r}; there is no limit of that name",
+                        hint="say how many there are: `limits: {NAME: {capacity: 20}}`",
+                    )
+            created = self._db.rows(
+                "INSERT INTO maps (uid, namespace, name, owner, request, state, closed, priority, policy,"
+                " created_at, rate_level, rate_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
+                secrets.token_hex(16),
+                namespace,
+                name,
+                owner,
+                request,
+                MapState.RUNNING.value,
+                0,
+                priority,
+                json.dumps(asdict(policy), sort_keys=True),
+                now,
+                1.0,
+                now,
+            )
+            for limit, weight in policy.limits.items():
+                self._db.run(
+                    "INSERT INTO map_limits (map, name, weight) VALUES (?, ?, ?)", created[0][0], limit, weight
+                )
+            return self._stored_by_id(created[0][0])
+
+    def add_items(
+        self, of: int, items: Sequence[NewItem], *, first: int | None = None, request: str | None = None
+    ) -> tuple[int, int]:
+        """Append items; returns the number of the first and how many were new.
+
+        With `first` the caller numbers them: those that are there already are passed over, a gap is refused.
+        With `request` the same request again adds nothing. Raises NotFound, UsageError.
+        """
+        with self._db.transaction():
+            found = self._db.rows(
+                f"SELECT total, closed FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
+            )
+            if not found:
+                raise NotFound("the map is gone")
+            total, closed = found[0]
+            if request is not None and (
+                told := self._db.rows(
+                    "SELECT first, items FROM additions WHERE map = ? AND request = ?", of, request
+                )
+            ):
+                return told[0][0], 0
+            start = total if first is None else first
+            if start > total:
+                raise UsageError(
+                    f"items from {start} on cannot be added: the map has {total}",
+                    hint="send the missing ones first",
+                )
+            fresh = items[total - start :]
+            if fresh and closed:
+                raise UsageError(
+                    "the map is closed: it takes no more items", hint="open it: PATCH {closed: false}"
+                )
+            if request is not None:
+                self._db.run("INSERT INTO additions VALUES (?, ?, ?, ?)", of, request, start, len(items))
+            if not fresh:
+                return start, 0
+            large = 0
+            hinted, hinted_ms = 0, 0
+            rows: list[Row] = []
+            inputs: list[Row] = []
+            for seq, one in enumerate(fresh, total):
+                state = State.LARGE if one.memory else State.READY
+                large += one.memory > 0
+                if one.seconds is not None:
+                    hinted += 1
+                    hinted_ms += round(one.seconds * 1000)
+                rank = leasing.rank_of(priority=one.priority, seconds=one.seconds)
+                rows.append((of, seq, int(state), rank, 0, 0, 0, 0, 0, 0, one.memory, 0))
+                inputs.append((of, seq, one.key, bytes(one.value)))
+            self._db.insert(ITEMS, rows)
+            self._db.insert(INPUTS, inputs)
+            counts = Counts(
+                total=len(rows), ready=len(rows) - large, large=large, hinted=hinted, hinted_ms=hinted_ms
+            )
+            self._count({of: counts})
+            return start, len(rows)
+
+    def change_map(
+        self,
+        of: int,
+        *,
+        state: MapState | None = None,
+        closed: bool | None = None,
+        priority: int | None = None,
+        rate: float | None = None,
+    ) -> Stored:
+        """Pause, resume, cancel, close, reopen, or set the priority or the rate (0: none). Raises NotFound."""
+        with self._db.transaction():
+            found = self._stored_by_id(of, lock=True)
+            policy = found.map.policy
+            if rate is not None:
+                policy = replace(policy, rate=rate or None)
+            self._db.run(
+                "UPDATE maps SET state = ?, closed = ?, priority = ?, policy = ? WHERE id = ?",
+                (state or found.map.state).value,
+                int(found.map.closed if closed is None else closed),
+                found.map.priority if priority is None else priority,
+                json.dumps(asdict(policy), sort_keys=True),
+                of,
+            )
+            return self._stored_by_id(of)
+
+    def retry(self, of: int) -> int:
+        """Make all dead items ready again, with all their tries; returns how many. Raises NotFound."""
+        with self._db.transaction():
+            self._stored_by_id(of, lock=True)
+            large = self._db.rows(
+                "SELECT COUNT(*) FROM items WHERE map = ? AND state = 4 AND memory_bytes > 0", of
+            )[0][0]
+            changed = self._db.run(_RETRY, of)
+            self._count({of: Counts(dead=-changed, ready=changed - large, large=large)})
+            return changed
+
+    def delete_map(self, of: int) -> None:
+        """Delete a map with all that belongs to it; its workers are told that it is gone."""
+        with self._db.transaction():
+            self._db.run("DELETE FROM maps WHERE id = ?", of)
+            for table in _WORKING:
+                self._db.run(f"DELETE FROM {table} WHERE map = ?", of)
+
+    def set_limit(self, name: str, capacity: int) -> None:
+        with self._db.transaction():
+            self._db.run(
+                "INSERT INTO limits (name, capacity) VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET capacity = excluded.capacity",
+                name,
+                capacity,
+            )
+
+    def secret(self) -> bytes:
+        """The key that worker tokens are made with: made once, the same for every server on this database."""
+        with self._db.transaction():
+            self._db.run(
+                "INSERT INTO meta (name, value) VALUES ('token_key', ?) ON CONFLICT (name) DO NOTHING",
+                secrets.token_hex(32),
+            )
+            return bytes.fromhex(self._db.rows("SELECT value FROM meta WHERE name = 'token_key'")[0][0])
+
+    # -- reads -------------------------------------------------------------------------------------------------
+
+    def limits(self) -> list[Limit]:
+        return [Limit(name, capacity, int(held)) for name, capacity, held in self._db.rows(_LIMITS)]
+
+    def find_map(self, namespace: str, name: str) -> Stored | None:
+        return self._one(self._db.rows(f"{_MAPS} WHERE namespace = ? AND name = ?", namespace, name))
+
+    def find_uid(self, uid: str) -> Stored | None:
+        return self._one(self._db.rows(f"{_MAPS} WHERE uid = ?", uid))
+
+    def list_maps(self, namespace: str | None = None) -> list[Stored]:
+        rows = (
+            self._db.rows(f"{_MAPS} ORDER BY id")
+            if namespace is None
+            else self._db.rows(f"{_MAPS} WHERE namespace = ? ORDER BY id", namespace)
+        )
+        return [self._stored(row) for row in rows]
+
+    def list_items(
+        self, of: int, *, states: Sequence[State] = (), after: int = -1, limit: int = PAGE_ROWS
+    ) -> list[ItemView]:
+        """Items in order, those after number `after`, at most `limit`."""
+        marks = f" AND i.state IN ({', '.join(str(int(one)) for one in states)})" if states else ""
+        statement = f"{_OF_ITEM}{marks} AND i.seq > ? ORDER BY i.seq LIMIT ?"
+        return [_item_view(row) for row in self._db.rows(statement, of, after, min(limit, PAGE_ROWS))]
+
+    def get_item(self, of: int, seq: int) -> tuple[ItemView, bytes] | None:
+        """One item and the last output of its last failure."""
+        found = self._db.rows(f"{_OF_ITEM} AND i.seq = ?", of, seq)
+        if not found:
+            return None
+        output = self._db.rows("SELECT output FROM failures WHERE map = ? AND seq = ?", of, seq)
+        return _item_view(found[0]), bytes(output[0][0]) if output else b""
+
+    def results(self, of: int, *, after: int = -1, limit: int = PAGE_ROWS) -> list[ResultView]:
+        return [
+            ResultView(
+                item=seq,
+                key=key,
+                value=msgspec.UNSET if path is not None else msgspec.Raw(bytes(value) or b"null"),
+                path=path,
+                seconds=seconds,
+                peakBytes=memory,
+                at=at,
+            )
+            for seq, key, value, path, seconds, memory, at in self._db.rows(_RESULTS, of, after, limit)
+        ]
+
+    # -- rows --------------------------------------------------------------------------------------------------
+
+    def _maps(self, ids: set[int], *, lock: bool = False) -> dict[int, Map]:
+        """Locked only where tokens are counted: other maps' servers need not wait for each other."""
+        if not ids:
+            return {}
+        wanted = sorted(ids)
+        statement = f"{_MAPS} WHERE id IN ({', '.join('?' * len(wanted))})"
+        found = {row[0]: self._stored(row).map for row in self._db.rows(statement, *wanted)}
+        clause = self._db.locking(" ORDER BY id FOR UPDATE")
+        counted = [of for of, one in found.items() if one.policy.limits or one.policy.rate is not None]
+        if lock and clause and counted:
+            locked = f"{_MAPS} WHERE id IN ({', '.join('?' * len(counted))}){clause}"
+            found |= {row[0]: self._stored(row).map for row in self._db.rows(locked, *counted)}
+        return found
+
+    def _stored_by_id(self, of: int, *, lock: bool = False) -> Stored:
+        clause = self._db.locking(" FOR UPDATE") if lock else ""
+        found = self._one(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
+        if found is None:
+            raise NotFound("the map is gone")
+        return found
+
+    def _one(self, rows: Sequence[Row]) -> Stored | None:
+        return self._stored(rows[0]) if rows else None
+
+    def _stored(self, row: Row) -> Stored:
+        of, uid, namespace, name, owner, state, closed, priority, policy, created_at, level, at, *counts = row
+        parsed = self._policies.get(policy)
+        if parsed is None:
+            if len(self._policies) > 1000:
+                self._policies.clear()
+            parsed = self._policies[policy] = msgspec.json.decode(policy, type=Policy)
+        found = Map(
+            id=of,
+            policy=parsed,
+            state=MapState(state),
+            closed=bool(closed),
+            priority=priority,
+            counts=Counts(*counts),
+            rate_level=level,
+            rate_at=at,
+        )
+        return Stored(map=found, uid=uid, namespace=namespace, name=name, owner=owner, created_at=created_at)
+
+    def _set_meta(self, name: str, value: str) -> None:
+        self._db.run(
+            "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            name,
+            value,
+        )
+
+
+_LEASES = msgspec.json.Decoder(tuple[Lease, ...])
+_STATES = {int(one): one for one in State}
+_WORDS = {one: one.name.lower() for one in State} | {State.LARGE: "ready"}
+
+
+def _answered(maps: Mapping[int, Map], changes: Changes, replies: list[Reply | NotFound]) -> Answered:
+    fresh, freed, finished = {}, 0, set()
+    for of, counts in changes.counts.items():
+        found = maps[of]
+        before = found.counts
+        if (more := counts.ready + counts.large) > 0:
+            fresh[of] = more
+        if found.policy.limits:
+            freed += max(0, -counts.leases)
+        if found.closed and before.done + counts.done + before.dead + counts.dead >= before.total:
+            finished.add(of)
+    return Answered(
+        replies=replies,
+        fresh=fresh,
+        freed=freed,
+        finished=frozenset(finished),
+        limited=frozenset(of for of, one in maps.items() if one.policy.limits),
+        rated=frozenset(of for of, one in maps.items() if one.policy.rate is not None),
+    )
+
+
+def _may_start(found: Map, free: dict[str, int]) -> int | None:
+    counts, policy = found.counts, found.policy
+    if found.state is MapState.CANCELLED or leasing.is_finished(found, counts):
+        return None
+    if found.state is not MapState.RUNNING or policy.rate is not None:
+        return 0
+    most = counts.ready + counts.large
+    if policy.idempotent and most <= 0:
+        most = min(counts.leased, STRAGGLERS_AT_ONCE)
+    for name, weight in policy.limits.items():
+        if name in free and weight > 0:
+            most = min(most, free[name] // weight)
+    return max(0, most)
+
+
+def _item(row: Row) -> Item:
+    seq, state, *rest = row
+    return Item(seq, _STATES[state], *rest)
+
+
+def _candidate(row: Row) -> Candidate:
+    return Candidate(_item(row[:-1]), row[-1])
+
+
+def _item_row(of: int, item: Item) -> Row:
+    seq, state, *rest = msgspec.structs.astuple(item)
+    return (of, seq, int(state), *rest)
+
+
+def _session(row: Row) -> Session:
+    _, name, expires_at, request, leases = row
+    return Session(name, expires_at, request, _LEASES.decode(leases))
+
+
+def _item_view(row: Row) -> ItemView:
+    seq, key, state, tries, losses, memory, ready_at, fence, value, at, seconds, peak, path, *failed = row
+    failure = None
+    if failed[0] is not None:
+        failure = FailureView(failed[0], failed[1], failed[2], failed[3], failed[4], failed[5])
+    return ItemView(
+        item=seq,
+        key=key,
+        state=_WORDS[_STATES[state]],
+        value=msgspec.Raw(bytes(value)),
+        tries=tries,
+        losses=losses,
+        memoryBytes=memory,
+        readyAt=ready_at,
+        leases=fence,
+        finishedAt=at,
+        seconds=seconds,
+        peakBytes=peak,
+        path=path,
+        failure=failure,
+    )
