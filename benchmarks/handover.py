@@ -8,7 +8,7 @@ with hollow nodes, each of which has as many devices as it has places, of two ma
 1. Plain pods on empty nodes, one at a time: from created to bound.
 2. Plain pods behind a gate of their own, which is lifted when the node is empty: the guest's like.
 3. Guests, one at a time: from the gate lifted to bound on the reserved place. The bar: p50 ≤ 4 × that of 1.
-   All times are between watch events as one client sees them, so that the cost of a request by this program is in none.
+   All times are between watch events as one client sees them: the cost of a request by this program is in none.
 4. Rounds of contested hand-overs: all places are held by reservations; ordinary pods and guests of the other type,
    which want the same devices, come first and wait; then as many guests as there are places. A hand-over is lost
    when its guest is bound elsewhere than on the place it was given, or when somebody else holds a device there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
-from moorage.controllers.machine.controller import MachineController
+from moorage.controllers.machine.controller import TELL_AFTER_SECONDS, TELL_EVERY_SECONDS, MachineController
 from moorage.decide.injection import inject
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
@@ -93,8 +94,8 @@ def a_guest(name: str) -> Obj:
 
 
 @contextlib.asynccontextmanager
-async def a_controller(api: FakeApi) -> AsyncIterator[MachineController]:
-    clock = FakeClock()
+async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MachineController]:
+    clock = clock or FakeClock()
     controller = MachineController(api, clock=clock, events=EventRecorder(api, component="op", clock=clock))
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     try:
@@ -104,6 +105,20 @@ async def a_controller(api: FakeApi) -> AsyncIterator[MachineController]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def changed(api: FakeApi, controller: MachineController, pod: Obj) -> None:
+    """Put a pod there, and wait until the controller has seen it and the Machine as it is now."""
+    api.put(PODS, pod)
+    machine = await api.get(MACHINES, "m")
+
+    def is_seen() -> bool:
+        name = pod["metadata"]["name"]
+        return controller.pods.get(name, "lab") is not None and controller.machines.get("m") == machine
+
+    async with asyncio.timeout(30):
+        while not is_seen():
+            await asyncio.sleep(0)
 
 
 async def bind_reservations(api: FakeApi) -> None:
@@ -116,8 +131,11 @@ async def settle(api: MortalApi) -> None:
     """A fresh operator looks, and is killed at most once, until it has nothing more to write."""
     for _ in range(12):
         before = api.writes
-        async with a_controller(api) as controller:
+        clock = FakeClock()
+        async with a_controller(api, clock) as controller:
             with contextlib.suppress(Killed):
+                await controller.reconcile(KEY)
+                clock.advance(TELL_EVERY_SECONDS)
                 await controller.reconcile(KEY)
         await bind_reservations(api)
         if api.writes == before:
@@ -159,6 +177,32 @@ async def test_what_it_wrote_counts_before_the_watch_has_shown_it() -> None:
         await controller.reconcile(KEY)
         made = [call for call in api.calls if call.verb == "create" and call.resource == "pods"]
         assert len(made) == 1
+
+
+async def test_counts_are_told_when_a_hand_over_has_had_its_time_and_not_more_often_than_twice_a_second() -> None:
+    api, clock = MortalApi(), FakeClock()
+    api.put(MACHINES, MACHINE)
+    api.put(NODES, a_node())
+
+    async def waiting() -> int:
+        status = (await api.get(MACHINES, "m"))["status"]
+        return int(status["availableMachines"][0]["usage"]["waiting"])
+
+    async with a_controller(api, clock) as controller:
+        await controller.reconcile(KEY)  # conditions are news that does not wait
+        assert await waiting() == 0
+        clock.advance(timedelta(hours=1))
+        await changed(api, controller, a_guest("guest-1"))
+        assert await controller.reconcile(KEY) == timedelta(seconds=TELL_AFTER_SECONDS)
+        assert await waiting() == 0
+        clock.advance(TELL_AFTER_SECONDS)
+        await controller.reconcile(KEY)
+        assert await waiting() == 1
+        await changed(api, controller, a_guest("guest-2"))
+        assert await controller.reconcile(KEY) == timedelta(seconds=TELL_EVERY_SECONDS)
+        clock.advance(TELL_EVERY_SECONDS)
+        await controller.reconcile(KEY)
+        assert await waiting() == 2
 
 
 async def test_a_node_of_processes_gets_reservations_that_are_processes() -> None:
