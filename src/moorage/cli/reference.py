@@ -97,7 +97,8 @@ def routes_page() -> str:
             continue
         methods = ", ".join(sorted(set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"}))
         module = inspect.getmodule(route.endpoint)
-        text = inspect.cleandoc((module and module.__doc__) or "").split("\n\n")[0]
+        text = inspect.getdoc(route.endpoint) or inspect.cleandoc((module and module.__doc__) or "")
+        text = text.split("\n\n")[0]
         text = re.sub(r"^(GET|POST) \S+( and \S+)*: ", "", " ".join(text.split()))
         out.append(f"| `{methods} {route.path}` | {_cell(text)} |")
     return "\n".join(out) + "\n"

@@ -229,11 +229,12 @@ class Call(msgspec.Struct, frozen=True):
     exchange: Exchange
 
 
-class Reply(msgspec.Struct):
+class Reply(msgspec.Struct, omit_defaults=True):
     """`state` is that of the map: running, paused, cancelled, finished; or stale: the request was overtaken."""
 
     state: str
     lease: float  # seconds after which an unheard session loses its leases
+    timeout: float | None = None  # seconds that one item may take
     items: list[tuple[int, int, msgspec.Raw]] = []
     refused: list[Pair] = []  # reports that did not count
     lost: list[Pair] = []  # of `held`: stop working on these
@@ -420,7 +421,7 @@ class _Book:
         found = self._loaded.maps[of]
         policy, tally, key = found.policy, self._tally(of), (of, asked.session)
         before = self.changes.sessions[key] if key in self.changes.sessions else self._loaded.sessions.get(key)
-        reply = Reply(state="", lease=policy.lease_seconds)
+        reply = Reply(state="", lease=policy.lease_seconds, timeout=policy.timeout_seconds)
         if before is not None and asked.request and asked.request < before.request:
             reply.state = "stale"
             return reply

@@ -1,7 +1,7 @@
 """The queue as one part of a process: many requests at once, one transaction at a time.
 
 Requests that come while a transaction runs wait and go together into the next (group commit): the disk is asked
-once for all of them, and nobody is answered before what they were told is on it. A request for items that finds none is
+once for all, and nobody is answered before what they were told is on it. A request for items that finds none is
 held (`wait`) and tried again when there may be some; idle workers cost nothing in between.
 """
 
@@ -51,13 +51,14 @@ class _Parked:
 
 
 class Queue:
-    """All maps on one database. `writer` and `reader` are two connections; each is used by a thread of its own.
+    """All maps on one database. `open_store` connects: once to write and once to read, each in its own thread.
 
     Use it while `run` runs. Methods raise StorageError when the database fails: nothing was done then.
     """
 
-    def __init__(self, writer: Store, reader: Store, *, clock: Clock = SYSTEM) -> None:
-        self._writer, self._reader = writer, reader
+    def __init__(self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM) -> None:
+        self._open_store = open_store
+        self._stores: dict[str, Store] = {}
         self._clock = clock
         self._writing = ThreadPoolExecutor(1, "queue-writer")
         self._reading = ThreadPoolExecutor(1, "queue-reader")
@@ -75,7 +76,7 @@ class Queue:
 
     async def start(self) -> None:
         """The first tick: leases are extended by the time in which nobody was there to hear their holders."""
-        self._secret = await self._write(self._writer.secret)
+        self._secret = await self._write(Store.secret)
         await self._tick()
 
     async def run(self) -> None:
@@ -97,8 +98,9 @@ class Queue:
                 one.wake(False)
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
-        for executor, store in ((self._writing, self._writer), (self._reading, self._reader)):
-            executor.submit(store.close)
+        for who, executor in (("writer", self._writing), ("reader", self._reading)):
+            if (store := self._stores.pop(who, None)) is not None:
+                executor.submit(store.close)
             executor.shutdown(wait=True)
 
     async def _ticks(self) -> None:
@@ -117,11 +119,11 @@ class Queue:
             await self._clock.sleep(TICK_SECONDS)
 
     async def _tick(self) -> None:
-        answered = await self._write(lambda: self._writer.tick(self._now()))
+        answered = await self._write(lambda store: store.tick(self._now()))
         self._wake(answered)
         if self._parked:
             parked = list(self._parked)
-            for of, most in (await self._read(lambda: self._reader.waiting_for(parked))).items():
+            for of, most in (await self._read(lambda store: store.waiting_for(parked))).items():
                 self._wake_some(of, most)
         self._sample_forget()
 
@@ -145,7 +147,7 @@ class Queue:
         uid, _, signature = token.partition(".")
         if not uid or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
             raise Unauthorized("this is no worker's token", hint="the token is in the map's Secret")
-        found = await self._read(lambda: self._reader.find_uid(uid))
+        found = await self._read(lambda store: store.find_uid(uid))
         if found is None:
             raise Unauthorized("the map of this token is gone", hint="it was deleted; stop")
         self._tokens[token] = found.map.id
@@ -153,24 +155,23 @@ class Queue:
             self._tokens.popitem(last=False)
         return found.map.id
 
-    async def exchange(self, of: int, asked: Exchange, gone: Callable[[], bool] | None = None) -> Reply:
-        """Take a worker's answers and give it what it may work on next, waiting up to `asked.wait` seconds.
+    async def exchange(self, of: int, asked: Exchange) -> Reply:
+        """Take a worker's answers and give it what it may work on next. Raises NotFound when the map is gone."""
+        return await self._submit(Call(of, asked))
 
-        `gone` tells that nobody waits for the answer any more. Raises NotFound when the map is gone.
+    async def wait_for_items(self, of: int, asked: Exchange, reply: Reply) -> Reply:
+        """Hold a request that `exchange` answered so until there are items, `asked.wait` seconds at most.
+
+        May be cancelled at any moment: what was granted by then is found again by the same request number.
         """
-        reply = await self._submit(Call(of, asked))
-        if not _waits(asked, reply):
-            return reply
         deadline = self._clock.monotonic() + asked.wait
         again = msgspec.structs.replace(asked, reports=[])
         first = reply
-        while not self._closed:
+        while not self._closed and is_waiting(asked, reply):
             left = deadline - self._clock.monotonic()
-            if left <= 0 or not await self._park(of, asked.session, left) or (gone is not None and gone()):
+            if left <= 0 or not await self._park(of, asked.session, left):
                 break
             reply = await self._submit(Call(of, again))
-            if not _waits(asked, reply):
-                break
         reply.refused = first.refused
         return reply
 
@@ -230,7 +231,7 @@ class Queue:
                 group = self._take_group()
                 calls = [call for call, _ in group]
                 try:
-                    answered = await self._write(partial(self._writer.exchange, calls, self._now()))
+                    answered = await self._write(partial(Store.exchange, calls=calls, now=self._now()))
                 except Exception as error:  # told to everybody whose request was in it
                     for _, future in group:
                         if not future.done():
@@ -277,7 +278,7 @@ class Queue:
         priority: int = 0,
     ) -> Stored:
         return await self._write(
-            lambda: self._writer.create_map(
+            lambda store: store.create_map(
                 namespace=namespace,
                 name=name,
                 owner=owner,
@@ -292,7 +293,7 @@ class Queue:
     async def add_items(
         self, of: int, items: Sequence[NewItem], *, first: int | None = None, request: str | None = None
     ) -> tuple[int, int]:
-        added = await self._write(lambda: self._writer.add_items(of, items, first=first, request=request))
+        added = await self._write(lambda store: store.add_items(of, items, first=first, request=request))
         self._wake_some(of, added[1])
         return added
 
@@ -306,30 +307,30 @@ class Queue:
         rate: float | None = None,
     ) -> Stored:
         found = await self._write(
-            lambda: self._writer.change_map(of, state=state, closed=closed, priority=priority, rate=rate)
+            lambda store: store.change_map(of, state=state, closed=closed, priority=priority, rate=rate)
         )
         self._wake_some(of, None)
         return found
 
     async def retry(self, of: int) -> int:
-        changed = await self._write(lambda: self._writer.retry(of))
+        changed = await self._write(lambda store: store.retry(of))
         self._wake_some(of, changed)
         return changed
 
     async def delete_map(self, of: int) -> None:
-        await self._write(lambda: self._writer.delete_map(of))
+        await self._write(lambda store: store.delete_map(of))
         for token in [token for token, known in self._tokens.items() if known == of]:
             del self._tokens[token]
         self._wake_some(of, None)
 
     async def set_limit(self, name: str, capacity: int) -> None:
-        await self._write(lambda: self._writer.set_limit(name, capacity))
+        await self._write(lambda store: store.set_limit(name, capacity))
         for of in list(self._parked):
             self._wake_some(of, None)
 
     async def read(self, what: Callable[[Store], T]) -> T:
         """Ask the reader: `await queue.read(lambda store: store.list_maps())`."""
-        return await self._read(lambda: what(self._reader))
+        return await self._read(what)
 
     async def rate_of(self, found: Stored) -> float | None:
         """Items per second that ended over the last minute in which somebody asked; None at first."""
@@ -351,11 +352,17 @@ class Queue:
 
     # -- threads -----------------------------------------------------------------------------------------------
 
-    async def _write(self, what: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, what)
+    async def _write(self, what: Callable[[Store], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writing, self._use, "writer", what)
 
-    async def _read(self, what: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, what)
+    async def _read(self, what: Callable[[Store], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._use, "reader", what)
+
+    def _use(self, who: str, what: Callable[[Store], T]) -> T:
+        store = self._stores.get(who)
+        if store is None:
+            store = self._stores[who] = self._open_store()
+        return what(store)
 
     def _sign(self, uid: str) -> str:
         if self._secret is None:
@@ -366,7 +373,7 @@ class Queue:
         return round(self._clock.now().timestamp() * 1000)
 
 
-def _waits(asked: Exchange, reply: Reply) -> bool:
+def is_waiting(asked: Exchange, reply: Reply) -> bool:
     """Whether a request that got this answer is to be held."""
     return (
         asked.want > 0

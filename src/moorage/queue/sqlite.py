@@ -13,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,8 @@ class SqliteDatabase:
         for part in _parts(keys):
             marks = _marks(len(part), table.keys)
             statement = f"SELECT {chosen} FROM (VALUES {marks}) AS k CROSS JOIN {table.name} AS t ON {same}"
-            found += self.rows(statement, *(value for key in part for value in key))
+            with self._errors("read"):
+                found += self._db.execute(statement, list(chain.from_iterable(part))).fetchall()
         return found
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
@@ -105,7 +107,8 @@ class SqliteDatabase:
         start = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES "
         for part in _parts(rows):
             statement = start + _marks(len(part), len(table.columns)) + conflict
-            self.run(statement, *(value for row in part for value in row))
+            with self._errors("write"):
+                self._db.execute(statement, list(chain.from_iterable(part)))
 
     def _migrate(self) -> None:
         steps = migrations("sqlite")

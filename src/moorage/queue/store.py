@@ -123,9 +123,9 @@ class ItemView(msgspec.Struct, omit_defaults=True):
     tries: int = 0
     losses: int = 0
     memoryBytes: int = 0
-    readyAt: int = 0
+    readyAtMs: int = 0
     leases: int = 0
-    finishedAt: int | None = None
+    finishedAtMs: int | None = None
     seconds: float | None = None
     peakBytes: int | None = None
     path: str | None = None
@@ -133,7 +133,7 @@ class ItemView(msgspec.Struct, omit_defaults=True):
 
 
 class FailureView(msgspec.Struct, omit_defaults=True):
-    at: int
+    atMs: int
     cause: str
     message: str
     exit: int | None = None
@@ -143,7 +143,7 @@ class FailureView(msgspec.Struct, omit_defaults=True):
 
 class ResultView(msgspec.Struct, omit_defaults=True):
     item: int
-    at: int
+    atMs: int
     key: str | None = None
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     path: str | None = None
@@ -606,7 +606,7 @@ class Store:
                 path=path,
                 seconds=seconds,
                 peakBytes=memory,
-                at=at,
+                atMs=at,
             )
             for seq, key, value, path, seconds, memory, at in self._db.rows(_RESULTS, of, after, limit)
         ]
@@ -737,9 +737,9 @@ def _item_view(row: Row) -> ItemView:
         tries=tries,
         losses=losses,
         memoryBytes=memory,
-        readyAt=ready_at,
+        readyAtMs=ready_at,
         leases=fence,
-        finishedAt=at,
+        finishedAtMs=at,
         seconds=seconds,
         peakBytes=peak,
         path=path,

@@ -19,9 +19,11 @@ from moorage.server.context import Context
 from moorage.server.pages import Board, page_routes
 from moorage.server.problems import Problem, on_error
 from moorage.server.routes import checkpoint, events, explain, gpus, health, jobs, top
+from moorage.server.routes import queue as queue_routes
 from moorage.server.static_files import StaticFolder
 
 if TYPE_CHECKING:
+    from moorage.queue.manager import Queue
     from moorage.usage.store import UsageStore
 
 
@@ -33,12 +35,14 @@ def create_app(
     auth: Auth,
     clock: Clock = SYSTEM,
     hosts: Iterable[str] = (),
+    queue: Queue | None = None,
 ) -> Starlette:
-    """Make the server. Somebody else runs `cluster`; `hosts` are names it answers to beside loopback."""
-    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock)
+    """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
+    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock, queue=queue)
     board = Board(context)
     return Starlette(
         routes=[
+            *queue_routes.routes(context),
             *gpus.routes(context),
             *top.routes(context),
             *jobs.routes(context),

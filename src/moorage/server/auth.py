@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import TOKENREVIEWS
+from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError
 from moorage.server.problems import Problem, answer, problem_of
@@ -35,6 +35,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})  # asked by kubelets under the pod's address
 OPEN_PREFIX = "/static/"
+OWN_AUTH_PATHS = frozenset({"/api/v1/work"})  # checks the map's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
 SECURITY_HEADERS = {
@@ -67,6 +68,11 @@ class User:
     """Who asks: `PAGE_USER`, or the name the API server gave."""
 
     name: str
+    groups: tuple[str, ...] = ()
+    is_page: bool = False  # by the page's token, which many may share
+
+
+PAGE = User(PAGE_USER, is_page=True)
 
 
 def same(one: str, other: str) -> bool:
@@ -88,6 +94,7 @@ class Auth:
         self._page_token = page_token
         self._clock = clock
         self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
+        self._readers: OrderedDict[tuple[User, str], tuple[float, bool]] = OrderedDict()
 
     @property
     def cookie_value(self) -> str:
@@ -102,8 +109,8 @@ class Auth:
     async def identify(self, headers: Mapping[str, str]) -> User | None:
         """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
         if token := bearer_of(headers):
-            return User(PAGE_USER) if self.is_page_token(token) else await self.review(token)
-        return User(PAGE_USER) if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
+            return PAGE if self.is_page_token(token) else await self.review(token)
+        return PAGE if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
 
     async def review(self, token: str) -> User | None:
         """Ask the API server whose token it is; an answer is kept for REVIEW_SECONDS (a refusal: shorter).
@@ -112,9 +119,9 @@ class Auth:
         """
         digest = hashlib.sha256(token.encode()).hexdigest()
         now = self._clock.monotonic()
-        known = self._reviews.get(digest)
-        if known is not None and known[0] > now:
-            return known[1]
+        kept = self._reviews.get(digest)
+        if kept is not None and kept[0] > now:
+            return kept[1]
         body = {
             "apiVersion": TOKENREVIEWS.api_version,
             "kind": TOKENREVIEWS.kind,
@@ -122,13 +129,48 @@ class Auth:
             "spec": {"token": token},
         }
         status = (await self._api.create(TOKENREVIEWS, body)).get("status") or {}
-        name = (status.get("user") or {}).get("username") or ""
-        user = User(name) if status.get("authenticated") is True and name else None
+        told = status.get("user") or {}
+        name = told.get("username") or ""
+        known = status.get("authenticated") is True and bool(name)
+        user = User(name, tuple(told.get("groups") or ())) if known else None
         self._reviews[digest] = (now + (REVIEW_SECONDS if user else REFUSED_SECONDS), user)
         self._reviews.move_to_end(digest)
         while len(self._reviews) > REVIEWS_KEPT:
             self._reviews.popitem(last=False)
         return user
+
+    async def may_read_pods(self, user: User, namespace: str) -> bool:
+        """Whether the API server lets the user read the pods of a namespace; an answer is kept for REVIEW_SECONDS.
+
+        False when it cannot be asked.
+        https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
+        """
+        if user.is_page:
+            return False
+        now, key = self._clock.monotonic(), (user, namespace)
+        known = self._readers.get(key)
+        if known is not None and known[0] > now:
+            return known[1]
+        body = {
+            "apiVersion": SUBJECTACCESSREVIEWS.api_version,
+            "kind": SUBJECTACCESSREVIEWS.kind,
+            "metadata": {},
+            "spec": {
+                "user": user.name,
+                "groups": list(user.groups),
+                "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": namespace},
+            },
+        }
+        try:
+            answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
+        except ApiError:
+            return False
+        allowed = (answer.get("status") or {}).get("allowed") is True
+        self._readers[key] = (now + REVIEW_SECONDS, allowed)
+        self._readers.move_to_end(key)
+        while len(self._readers) > REVIEWS_KEPT:
+            self._readers.popitem(last=False)
+        return allowed
 
 
 class Gate:
@@ -174,7 +216,7 @@ class Gate:
             )
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
             return None
-        if path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX):
+        if path in OWN_AUTH_PATHS or (path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX)):
             return None
         if scope["method"] in ("GET", "HEAD") and not path.startswith("/api/"):
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

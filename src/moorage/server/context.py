@@ -15,6 +15,7 @@ from moorage.server.cluster import Cluster
 from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
+    from moorage.queue.manager import Queue
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -29,6 +30,7 @@ class Context:
     usage: UsageStore
     auth: Auth
     clock: Clock
+    queue: Queue | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

@@ -11,6 +11,8 @@ from starlette.applications import Starlette
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
+from moorage.queue.manager import Queue
+from moorage.queue.store import Store
 from moorage.server.app import create_app
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
@@ -22,6 +24,8 @@ class ServerService:
     """Serve `app` (with uvicorn or another ASGI server) while `run` runs.
 
     `usage_db` is made when it is missing; its folder must exist. Raises StorageError when it cannot be used.
+    `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
+    and an outage of it stops nothing but maps.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -30,6 +34,7 @@ class ServerService:
         api: Api,
         *,
         usage_db: Path,
+        queue_db: Path | str | None = None,
         page_token: str,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
@@ -40,17 +45,37 @@ class ServerService:
         self.usage = UsageStore(usage_db)
         self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs)
         self.recorder = Recorder(self.usage, pods=self.cluster.pods, nodes=self.cluster.nodes, clock=clock)
+        where = usage_db.with_name("queue.db") if queue_db is None else queue_db
+        self.queue = Queue(lambda: open_store(where), clock=clock)
         self.auth = Auth(api, page_token=page_token, clock=clock)
         self.app: Starlette = create_app(
-            api=api, cluster=self.cluster, usage=self.usage, auth=self.auth, clock=clock, hosts=hosts
+            api=api,
+            cluster=self.cluster,
+            usage=self.usage,
+            auth=self.auth,
+            clock=clock,
+            hosts=hosts,
+            queue=self.queue,
         )
 
     async def run(self) -> None:
-        """Follow the cluster and record its use until cancelled; then streams end and the store is closed."""
+        """Follow the cluster, record its use, serve maps until cancelled; then streams end, stores close."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run())
                 tasks.create_task(self.recorder.run())
+                tasks.create_task(self.queue.run())
         finally:
             self.cluster.close()
             self.usage.close()
+
+
+def open_store(where: Path | str) -> Store:
+    """Connect to the queue's database, a file or a `postgresql://` address. Raises StorageError."""
+    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
+        from moorage.queue.postgres import PostgresDatabase
+
+        return Store(PostgresDatabase(where))
+    from moorage.queue.sqlite import SqliteDatabase
+
+    return Store(SqliteDatabase(where))
