@@ -117,7 +117,7 @@ async def changed(api: FakeApi, controller: MachineController, pod: Obj) -> None
         return controller.pods.get(name, "lab") is not None and controller.machines.get("m") == machine
 
     async with asyncio.timeout(30):
-        while not is_seen():
+        while not is_seen():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

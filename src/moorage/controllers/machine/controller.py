@@ -67,9 +67,7 @@ from moorage.model.reservation import RESERVATIONS
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16  # writes under way together; each is a round trip
-TELL_AFTER_SECONDS = (
-    0.1  # counts are told so long after they changed: a hand-over, about 50 ms, is one change of them
-)
+TELL_AFTER_SECONDS = 0.1  # counts are told so long after they changed: a hand-over (50 ms) changes them once
 TELL_EVERY_SECONDS = 0.5  # and so seldom: 30 busy Machines cost 60 writes a second
 OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
 
