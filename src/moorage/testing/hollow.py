@@ -85,6 +85,25 @@ class HollowNodes:
         found = await self._api.get(PODS, pod, namespace)
         await self._report(found, _ended(found, exit_code, reason))
 
+    async def evict(self, namespace: str, pod: str, *, used: str) -> None:
+        """End a running pod as a kubelet short of memory does that finds every container over its request."""
+        found = await self._api.get(PODS, pod, namespace)
+        said = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
+        for one in found["spec"]["containers"]:
+            request = ((one.get("resources") or {}).get("requests") or {}).get("memory", "0")
+            said += f"Container {one['name']} was using {used}, request is {request}, "
+            said += "has larger consumption of memory. "
+        status = _ended(found, 137, "Error") | {"reason": "Evicted", "message": said}
+        disrupted = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "TerminationByKubelet",
+            "message": said,
+            "lastTransitionTime": rfc3339(SYSTEM.now()),
+        }
+        status["conditions"] = [*status["conditions"], disrupted]
+        await self._report(found, status)
+
     async def _make(self, name: str) -> None:
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"} | self._labels
         resources = {"cpu": self._cpu, "memory": self._memory, "pods": "110", "ephemeral-storage": "100Gi"}

@@ -637,9 +637,7 @@ class Pipeline:
                     return new
                 stored = self.view(kind, await self._put(kind, key, new, record.mod_revision, name), own=True)
             except CompareFailed:
-                if version:
-                    raise modified(kind.resource, name) from None
-                continue
+                continue  # a version that the client named is compared anew; a patch without one is made anew
             self._tell(kind, old, stored)
             return stored
         raise modified(kind.resource, name)
