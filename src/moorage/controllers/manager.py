@@ -14,6 +14,7 @@ from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
 from moorage.controllers.memorykill.controller import MemoryKillController
+from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -64,9 +65,11 @@ async def _run_controllers(
     api: Api, *, clock: Clock, certificates: bool, lost_after: timedelta, metrics: LoopMetrics | None
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
+    machines = MachineController(api, clock=clock, events=events, metrics=metrics)
     controllers: list[_Controller] = [
         RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics),
-        MachineController(api, clock=clock, events=events, metrics=metrics),
+        machines,
+        ReservationController(api, machines, clock=clock, events=events, metrics=metrics),
         MachineNodePoolController(api, clock=clock, metrics=metrics),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
     ]

@@ -24,6 +24,7 @@ from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, PREPARING, REFUS
 
 MARGIN = timedelta(seconds=30)  # after the grace period: the node reports, the place is held again
 WORTH = timedelta(seconds=60)  # backfill that could stay for less is not let through
+LOOK_AGAIN_AT_MOST = timedelta(minutes=15)  # delays stand still while the computer sleeps, and clocks are set
 BLOCKERS_SHOWN = 20
 WAITS_SEPARATOR = " "  # of moment and sentence in the annotation of a guest that is held back
 
@@ -65,6 +66,7 @@ class Hold:
 
     booking: Booking
     terms: Terms
+    since: datetime  # granted
 
     @property
     def key(self) -> Key:
@@ -83,8 +85,8 @@ class Hold:
 
     @property
     def order(self) -> tuple[datetime, tuple[str, str, str]]:
-        """Who gets what there is when it is not enough: who starts first, then who asked first."""
-        return (self.terms.start, self.booking.age)
+        """Who gets what there is when it is not enough: whose terms were granted first."""
+        return (self.since, self.booking.age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Ruling:
     """What is in force of a booking, and why it is not what was asked for."""
 
     booking: Booking
-    terms: Terms | None
+    hold: Hold | None
     reason: str = ""  # empty: what was asked for is in force
     message: str = ""
 
@@ -143,7 +145,7 @@ class Report(Generic[G]):
 
     booking: Booking
     phase: str
-    granted: Terms | None
+    hold: Hold | None  # None: nothing was granted
     conditions: tuple[Said, ...]
     held: int = 0
     in_use: int = 0
@@ -182,20 +184,21 @@ def judge(bookings: Iterable[Booking], available: int | None, now: datetime) -> 
     moment still to come; a change that does not fit leaves the old terms in force. `available` None: no such type.
     """
     known = sorted((one for one in bookings if not one.cancelled), key=lambda one: one.age)
-    force = {one.key: Hold(one, one.granted) for one in known if one.granted is not None}
+    force = {one.key: Hold(one, one.granted, one.granted_at or now) for one in known if one.granted is not None}
     found = []
     for one in known:
         reason, message = _refusal(one, force, available, now)
+        had = force.get(one.key)
         if not reason:
-            force[one.key] = Hold(one, one.asked)
-        held = force.get(one.key)
-        found.append(Ruling(one, held.terms if held is not None else None, reason, message))
+            since = had.since if had is not None and _is_within(one.asked, had.terms) else now
+            force[one.key] = Hold(one, one.asked, since)
+        found.append(Ruling(one, force.get(one.key), reason, message))
     return found
 
 
 def in_force(rulings: Iterable[Ruling], now: datetime) -> list[Hold]:
     """The bookings that hold, or will hold, something."""
-    return [Hold(one.booking, one.terms) for one in rulings if one.terms is not None and one.terms.end > now]
+    return [one.hold for one in rulings if one.hold is not None and one.hold.terms.end > now]
 
 
 def promised(holds: Iterable[Hold], start: datetime, end: datetime) -> int:
@@ -251,13 +254,17 @@ def _refusal(one: Booking, force: Mapping[Key, Hold], available: int | None, now
         return (
             ("", "") if had is not None else ("Past", f"it ended at {rfc3339(asked.end)}, before it was granted")
         )
-    if had is not None and asked.count <= had.count and had.start <= asked.start and asked.end <= had.end:
+    if had is not None and _is_within(asked, had):
         return "", ""  # no more than it had
     others = [hold for key, hold in force.items() if key != one.key]
     told = conflict(one.type, asked, others, available, now=now)
     if told and had is not None:
         told += f"; in force as before: {had.count} from {rfc3339(had.start)} to {rfc3339(had.end)}"
     return ("Conflict", told) if told else ("", "")
+
+
+def _is_within(asked: Terms, had: Terms) -> bool:
+    return asked.count <= had.count and had.start <= asked.start and asked.end <= had.end
 
 
 # --- who may go
@@ -268,7 +275,8 @@ class _Moment(Generic[G]):
 
     def __init__(self, at: datetime, holds: Iterable[Hold]) -> None:
         self.at = at
-        self.holds = [one for one in holds if one.terms.start <= at < one.terms.end]
+        here = (one for one in holds if one.terms.start <= at < one.terms.end)
+        self.holds = sorted(here, key=lambda one: one.order)
         self.mine: dict[Key, list[G]] = {one.key: [] for one in self.holds}
         self.others: list[G] = []  # not covered by a booking
 
@@ -286,16 +294,28 @@ class _Moment(Generic[G]):
     def add(self, guest: G) -> bool:
         """Whether a booking covers the guest."""
         covered = self._cover(guest, set(), commit=True)
-        if not covered:
+        if covered is None:
             self.others.append(guest)
-        return covered
+        return covered is not None
 
-    def covers(self, guest: G) -> bool:
-        """Whether a booking would cover one more guest."""
-        return self._cover(guest, set(), commit=False)
+    def has_room(self, guest: G, capacity: int) -> bool:
+        """Whether one more guest takes nothing that is kept for somebody else.
 
-    def _cover(self, guest: G, tried: set[Key], *, commit: bool) -> bool:
-        """One augmenting path of a bipartite matching: guests move to another booking that serves them too."""
+        One that no booking covers must fit in beside all of them; one that is covered, beside what is kept by
+        those that were granted before its own.
+        """
+        hold = self._cover(guest, set(), commit=False)
+        if hold is None:
+            return not self.holds or self.load + 1 <= capacity
+        there = len(self.others) + sum(len(mine) for mine in self.mine.values())
+        before = sum(one.terms.count - len(self.mine[one.key]) for one in self.holds if one.order < hold.order)
+        return there + 1 + before <= capacity
+
+    def _cover(self, guest: G, tried: set[Key], *, commit: bool) -> Hold | None:
+        """One augmenting path of a bipartite matching: guests move to another booking that serves them too.
+
+        Returns the booking that covers one more then.
+        """
         for hold in self.holds:
             if hold.key in tried or not hold.serves(guest):
                 continue
@@ -304,13 +324,13 @@ class _Moment(Generic[G]):
             if len(mine) < hold.terms.count:
                 if commit:
                     mine.append(guest)
-                return True
+                return hold
             for at, other in enumerate(mine):
-                if self._cover(other, tried, commit=commit):
+                if (grown := self._cover(other, tried, commit=commit)) is not None:
                     if commit:
                         mine[at] = guest
-                    return True
-        return False
+                    return grown
+        return None
 
 
 class Pace(Generic[G]):
@@ -337,9 +357,7 @@ class Pace(Generic[G]):
     def refuse(self, guest: G) -> HeldBack[G] | None:
         """Why a guest may not be let through now; None when it may."""
         for moment in self._moments:
-            if not self._lasts(guest, moment) or moment.covers(guest):
-                continue
-            if moment.load + 1 > self._capacity and moment.holds:
+            if self._lasts(guest, moment) and not moment.has_room(guest, self._capacity):
                 return self._held_back(guest, moment)
         return None
 
@@ -356,9 +374,8 @@ class Pace(Generic[G]):
             return moment.at < self._now + WORTH + guest.grace + MARGIN
         if guest.limit is not None:
             return moment.at < self._now + guest.limit + guest.grace + MARGIN
-        return moment.at < self._now + max(
-            one.booking.lead for one in moment.holds if one.terms.start == moment.at
-        )
+        leads = (one.booking.lead for one in moment.holds if one.terms.start == moment.at)
+        return moment.at < self._now + max(leads, default=timedelta())
 
     def _held_back(self, guest: G, moment: _Moment[G]) -> HeldBack[G]:
         hold = next((one for one in moment.holds if not one.serves(guest)), moment.holds[0])
@@ -383,10 +400,14 @@ def end_of(guest: Guest, now: datetime) -> datetime | None:
     return max(now, (guest.started or now) + guest.limit + guest.grace + MARGIN)
 
 
-def next_change(holds: Iterable[Hold], now: datetime) -> timedelta | None:
+def next_change(holds: Iterable[Hold], now: datetime) -> datetime | None:
     """When a booking starts or ends next."""
-    moments = [at for one in holds for at in (one.terms.start, one.terms.end) if at > now]
-    return min(moments) - now if moments else None
+    return min((at for one in holds for at in (one.terms.start, one.terms.end) if at > now), default=None)
+
+
+def look_again_in(at: datetime | None, now: datetime) -> timedelta | None:
+    """How long to wait for a moment to come."""
+    return None if at is None else min(at - now, LOOK_AGAIN_AT_MOST)
 
 
 def _is_there(guest: Guest, at: datetime, now: datetime) -> bool:
@@ -466,7 +487,7 @@ def _standings(
     for guest in guests:
         current.add(guest)
     free = max(0, capacity - len(guests))
-    for hold in sorted(holds, key=lambda one: one.order):
+    for hold in sorted(holds, key=lambda one: (one.terms.start > now, one.order)):
         standing, count = found[hold.key], hold.terms.count
         if hold.terms.start <= now:
             standing.in_use = len(current.mine[hold.key])
@@ -490,16 +511,16 @@ def _standings(
 
 
 def _report(ruling: Ruling, standing: _Standing[G] | None, seen: Seen[G]) -> Report[G]:
-    booking, terms, now = ruling.booking, ruling.terms, seen.now
+    booking, hold, now = ruling.booking, ruling.hold, seen.now
     accepted = Said("Accepted", "False" if ruling.reason else "True", ruling.reason or "Accepted", ruling.message)
-    if terms is None or standing is None:
-        reason = "Ended" if terms is not None else "NotAccepted"
+    if hold is None or standing is None:
         return Report(
             booking=booking,
-            phase=EXPIRED if terms is not None else REFUSED,
-            granted=terms,
-            conditions=(accepted, Said("Held", "False", reason, "")),
+            phase=REFUSED if hold is None else EXPIRED,
+            hold=hold,
+            conditions=(accepted, Said("Held", "False", "NotAccepted" if hold is None else "Ended", "")),
         )
+    terms = hold.terms
     phase = ACTIVE if terms.start <= now else PREPARING if standing.at is not None else PENDING
     blockers = sorted(
         (Blocking(one, end_of(one, now)) for one in standing.others),
@@ -511,7 +532,7 @@ def _report(ruling: Ruling, standing: _Standing[G] | None, seen: Seen[G]) -> Rep
     return Report(
         booking=booking,
         phase=phase,
-        granted=terms,
+        hold=hold,
         conditions=(accepted, _held(phase, terms, short, full_at, len(blockers), seen.missing)),
         held=standing.held,
         in_use=standing.in_use,

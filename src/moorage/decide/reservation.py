@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, refusal_by_labels, refusal_by_taints
-from moorage.decide.calendar import HeldBack, Pace, in_force, judge, next_change
+from moorage.decide.calendar import HeldBack, Pace, in_force, judge, look_again_in, next_change
 from moorage.model.machine import FAIR, MachineType, Pool
 from moorage.model.names import MACHINE_TYPE_PREFIX, PLACE_PREFIX
 from moorage.model.reservation import Booking
@@ -375,7 +375,7 @@ class _TypePlan:
         holds = in_force(judge(bookings, self.kind.available, self.seen.now), self.seen.now)
         if not holds:
             return None
-        self._look_again_by(next_change(holds, self.seen.now))
+        self._look_again_by(look_again_in(next_change(holds, self.seen.now), self.seen.now))
         without_room = sum(1 for one in self.live if not one.node and one.unschedulable)
         capacity = self.kind.available - without_room if self.nodes else len(holding)
         return Pace(capacity, holds, holding, self.seen.now)

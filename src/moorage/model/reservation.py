@@ -56,7 +56,7 @@ class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     ] = None
 
 
-class Granted(Struct, frozen=True, rename="camel"):
+class Granted(Struct, frozen=True, rename="camel", kw_only=True):
     """What is in force."""
 
     machine_group: str
@@ -64,6 +64,9 @@ class Granted(Struct, frozen=True, rename="camel"):
     count: Annotated[int, Meta(ge=1)]
     start: Annotated[str, _TIME] = field(name="from")
     end: Annotated[str, _TIME] = field(name="to")
+    at: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="Since when: the earlier one goes first.")
+    ]
 
 
 class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -124,6 +127,7 @@ class Booking:
     type: str
     asked: Terms
     granted: Terms | None = None  # in force, by its status; None: nothing is, or of another type
+    granted_at: datetime | None = None  # since when: it goes before what was granted later
     user: str = ""  # in the form of the owner label; empty: the namespace's guests
     lead: timedelta = timedelta(seconds=LEAD_SECONDS)
     created: str = ""  # RFC 3339: sorts as text
@@ -152,6 +156,7 @@ def parse_reservation(obj: Mapping[str, Any]) -> Booking:
         type=spec["machineType"],
         asked=_terms(spec),
         granted=_terms(granted) if same else None,
+        granted_at=_moment(granted["at"]) if same else None,
         user=label_value(spec["user"]) if spec.get("user") else "",
         lead=timedelta(seconds=LEAD_SECONDS if lead is None else int(lead)),
         created=meta.get("creationTimestamp") or "",
@@ -160,4 +165,8 @@ def parse_reservation(obj: Mapping[str, Any]) -> Booking:
 
 
 def _terms(given: Mapping[str, Any]) -> Terms:
-    return Terms(count=int(given["count"]), start=parse_rfc3339(given["from"]), end=parse_rfc3339(given["to"]))
+    return Terms(count=int(given["count"]), start=_moment(given["from"]), end=_moment(given["to"]))
+
+
+def _moment(text: str) -> datetime:
+    return parse_rfc3339(text).replace(microsecond=0)  # as the status is written
