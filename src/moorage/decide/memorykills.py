@@ -2,7 +2,7 @@
 
 A pod that grows is killed, its owner makes it again, and the scheduler puts the new one on the next node, where it
 grows with the same memory: a bomb that wanders. Whatever the owner (ReplicaSet, StatefulSet, Job, or a kind that
-we do not know), the replacement is held by a scheduling gate instead, or gets more memory where the policy says so.
+we do not know), the replacement is held by a scheduling gate instead, or gets more memory if the policy says so.
 
 What counts as killed for memory is a pod that *failed* so: a container that ended as OOMKilled and is not started
 again in place, or a pod evicted by its kubelet for memory while a container of it used more than its request. One
@@ -358,7 +358,7 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
     mine = [one for one in known.kills if not has_grown(pod, one)]
     if len(mine) < rule.allowed:
         return Pass()
-    newest = max(mine, key=lambda one: (one.at, one.uid))
+    newest = max(mine, key=_newest)
     if rule.level == "fill" and rule.escalation is not None and may_raise:
         memory = _raised(pod, mine, rule.escalation)
         if memory:
@@ -411,6 +411,11 @@ def _mark(pod: Obj, state: Literal["held", "raised"], kill: Kill, text: str) -> 
         MEMORY_HELD_ANNOTATION: text,
         MEMORY_KILL_ANNOTATION: json.dumps(kill_to_json(kill), separators=(",", ":")),
     }
+
+
+def _newest(kill: Kill) -> tuple[str, int, str]:
+    """Of those of one second, the one that had most memory came last."""
+    return kill.at, max((hit.limit or 0 for hit in kill.hits), default=0), kill.uid
 
 
 def _raised(
@@ -535,7 +540,7 @@ class _Work:
 def plan(seen: Seen) -> Plan:
     """Return the steps about one owner's kills, in the order in which they must be done.
 
-    Safe to stop after any step; planning on what was reached finishes the work, on a settled owner it returns none.
+    Safe to stop after any step; planning on what was reached finishes the work. A settled owner needs no step.
     """
     if seen.rule.level == "off":
         steps = tuple(Release(one, None, "no policy holds such pods here") for one in seen.pods if one.gated)
@@ -675,7 +680,7 @@ def _out_of_memory(pod: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 def _evicted(pod: Mapping[str, Any]) -> Iterator[Hit]:
-    """https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/kubelet/eviction/helpers.go, containerMessageFmt"""
+    """containerMessageFmt of https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go"""
     spec = pod.get("spec") or {}
     by_name = {one.get("name"): one for one in _containers(spec)}
     for name, used, _ in _OVER.findall(str((pod.get("status") or {}).get("message") or "")):

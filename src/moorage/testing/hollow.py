@@ -179,11 +179,12 @@ class HollowNodes:
         elif not finished:
             code = annotations_of(pod).get(EXIT_CODE)
             if phase != "Running":
-                await self._report(pod, _running(pod))
+                await self._report(pod, _running(pod), only_as_read=True)
             if code is not None:
                 await self._report(pod, _ended(pod, int(code), annotations_of(pod).get(REASON)))
 
-    async def _report(self, pod: Obj, status: dict[str, Any]) -> None:
+    async def _report(self, pod: Obj, status: dict[str, Any], *, only_as_read: bool = False) -> None:
+        """`only_as_read`: a Conflict when it has changed since; one that has ended must not run again."""
         meta = pod["metadata"]
         kept = [
             one
@@ -191,7 +192,10 @@ class HollowNodes:
             if one["type"] in ("PodScheduled", "DisruptionTarget")
         ]
         status["conditions"] = kept + status["conditions"]
-        await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
+        guard = {"metadata": {"resourceVersion": meta["resourceVersion"]}} if only_as_read else {}
+        await self._api.patch(
+            PODS, meta["name"], guard | {"status": status}, meta["namespace"], subresource="status"
+        )
 
 
 def _container(name: str, image: str, ready: bool, state: dict[str, Any]) -> Obj:
