@@ -83,4 +83,7 @@ VALIDATING_WEBHOOKS = Resource(
     namespaced=False,
 )
 TOKENREVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECTACCESSREVIEWS = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")

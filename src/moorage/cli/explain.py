@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from moorage.apimachinery.meta import key_of
-from moorage.apimachinery.resources import EVENTS, NODES, PODS, PVCS, Obj
+from moorage.apimachinery.resources import EVENTS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, pods_of
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runstate import attempt_of
 from moorage.errors import ApiError, Forbidden, NotFound, NotReady, ServerError, Unauthorized
+from moorage.model.machine import MACHINES
 
 
 @click.command()
@@ -21,7 +22,11 @@ from moorage.errors import ApiError, Forbidden, NotFound, NotReady, ServerError,
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
 @target_options
 def explain(target: Target, name: str, output: str) -> int:
-    """Say why a run (or a pod) waits: what is missing, who holds it, and until when."""
+    """Say why a run (or a pod) waits: what is missing, who holds it and until when, its place in line, and what
+    would start now.
+
+    Of other users' runs it says what everybody may know.
+    """
 
     async def work(session: Session) -> int:
         try:
@@ -42,10 +47,12 @@ def explain(target: Target, name: str, output: str) -> int:
 
 async def _explain_here(session: Session, name: str) -> dict[str, Any]:
     """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
+    from moorage.decide.answers import explain_text, to_json
     from moorage.decide.explain import explain as explained
-    from moorage.decide.explain import explain_text, pod_of_job, to_json
+    from moorage.decide.explain import pod_of_job
+    from moorage.decide.storage import storage_of
 
-    api = session.api
+    api, job = session.api, None
     try:
         job = max(await jobs_of(session, name), key=attempt_of)
     except NotFound as missing:
@@ -59,25 +66,43 @@ async def _explain_here(session: Session, name: str) -> dict[str, Any]:
             key=lambda one: str(one["metadata"].get("creationTimestamp") or ""),
         )
         pod = pods[-1] if pods else pod_of_job(job)
-    nodes, pods_list, claims, events = await asyncio.gather(
-        api.list(NODES), api.list(PODS), api.list(PVCS, session.namespace), _events(session, pod)
+    nodes, pods_list = await asyncio.gather(api.list(NODES), api.list(PODS))
+    claims, volumes, classes, machines, events = await asyncio.gather(
+        _listed(session, PVCS, session.namespace),
+        _listed(session, PVS),
+        _listed(session, STORAGECLASSES),
+        _listed(session, MACHINES),
+        _events(session, pod, job),
     )
     found = explained(
         pod,
         nodes=nodes.items,
         pods=pods_list.items,
         now=session.clock.now(),
-        claims=claims.items,
+        storage=storage_of(claims, volumes, classes),
         events=events,
+        machines=machines or (),
+        suspended=job is not None and bool((job.get("spec") or {}).get("suspend")),
     )
     return to_json(found) | {"text": explain_text(found)}
 
 
-async def _events(session: Session, pod: Obj) -> list[Obj]:
+async def _listed(session: Session, resource: Resource, namespace: str | None = None) -> list[Obj] | None:
+    """None: not to be read by this user, or unknown to this cluster."""
     try:
-        listed = await session.api.list(
-            EVENTS, session.namespace, field_selector=f"involvedObject.name={key_of(pod).name}"
-        )
+        return (await session.api.list(resource, namespace)).items
     except ApiError:
-        return []
-    return listed.items
+        return None
+
+
+async def _events(session: Session, pod: Obj, job: Obj | None) -> list[Obj]:
+    found: list[Obj] = []
+    for name in sorted({key_of(one).name for one in (pod, job) if one is not None}):
+        try:
+            listed = await session.api.list(
+                EVENTS, session.namespace, field_selector=f"involvedObject.name={name}"
+            )
+        except ApiError:
+            continue
+        found += listed.items
+    return found

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from moorage.apimachinery.resources import JOBS
+from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.facts import Seen, read_caller, read_cluster
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs import RunPlan, RunRequest, plan_run, ships_directory
+from moorage.errors import ApiError, Forbidden, MethodNotAllowed, NotFound, NotReady, ServerError, Unauthorized
 
 
 @click.command(
@@ -22,6 +23,11 @@ from moorage.decide.runs import RunPlan, RunRequest, plan_run, ships_directory
 @click.option("--name", default=None, help="Name of the run (default: made from the command).")
 @click.option("--gpus", type=int, default=0, help="Number of GPUs.")
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.option(
+    "--gpu-resource",
+    default=None,
+    help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
+)
 @click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1).")
 @click.option(
     "--memory",
@@ -59,6 +65,7 @@ def run(
     name: str | None,
     gpus: int,
     gpu_type: str | None,
+    gpu_resource: str | None,
     cpu: str | None,
     memory: str | None,
     time_limit: str | None,
@@ -84,6 +91,7 @@ def run(
         name=name,
         gpus=gpus,
         gpu_type=gpu_type,
+        gpu_resource=gpu_resource,
         cpu=cpu,
         memory=memory,
         time=time_limit,
@@ -139,20 +147,58 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
 
 
 async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
-    """Let the API server judge the Job, print it, and say where its pod would land now."""
-    from moorage.decide.explain import explain, explain_text, pod_of_job
-
+    """Let the API server judge the Job, print it, and say where its pod would land now, or why it would wait."""
     if plan.job is None:
         return
     judged = await session.api.create(JOBS, plan.job, session.namespace, dry_run=True)
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
     click.echo("---\n".join(console.as_yaml(_shown(one)) for one in documents), nl=False)
+    pod, refused = await _pod_to_be(session, judged)
+    console.say((await _why(session, pod, refused, seen, plan)).rstrip("\n"))
+
+
+async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
+    """The pod that the Job would make, as admission would change it; and why the API server would not have it."""
+    from moorage.decide.explain import pod_of_job
+
+    pod = pod_of_job(job)
+    meta = pod["metadata"] | {"name": f"{job['metadata']['name']}-dry-run"}
+    meta.pop("creationTimestamp", None)
+    wanted: Obj = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod["spec"]}
+    try:
+        tried = await session.api.create(PODS, wanted, session.namespace, dry_run=True)
+    except Forbidden as error:
+        # a user may be let make Jobs and no pods: then the pod is judged as it stands in the Job
+        return pod, "" if "cannot create resource" in error.message else error.message
+    except ApiError:
+        return pod, ""
+    return pod | {"spec": tried.get("spec") or pod["spec"]}, ""
+
+
+async def _why(session: Session, pod: Obj, refused: str, seen: Seen, plan: RunPlan) -> str:
+    """The server's answer, for it knows the whole cluster and past runs; else what this user may read tells."""
+    claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
+    try:
+        body = await session.server.post("/api/v1/explain", {"pod": pod, "claims": claims, "refused": refused})
+        return str(body["text"])
+    except (NotReady, ServerError, Unauthorized, Forbidden, NotFound, MethodNotAllowed):
+        pass
     if seen.facts.nodes is None:
-        console.note("where it would land is not known: you may not list this cluster's nodes")
-        return
-    claims = [*seen.claims, *plan.claims]
-    found = explain(pod_of_job(judged), nodes=seen.nodes, pods=seen.pods, now=session.clock.now(), claims=claims)
-    console.say(explain_text(found).rstrip("\n"))
+        return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
+    from moorage.decide.answers import explain_text
+    from moorage.decide.explain import explain
+    from moorage.decide.storage import storage_of
+
+    events = [{"reason": "FailedCreate", "message": refused}] if refused else []
+    found = explain(
+        pod,
+        nodes=seen.nodes,
+        pods=seen.pods,
+        now=session.clock.now(),
+        storage=storage_of(claims),
+        events=events,
+    )
+    return explain_text(found)
 
 
 def _shown(obj: dict[str, object]) -> dict[str, object]:

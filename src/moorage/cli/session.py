@@ -66,6 +66,10 @@ class Server(Protocol):
         """The JSON answer. Raises ApiError; NotReady when this cluster has no server."""
         ...
 
+    async def post(self, path: str, body: Any) -> Any:
+        """The JSON answer to a JSON body. Raises as `get` does."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Session:
@@ -202,6 +206,12 @@ class HttpServer:
         self._url: str | None = None
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        return await self._ask("GET", path, params=params)
+
+    async def post(self, path: str, body: Any) -> Any:
+        return await self._ask("POST", path, json=body)
+
+    async def _ask(self, method: str, path: str, **sent: Any) -> Any:
         import aiohttp
 
         from moorage.errors import ServerError
@@ -220,7 +230,7 @@ class HttpServer:
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.get(self._url + path, params=params, headers=headers) as answer,
+                http.request(method, self._url + path, headers=headers, **sent) as answer,
             ):
                 body = await answer.json(content_type=None) if answer.status != 204 else None
                 if answer.status >= 400:

@@ -88,6 +88,7 @@ class RunRequest:
     name: str | None = None
     gpus: int = 0
     gpu_type: str | None = None
+    gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
     cpu: str | None = None
     memory: str | None = None  # a quantity, or "none"
     time: str | None = None
@@ -283,6 +284,13 @@ def generated_name(command: Sequence[str], salt: str, taken: frozenset[str]) -> 
     raise AssertionError("a thousand names in a row are taken")
 
 
+def gpu_taints(resource: str) -> tuple[str, ...]:
+    """Keys of the taints on nodes that offer a GPU resource: its own; of a slice or share, the whole GPU's too."""
+    vendor = resource.partition("/")[0]
+    part = "/mig-" in resource or resource.endswith(".shared")
+    return (resource, f"{vendor}/gpu") if part else (resource,)
+
+
 def secret_name(run: str) -> str:
     """Name of the Secret that holds a run's runner, token and shipped directory."""
     return f"{run}-run"
@@ -377,7 +385,9 @@ class _Making:
         if affinity:
             pod["affinity"] = {"nodeAffinity": affinity}
         if self.request.gpus:
-            pod["tolerations"] = [{"key": self.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}]
+            pod["tolerations"] = [
+                {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in gpu_taints(self.gpu_resource)
+            ]
         if self.request.priority_class:
             pod["priorityClassName"] = self.request.priority_class
         if self.volumes:
@@ -503,9 +513,10 @@ class _Making:
     def _affinity(self, resources: dict[str, str]) -> Obj | None:
         """Required node affinity, by GPU type or away from GPUs; adds the GPUs to `resources`."""
         request, nodes = self.request, self.facts.nodes
-        if request.gpu_type is not None and not request.gpus:
-            self.refuse("--gpu-type", f"{request.gpu_type!r} without GPUs", "add --gpus N")
-            return None
+        for option, given in (("--gpu-type", request.gpu_type), ("--gpu-resource", request.gpu_resource)):
+            if given is not None and not request.gpus:
+                self.refuse(option, f"{given!r} without GPUs", "add --gpus N")
+                return None
         if request.gpus > 0:
             terms = self._gpu_terms()
             resources[self.gpu_resource] = str(request.gpus)
@@ -521,9 +532,11 @@ class _Making:
         return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
     def _gpu_terms(self) -> list[Obj]:
-        request = self.request
+        request, resource = self.request, None
         nodes = self.facts.nodes if self.facts.nodes is not None else self.facts.gpu_nodes
         if nodes is None:
+            if request.gpu_resource is not None:
+                self.gpu_resource = request.gpu_resource  # the API server and the scheduler judge it
             if request.gpu_type is not None:
                 self.refuse(
                     "--gpu-type",
@@ -535,6 +548,11 @@ class _Making:
         if not offered:
             self.refuse("--gpus", f"{request.gpus} asked, but no node of this cluster has GPUs", "see `moor gpus`")
             return []
+        if request.gpu_resource is not None:
+            resource = self._named_resource(request.gpu_resource, offered)
+            if resource is None:
+                return []
+            offered = [node for node in offered if node.allocatable.get(resource)]
         terms: list[Obj] = []
         if request.gpu_type is not None:
             types = gpu_types(nodes, self.facts.pods)
@@ -572,7 +590,7 @@ class _Making:
             for resource, count in node.allocatable.items():
                 if is_gpu(resource):
                     totals[resource] = totals.get(resource, 0) + count
-        self.gpu_resource = max(
+        self.gpu_resource = resource or max(
             totals, key=lambda one: (one == DEFAULT_GPU_RESOURCE, one.endswith("/gpu"), totals[one], one)
         )
         largest = max(offered, key=lambda node: (node.allocatable.get(self.gpu_resource, 0), node.name))
@@ -589,6 +607,20 @@ class _Making:
                 [node for node in offered if node.allocatable.get(self.gpu_resource, 0) >= request.gpus]
             )
         return terms
+
+    def _named_resource(self, asked: str, nodes: list[NodeInfo]) -> str | None:
+        """The GPU resource a user named, in full or by what follows the "/"; refused when no node offers it."""
+        known = sorted(
+            {name for node in nodes for name, many in node.allocatable.items() if is_gpu(name) and many}
+        )
+        found = [name for name in known if asked in (name, name.partition("/")[2])]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            self.refuse("--gpu-resource", f"{asked!r} is more than one: {', '.join(found)}", "write it in full")
+        else:
+            self.refuse("--gpu-resource", f"no node offers {asked!r}", f"there are: {', '.join(known)}")
+        return None
 
     def _terms_away_from_gpus(self, nodes: tuple[NodeInfo, ...]) -> list[Obj]:
         away = away_from_gpus(nodes)

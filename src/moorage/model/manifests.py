@@ -204,7 +204,10 @@ SERVER = Service(
     everywhere=(
         Rule(resources=("nodes", "pods"), verbs=LIST),
         Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
-        Rule(resources=("persistentvolumeclaims", "events"), verbs=("list",)),
+        Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
+        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
+        Rule(group=GROUP, resources=("machines",), verbs=("list",)),
+        Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
     ),
 )

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.explain import Explanation, short_reason
+from moorage.decide.answers import about, short_reason
+from moorage.decide.explain import Explanation
 from moorage.decide.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
 from moorage.decide.runstate import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage import UsageRow
@@ -238,7 +239,11 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime) -> Tile:
 def _queue_row(place: int, pod: Obj, said: Explanation, hues: dict[str, int], now: datetime) -> QueueRow:
     created = pod["metadata"].get("creationTimestamp")
     start = ""
-    if said.earliest is not None and said.earliest.at > now:
+    if said.likely is not None and said.likely.at > now:
+        usual = said.likely.usual
+        start = f"usually starts by {about(said.likely.at, now)}"
+        start += f" ({usual.done} of {usual.of} like what it waits for)" if usual else ""
+    elif said.earliest is not None and said.earliest.at > now:
         start = f"can start in {span(said.earliest.at - now)} or sooner"
     elif said.state == "never":
         start = "cannot run here as it is"

@@ -8,15 +8,19 @@ from typing import Any
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_controller, index_by_label
 from moorage.apimachinery.meta import is_condition_true, labels_of
-from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, Obj
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.explain import Snapshot, snapshot
+from moorage.decide.forecast import History
 from moorage.decide.gpus import GpuView, gpu_type, view_gpus
 from moorage.decide.runstate import RunView, view_runs
+from moorage.decide.storage import Storage, storage_of
 from moorage.errors import ApiError
+from moorage.model.machine import MACHINES
 from moorage.model.names import RUN_LABEL
 
+LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
 COALESCE_SECONDS = 1.0  # changes within one are told as one
 BY_RUN = "run"
 BY_CONTROLLER = "controller"
@@ -44,6 +48,7 @@ class Cluster:
         for informer in (self.pods, self.jobs):
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)
+        self._listed: dict[tuple[Resource, str | None], tuple[float, list[Obj] | None]] = {}
         self.version = 0
         self.closed = False
         self._dirty = asyncio.Event()
@@ -87,8 +92,8 @@ class Cluster:
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self.nodes.all()}
         return view_runs(self.jobs.all(), self.pods.all(), now=self._clock.now(), node_types=kinds)
 
-    def snapshot(self) -> Snapshot:
-        return snapshot(self.nodes.all(), self.pods.all())
+    def snapshot(self, *, history: History | None = None, machines: list[Obj] | None = None) -> Snapshot:
+        return snapshot(self.nodes.all(), self.pods.all(), history=history, machines=machines or ())
 
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
         return [pod for pod in self.pods.by_index(BY_RUN, run) if pod["metadata"].get("namespace") == namespace]
@@ -99,12 +104,29 @@ class Cluster:
     def pods_of_job(self, job: Obj) -> list[Obj]:
         return self.pods.by_index(BY_CONTROLLER, job["metadata"].get("uid") or "")
 
-    async def claims(self, namespace: str) -> list[Obj] | None:
-        """PersistentVolumeClaims of a namespace; None when they may not or cannot be read."""
+    async def storage(self, namespace: str, claims: list[Obj] | None = None) -> Storage:
+        """Claims of a namespace (or those given), volumes and classes; what may not be read is left unknown."""
+        if claims is None:
+            claims = await self._list(PVCS, namespace)
+        volumes, classes = await asyncio.gather(self._list(PVS), self._list(STORAGECLASSES))
+        return storage_of(claims, volumes, classes)
+
+    async def machines(self) -> list[Obj]:
+        """Every Machine; none when they cannot be read."""
+        return await self._list(MACHINES) or []
+
+    async def _list(self, resource: Resource, namespace: str | None = None) -> list[Obj] | None:
+        key, now = (resource, namespace), self._clock.monotonic()
+        known = self._listed.get(key)
+        if known is not None and now - known[0] < LISTED_SECONDS:
+            return known[1]
         try:
-            return (await self._api.list(PVCS, namespace)).items
+            found: list[Obj] | None = (await self._api.list(resource, namespace)).items
         except ApiError:
-            return None
+            found = None
+        self._listed = {one: kept for one, kept in self._listed.items() if now - kept[0] < LISTED_SECONDS}
+        self._listed[key] = (now, found)
+        return found
 
     async def events_about(self, namespace: str, name: str) -> list[Obj]:
         """Events of objects of that name; none when they may not or cannot be read."""

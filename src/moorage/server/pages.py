@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -16,14 +17,17 @@ from starlette.routing import Route
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.explain import Explanation, Snapshot, explain_in, pod_of_job, snapshot, turn
+from moorage.decide.explain import Explanation, Snapshot, as_public, explain_in, pod_of_job, snapshot, turn
+from moorage.decide.forecast import History
 from moorage.decide.gpus import gpu_type, view_gpus
 from moorage.decide.runstate import RunView, State, attempt_of, view_runs
+from moorage.decide.storage import Storage
 from moorage.decide.usage import By, UsageRow
 from moorage.errors import StorageError
-from moorage.model.names import RUN_LABEL
+from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.server.board import QUEUE_SHOWN, BoardModel, lay_out
 from moorage.server.context import Context
+from moorage.server.past import history
 from moorage.server.routes.top import use
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 USE_WINDOW = timedelta(hours=24)
+NAMESPACES_READ = 10  # of which the claims are read for one page
 FRESH_SECONDS = 10.0  # rendered parts serve everybody this long while nothing changes
 PARTS = ("spoken", "summary", "gpus", "queue", "users", "runs")
 
@@ -79,13 +84,20 @@ class Board:
     async def _render(self) -> Sections:
         cluster, now = self.context.cluster, self.context.now()
         users = await self._users(now)
+        past = await history(self.context)
+        pods = cluster.pods.all()
+        storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
+        machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []
         return await asyncio.to_thread(
             render,
             nodes=cluster.nodes.all(),
-            pods=cluster.pods.all(),
+            pods=pods,
             jobs=cluster.jobs.all(),
             users=users,
             now=now,
+            past=past,
+            storages=storages,
+            machines=machines,
         )
 
     async def _users(self, now: datetime) -> tuple[UsageRow, ...]:
@@ -97,18 +109,31 @@ class Board:
 
 
 def render(
-    *, nodes: list[Obj], pods: list[Obj], jobs: list[Obj], users: tuple[UsageRow, ...], now: datetime
+    *,
+    nodes: list[Obj],
+    pods: list[Obj],
+    jobs: list[Obj],
+    users: tuple[UsageRow, ...],
+    now: datetime,
+    past: History | None = None,
+    storages: Mapping[str, Storage] | None = None,
+    machines: Iterable[Obj] = (),
 ) -> Sections:
     """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
     kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
     runs = view_runs(jobs, pods, now=now, node_types=kinds)
-    line, more = waiting_line(snapshot(nodes, pods), runs, jobs, now)
+    seen = snapshot(nodes, pods, history=past, machines=machines)
+    line, more = waiting_line(seen, runs, jobs, now, storages or {})
     model = lay_out(view=view_gpus(nodes, pods), waiting=line, waiting_more=more, runs=runs, users=users, now=now)
     return render_parts(model)
 
 
 def waiting_line(
-    seen: Snapshot, runs: tuple[RunView, ...], jobs: list[Obj], now: datetime
+    seen: Snapshot,
+    runs: tuple[RunView, ...],
+    jobs: list[Obj],
+    now: datetime,
+    storages: Mapping[str, Storage],
 ) -> tuple[list[tuple[Obj, Explanation]], int]:
     """The first QUEUE_SHOWN that wait for a place, in the scheduler's order, each explained; and how many more.
 
@@ -135,7 +160,25 @@ def waiting_line(
         queue.append((turn(parse_pod(obj)), obj))
     queue.sort(key=lambda one: one[0])
     shown = [obj for _, obj in queue[:QUEUE_SHOWN]]
-    return [(obj, explain_in(seen, obj, now=now, brief=True)) for obj in shown], len(queue) - len(shown)
+    said = []
+    for obj in shown:
+        storage = storages.get(obj["metadata"].get("namespace") or "default")
+        said.append((obj, as_public(explain_in(seen, obj, now=now, storage=storage, brief=True))))
+    return said, len(queue) - len(shown)
+
+
+def _with_claims(pods: Iterable[Obj]) -> list[str]:
+    """Namespaces of pods without a node that mount claims; the first few."""
+    found: dict[str, None] = {}
+    for pod in pods:
+        spec = pod.get("spec") or {}
+        if not spec.get("nodeName") and any(one.get("persistentVolumeClaim") for one in spec.get("volumes") or ()):
+            found[pod["metadata"].get("namespace") or "default"] = None
+    return list(found)[:NAMESPACES_READ]
+
+
+def _gated(pod: Obj) -> bool:
+    return any(one.get("name") == MACHINE_GATE for one in (pod.get("spec") or {}).get("schedulingGates") or ())
 
 
 def render_parts(model: BoardModel) -> Sections:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.meta import Key, key_of, labels_of
-from moorage.apimachinery.resources import TOKENREVIEWS, Obj, Resource
+from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
 from moorage.apimachinery.selectors import parse_field_selector, parse_label_selector
 from moorage.errors import AlreadyExists, ApiError, Conflict, MethodNotAllowed, NotFound
 
@@ -35,6 +35,7 @@ class FakeApi:
 
     def __init__(self, *, users: dict[str, str] | None = None) -> None:
         self.users = dict(users or {})
+        self.readers: set[tuple[str, str]] = set()  # user and namespace that a SubjectAccessReview allows
         self.calls: list[Call] = []
         self.failing: ApiError | None = None  # raised by every call while set
         self._objects: dict[Resource, dict[Key, Obj]] = {}
@@ -131,6 +132,9 @@ class FakeApi:
             if user is not None:
                 status["user"] = {"username": user}
             return {**obj, "status": status}
+        if resource == SUBJECTACCESSREVIEWS:
+            wanted = obj["spec"]["resourceAttributes"]
+            return {**obj, "status": {"allowed": (obj["spec"]["user"], wanted["namespace"]) in self.readers}}
         if namespace:
             obj = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
         key = self._key(resource, obj)

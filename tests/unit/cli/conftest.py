@@ -234,6 +234,12 @@ class FakeServer:
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, Mapping[str, str] | None]] = []
 
+    async def post(self, path: str, body: Any) -> Any:
+        self.asked.append((path, body))
+        if path not in self.answers:
+            raise NotReady("this cluster has no Moorage server")
+        return copy.deepcopy(self.answers[path])
+
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         self.asked.append((path, params))
         if path not in self.answers:

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.explain import explain, explain_text, pod_of_job, short_reason, to_json, wanted_types
+from moorage.decide.answers import explain_text, short_reason, to_json
+from moorage.decide.explain import explain, pod_of_job, wanted_types
+from moorage.decide.storage import storage_of
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -116,7 +118,7 @@ Who holds it
   eve  run-y  1 GPU  n2  since 05 Jan 10:00 UTC (2h)  end unknown
 
 It could start at 05 Jan 13:00 UTC (in 60m) on n1, if all keep their time limits; earlier if somebody ends sooner
-It would start now with 1 GPU, on n1
+It would start now with 1 GPU, on n1 (`--gpus 1`)
 
 Nodes
   n1  a100  too little nvidia.com/gpu (asked 2, free 1 of 2)
@@ -199,8 +201,8 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             a_pod(),
             [a_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
             "no_node_accepts",
-            "run lab/run-me is refused by every node",
-            "see the reason of each node; change `nodeSelector`, affinity or tolerations",
+            "run lab/run-me is kept off every node that would serve, by taints: team=b:NoSchedule (1 node)",
+            "who may use those nodes is the admin's choice: ask to be let in by a toleration",
             id="tainted",
         ),
     ],
@@ -214,11 +216,12 @@ def test_what_can_never_fit_is_refused_with_what_would_do(pod, nodes, code, mess
 
 def test_a_cordon_or_a_node_in_trouble_is_no_never():
     lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
-    for node in (a_node(cordoned=True), a_node(ready=False, taints=[lost])):
+    for node, why in ((a_node(cordoned=True), "cordoned"), (a_node(ready=False, taints=[lost]), "not Ready")):
         found = ask(a_pod(), [node])
         assert (found.state, found.earliest) == ("waiting", None)
         assert [one.most_free_node for one in found.missing] == [""]
-    assert "no node that the pod may use is ready" in explain_text(found)
+        head = explain_text(found).splitlines()[0]
+        assert head == f"run lab/run-me waits: node n1 is {why}"
 
 
 def test_gates_missing_volumes_and_quota_are_told():
@@ -229,7 +232,9 @@ def test_gates_missing_volumes_and_quota_are_told():
         "held by gate moorage.dev/machine",
     )
     assert "It could start once the gate is lifted now, on n1" in explain_text(gated)
-    claimless = ask(a_pod(claims=["data", "ckpt"]), [a_node()], claims=[{"metadata": {"name": "ckpt"}}])
+    claimless = ask(
+        a_pod(claims=["data", "ckpt"]), [a_node()], storage=storage_of([{"metadata": {"name": "ckpt"}}])
+    )
     assert (claimless.state, claimless.missing_claims, claimless.earliest) == ("waiting", ("data",), None)
     assert "volume lab/data does not exist; `moor volume create data` makes it" in explain_text(claimless)
     said = 'pods "x" is forbidden: exceeded quota: team, requested: nvidia.com/gpu=1'
@@ -285,7 +290,7 @@ def test_the_pod_itself_and_finished_pods_hold_nothing():
 @pytest.mark.parametrize(
     ("pod", "state", "head"),
     [
-        (a_pod(node="n1"), "running", "run lab/run-me has its place on n1"),
+        (a_pod(node="n1", started=None), "running", "run lab/run-me has its place on n1"),
         (a_pod(node="n1", phase="Failed"), "finished", "run lab/run-me has ended (on n1)"),
     ],
 )

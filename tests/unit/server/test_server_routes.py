@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, SUBJECTACCESSREVIEWS
 from moorage.clock import rfc3339
 from moorage.decide.usage import Interval, Open
 from moorage.errors import Forbidden, ServerError, StorageError
@@ -139,6 +139,9 @@ async def test_top_names_the_parameter_that_is_wrong(site, query, field):
         assert (answer.status, answer.json["field"]) == (400, field)
 
 
+AS_ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
+
+
 @pytest.mark.anyio
 async def test_explain_answers_for_a_run_a_job_and_a_pod(site):
     site.node(gpus=1)
@@ -166,8 +169,10 @@ async def test_explain_judges_a_run_without_a_pod_by_the_pod_it_would_make(site)
         {"metadata": {"namespace": "lab", "name": "e1"}, "involvedObject": {"name": "held"}, "message": said},
     )
     async with site.running():
-        answer = await site.ask("/api/v1/explain/lab/held")
+        answer = await site.ask("/api/v1/explain/lab/held", **AS_ADA)
         assert (answer.json["state"], answer.json["quota"]) == ("waiting", said)
+        everybody = (await site.ask("/api/v1/explain/lab/held")).json
+        assert (everybody["public"], everybody["quota"]) == (True, "its namespace's quota is used up")
 
 
 @pytest.mark.anyio
@@ -179,7 +184,163 @@ async def test_explain_names_the_volume_that_is_missing(site):
     job["spec"]["template"]["spec"]["volumes"] = volumes
     site.api.put(JOBS, job)
     async with site.running():
-        assert (await site.ask("/api/v1/explain/lab/train")).json["missingClaims"] == ["gone"]
+        answer = await site.ask("/api/v1/explain/lab/train", **AS_ADA)
+        assert answer.json["missingClaims"] == ["gone"]
+        assert "volume lab/gone does not exist" in answer.json["text"]
+
+
+SECRETS = (
+    "swordfish",
+    "vault-claim",
+    "hush-label",
+    "hush-value",
+    "hush-image",
+    "hush-config",
+    "7777m",
+    "hush-zone",
+)
+
+
+def a_secretive_run(site):
+    """A waiting run that holds a secret in every field that its owner may fill."""
+    job = site.run("quiet", pod=False, owner="bob")
+    template = job["spec"]["template"]
+    template["metadata"]["labels"] |= {"hush-label": "hush-value"}
+    template["metadata"]["annotations"] |= {"moorage.dev/command": "python swordfish.py"}
+    main = template["spec"]["containers"][0]
+    main |= {"command": ["swordfish"], "args": ["swordfish"], "image": "hush-image"}
+    main["env"] = [{"name": "swordfish", "value": "swordfish"}]
+    main["envFrom"] = [{"configMapRef": {"name": "hush-config"}}]
+    main["resources"]["limits"]["cpu"] = "7777m"
+    template["spec"]["nodeSelector"] = {"hush-zone": "hush-value"}
+    template["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "vault-claim"}}]
+    return site.api.put(JOBS, job)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("with_pod", [False, True])
+@pytest.mark.parametrize("selector", [True, False])
+@pytest.mark.parametrize("headers", [{}, {"headers": {"authorization": "Bearer kube-token"}, "token": False}])
+async def test_others_are_told_nothing_but_public_facts(site, headers, with_pod, selector):
+    site.node(gpus=2)
+    site.run("first", node="n1", gpus=2)
+    job = a_secretive_run(site)
+    if not selector:
+        del job["spec"]["template"]["spec"]["nodeSelector"]
+        site.api.put(JOBS, job)
+    said = 'persistentvolumeclaim "vault-claim" not found, swordfish'
+    if with_pod:
+        template = job["spec"]["template"]
+        owner = {"controller": True, "uid": job["metadata"]["uid"], "kind": "Job", "name": "quiet"}
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+        site.api.put(
+            PODS,
+            {
+                "metadata": {
+                    "namespace": "lab",
+                    "name": "quiet-x",
+                    "labels": template["metadata"]["labels"],
+                    "annotations": template["metadata"]["annotations"],
+                    "ownerReferences": [owner],
+                },
+                "spec": template["spec"] | {"schedulingGates": [{"name": "hush-value/gate"}]},
+                "status": {"phase": "Pending", "conditions": [condition]},
+            },
+        )
+    events = {"metadata": {"namespace": "lab", "name": "e"}, "reason": "FailedCreate", "message": said}
+    site.api.put(EVENTS, events | {"involvedObject": {"name": "quiet"}})
+    async with site.running():
+        for path in (
+            "/api/v1/explain/lab/quiet",
+            "/api/v1/explain/lab/first",
+            "/api/v1/gpus",
+            "/api/v1/jobs",
+            "/",
+        ):
+            answer = await site.ask(path, **headers)
+            assert answer.status == 200
+            assert [word for word in SECRETS if word in answer.text] == [], path
+        assert (await site.ask("/api/v1/explain/lab/quiet", **headers)).json["public"] is True
+
+
+@pytest.mark.anyio
+async def test_who_may_read_the_pods_of_a_namespace_is_told_all(site):
+    site.node()
+    a_secretive_run(site)
+    site.api.readers.add(("ada", "lab"))
+    async with site.running():
+        for _ in range(2):
+            answer = await site.ask("/api/v1/explain/lab/quiet", **AS_ADA)
+            assert (answer.json["public"], answer.json["asks"]["cpu"]) == (False, "7777m")
+    reviews = [call.body["spec"] for call in site.api.calls if call.resource == SUBJECTACCESSREVIEWS.plural]
+    attributes = {"verb": "get", "resource": "pods", "namespace": "lab"}
+    assert reviews == [{"user": "ada", "groups": [], "resourceAttributes": attributes}]
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_is_not_made_yet_is_explained(site):
+    site.node(gpus=1)
+    site.run("first", node="n1", notes={"moorage.dev/expected-seconds": "3600"})
+    container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"metadata": {"namespace": "lab", "name": "new"}, "spec": {"containers": [container]}}
+    async with site.running():
+
+        async def post(body, raw=False):
+            data = body if raw else json.dumps(body).encode()
+            return await site.ask("/api/v1/explain", method="POST", body=data, **AS_ADA)
+
+        answer = await post({"pod": pod})
+        assert (answer.status, answer.json["state"], answer.json["public"]) == (200, "waiting", False)
+        assert answer.json["earliest"]["after"]["run"] == "first"
+        pod["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}]
+        assert (await post({"pod": pod, "claims": []})).json["missingClaims"] == ["gone"]
+        assert (await post({"pod": pod})).json["missingClaims"] == []
+        refused = (await post({"pod": pod, "refused": "exceeded quota: team"})).json
+        assert (refused["quota"], refused["short"]) == ("exceeded quota: team", "quota exceeded")
+        for body, status in ((b"{", 400), (b"[]", 422), (b'{"pod": {"spec": 3}}', 422), (b" " * 4_000_000, 413)):
+            assert (await post(body, raw=True)).status == status
+        pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
+        assert (await post({"pod": pod})).status == 422
+
+
+@pytest.mark.anyio
+async def test_past_runs_tell_when_a_holder_is_usually_done(site):
+    site.node(gpus=1)
+    site.run("train-x7k2", node="n1")
+    site.run("second")
+    steps = []
+    for at in range(10):
+        start = NOON - timedelta(days=1, hours=at)
+        steps.append(
+            Open(
+                Interval(
+                    pod_uid=f"past-{at}",
+                    namespace="lab",
+                    pod=f"past-{at}",
+                    run=f"train-{at}",
+                    attempt=1,
+                    owner="ada",
+                    node="n1",
+                    gpu_type="a100",
+                    gpus=1,
+                    cpu_milli=1000,
+                    memory_bytes=2**30,
+                    started_at=start,
+                    ended_at=start + timedelta(minutes=10 * (at + 1)),
+                    last_seen_at=start,
+                )
+            )
+        )
+    site.service.usage.apply(steps)
+    async with site.running():
+        answer = (await site.ask("/api/v1/explain/lab/second")).json
+        [holder] = answer["heldBy"]
+        assert holder["usual"] == {"seconds": 4800, "done": 8, "of": 10, "known": 10, "likeness": "name"}
+        assert (holder["sure"], answer["earliest"]) == ("usual", None)
+        assert answer["likely"]["at"] == rfc3339(NOON + timedelta(seconds=4800))
+        assert "usually done by about 13:20 UTC (8 of 10 like it: same name)" in answer["text"]
+        page = await site.ask("/")
+        assert "usually starts by about 13:20 UTC (8 of 10 like what it waits for)" in page.text
 
 
 @pytest.mark.anyio

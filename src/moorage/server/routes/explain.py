@@ -1,43 +1,128 @@
-"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits."""
+"""GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits. POST /api/v1/explain: why one would.
+
+Who owns the pod, or may read the pods of its namespace, is told all; everybody else only what is public.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
-from moorage.decide.explain import explain_in, explain_text, pod_of_job, to_json
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.answers import explain_text, to_json
+from moorage.decide.explain import Explanation, as_public, explain_in, pod_of_job, snapshot
 from moorage.decide.runstate import attempt_of
+from moorage.decide.storage import Storage
+from moorage.errors import QuantityError
+from moorage.model.names import MACHINE_GATE
+from moorage.server.auth import User
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.past import history
 from moorage.server.problems import Json, Problem
+
+BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
+CLAIMS_MAX = 5000
+
+
+class Asked(msgspec.Struct):
+    """The body of a POST: a `v1.Pod` not made yet, and the claims of its namespace as its user sees them."""
+
+    pod: dict[str, Any]
+    claims: list[dict[str, Any]] | None = None
+    refused: str = ""  # why the API server would not have it, in its words
 
 
 def routes(context: Context) -> list[Route]:
     async def explain(request: Request) -> Response:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
-        cluster = await context.ready()
-        found = find_pod(cluster, namespace, name)
-        if found is None:
-            raise Problem(
-                404,
-                "not_found",
-                f"there is no run, Job or pod {namespace}/{name}",
-                "`moor jobs --all-namespaces` lists the runs",
-                "name",
-            )
-        pod, job = found
-        events = await cluster.events_about(namespace, pod["metadata"]["name"])
-        if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
-            events += await cluster.events_about(namespace, job["metadata"]["name"])
-        said = explain_in(
-            cluster.snapshot(), pod, now=context.now(), claims=await cluster.claims(namespace), events=events
-        )
-        return Json(to_json(said) | {"text": explain_text(said)})
+        return _answer(await explained(context, namespace, name, request.state.user))
 
-    return [Route("/api/v1/explain/{namespace}/{name}", explain, methods=["GET"])]
+    async def explain_new(request: Request) -> Response:
+        cluster = await context.ready()
+        asked = await _asked(request)
+        meta = asked.pod.get("metadata")
+        if not isinstance(meta, dict) or meta.get("uid"):
+            raise Problem(
+                422, "invalid", "the pod has no metadata, or is made already", "GET explains a pod that is", "pod"
+            )
+        try:
+            info = parse_pod(asked.pod)
+            storage = Storage()
+            if info.claims and asked.claims is not None:
+                storage = await cluster.storage(info.namespace, asked.claims[:CLAIMS_MAX])
+            events = ({"reason": "FailedCreate", "message": asked.refused},) if asked.refused else ()
+            return _answer(await _explained(context, asked.pod, storage, events))
+        except (QuantityError, KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise Problem(422, "invalid", f"the pod cannot be read: {exc}", "send a v1 Pod", "pod") from exc
+
+    return [
+        Route("/api/v1/explain/{namespace}/{name}", explain, methods=["GET"]),
+        Route("/api/v1/explain", explain_new, methods=["POST"]),
+    ]
+
+
+async def explained(context: Context, namespace: str, name: str, user: User) -> Explanation:
+    """The explanation of a run, Job or pod, as much of it as the user may know. Raises Problem 404."""
+    cluster = await context.ready()
+    found = find_pod(cluster, namespace, name)
+    if found is None:
+        raise Problem(
+            404,
+            "not_found",
+            f"there is no run, Job or pod {namespace}/{name}",
+            "`moor jobs --all-namespaces` lists the runs",
+            "name",
+        )
+    pod, job = found
+    events = await cluster.events_about(namespace, pod["metadata"]["name"])
+    if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
+        events += await cluster.events_about(namespace, job["metadata"]["name"])
+    storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
+    suspended = job is not None and bool((job.get("spec") or {}).get("suspend"))
+    said = await _explained(context, pod, storage, tuple(events), suspended=suspended)
+    is_owner = not user.is_page and said.owner == user.name
+    return said if is_owner or await context.auth.may_read_pods(user, namespace) else as_public(said)
+
+
+async def _explained(
+    context: Context, pod: Obj, storage: Storage, events: tuple[Obj, ...], *, suspended: bool = False
+) -> Explanation:
+    cluster, past = context.cluster, await history(context)
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    machines = await cluster.machines() if any(one.get("name") == MACHINE_GATE for one in gates) else []
+    nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
+
+    def work() -> Explanation:
+        seen = snapshot(nodes, pods, history=past, machines=machines)
+        return explain_in(seen, pod, now=now, storage=storage, events=events, suspended=suspended)
+
+    return await asyncio.to_thread(work)
+
+
+def _answer(said: Explanation) -> Response:
+    return Json(to_json(said) | {"text": explain_text(said)})
+
+
+async def _asked(request: Request) -> Asked:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES:
+            raise Problem(413, "too_large", f"the body has more than {BODY_BYTES} bytes")
+    try:
+        return msgspec.json.decode(body, type=Asked)
+    except msgspec.ValidationError as exc:
+        raise Problem(422, "invalid", str(exc), "send {pod: a v1 Pod, claims: its namespace's claims}") from exc
+    except msgspec.DecodeError as exc:
+        raise Problem(400, "bad_request", f"the body is no JSON: {exc}") from exc
 
 
 def find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None] | None:
