@@ -139,7 +139,7 @@ async def test_with_the_extender_all_three_pods_of_the_scene_find_room(one_by_on
     api = FakePodApi()
     for name in ("node-1", "node-2"):
         api.put(NODES, a_node(name))
-    cache = ExtenderCache(api, settle_seconds=PATIENCE_SECONDS)
+    cache = ExtenderCache(api)
     async with running(cache.run()), served(create_app(cache)) as url:
         await cache.synced.wait()
         configuration = kube_scheduler_configuration(url)

@@ -1,6 +1,6 @@
 """The extender's HTTP service, called by kube-scheduler.
 
-    POST /scheduler/filter       every node passes: the scheduler's own filters know more than our cache
+    POST /scheduler/filter       refuses nodes whose GPUs are too few or of another type, whoever holds them
     POST /scheduler/prioritize   points per node, by the policy of the cache
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before
@@ -9,17 +9,22 @@
 Field names on the wire are those of the Go types, which bear no JSON tags (`Pod`, `NodeNames`, `Host`, …);
 requests are read without regard to case, so older schedulers' lower-case names do too.
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kube-scheduler/extender/v1/types.go
+
+For a pod that asks for GPUs one node gets points that nothing outvotes (`decide.winner`), and the pod is counted
+there at once (`extender.ledger`), so that the next answer is right before the binding is seen. Not so when the pod
+has wishes that plugins of the scheduler judge (preferred affinity, spreading): the policy's points stand as they
+are, wishes may outvote them, and the best node is a guess, mended when the binding is seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,12 +32,33 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.meta import Key, key_of
-from moorage.apimachinery.scheduling import parse_node
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import Toleration, parse_node
 from moorage.decide.packing import Ask, gpus_asked
+from moorage.decide.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady
-from moorage.extender.cache import ExtenderCache, ask_of, host_priority
+from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of
+from moorage.extender.ledger import Hold
 
+OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "nodes": "Nodes"}):
+    """ExtenderArgs as kube-scheduler writes it."""
+
+    pod: dict[str, Any]
+    names: list[str] | None = None
+    nodes: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decoder = msgspec.json.Decoder(_Arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +67,9 @@ class Arguments:
 
     key: Key
     uid: str
+    version: int
     ask: Ask
+    pod: Obj
     names: Sequence[str]
     totals: Mapping[str, Mapping[str, int]] | None  # GPUs of the nodes sent; None: only names were
     node_list: msgspec.Raw | None  # as sent, to be sent back
@@ -50,53 +78,134 @@ class Arguments:
 def parse_arguments(body: bytes) -> Arguments:
     """Read ExtenderArgs. Raises BadRequest."""
     try:
-        fields = {
-            name.lower(): raw for name, raw in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()
-        }
-        pod = msgspec.json.decode(fields["pod"], type=dict[str, Any])
-        names = msgspec.json.decode(fields.get("nodenames", b"null"), type=list[str] | None)
-        totals = None
+        sent = _decode(body)
+        pod, names, totals = sent.pod, sent.names, None
         if names is None:
-            sent = msgspec.json.decode(fields.get("nodes", b"null"), type=dict[str, Any] | None) or {}
-            nodes = [parse_node(one) for one in sent.get("items") or ()]
+            listed = msgspec.json.decode(sent.nodes, type=dict[str, Any] | None) or {}
+            nodes = [parse_node(one) for one in listed.get("items") or ()]
             totals = {node.name: gpus_asked(node.allocatable) for node in nodes}
             names = list(totals)
         return Arguments(
             key=key_of(pod),
             uid=pod["metadata"].get("uid") or "",
+            version=version_of(pod),
             ask=ask_of(pod),
+            pod=pod,
             names=names,
             totals=totals,
-            node_list=None if totals is None else fields.get("nodes"),
+            node_list=None if totals is None else sent.nodes,
         )
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadRequest(f"the body is no ExtenderArgs: {error!r}") from error
 
 
+def _decode(body: bytes) -> _Arguments:
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError:  # or an older scheduler's names
+        fields = {
+            name.lower(): raw for name, raw in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items()
+        }
+        return _Arguments(
+            pod=msgspec.json.decode(fields["pod"], type=dict[str, Any]),
+            names=msgspec.json.decode(fields.get("nodenames", b"null"), type=list[str] | None),
+            nodes=fields.get("nodes", msgspec.Raw(b"null")),
+        )
+
+
 def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
-    """HostPriorityList: points for each node asked about, as JSON; a node that is not known yet gets 0."""
+    """HostPriorityList: points for each node asked about, as JSON; a node that is not known yet gets 0.
+
+    Counts a pod that asks for GPUs on the best of them."""
+    ask, key, names = arguments.ask, arguments.key, arguments.names
+    failed = cache.asked_about(key) if ask.gpus else None
     if arguments.totals is not None:
-        found = [_special(name, arguments, cache) for name in arguments.names]
+        points = [_special(name, arguments, cache) for name in names]
     else:
-        table = cache.board.table(arguments.ask)
+        table = cache.board.table(ask)
         try:
-            found = [table[name] for name in arguments.names]
+            points = [table[name] for name in names]
         except KeyError:
-            found = [table.get(name) or host_priority(name, 0) for name in arguments.names]
-        counted = cache.nominated_to(arguments.key)
-        if counted is not None and counted in table:
-            found = [
-                _special(name, arguments, cache) if name == counted else one
-                for name, one in zip(arguments.names, found, strict=True)
+            points = [table.get(name, 0) for name in names]
+        counted = cache.ledger.counted(key)  # nominated there
+        if counted is not None and counted.node in table:
+            points = [
+                _special(name, arguments, cache) if name == counted.node else one
+                for name, one in zip(names, points, strict=True)
             ]
+    if ask.gpus and names:
+        at = winner(points, arguments.uid or str(key), shunned=_shunned(arguments, cache, failed))
+        if not has_wishes(arguments.pod):
+            points[at] = max(points) + OUTVOTES
+        hold = Hold(names[at], dict(ask.gpus), ask.cpu)
+        cache.assume(key, arguments.uid, hold, version=arguments.version)
+    heads = cache.heads
+    try:
+        found = [b"%b%d}" % (heads[name], one) for name, one in zip(names, points, strict=True)]
+    except KeyError:
+        found = [
+            b"%b%d}" % (heads.get(name) or host_head(name), one) for name, one in zip(names, points, strict=True)
+        ]
     return b"[%b]" % b",".join(found)
 
 
-def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> bytes:
+def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> int:
     """Points of a node as it was sent, or without the pod asked about, which is counted there already."""
     total = arguments.totals[name] if arguments.totals is not None else None
     rooms = cache.rooms(name, without=arguments.key, total=total)
-    return host_priority(name, cache.policy.points(arguments.ask, rooms))
+    return cache.policy.points(arguments.ask, rooms)
+
+
+def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> Callable[[int], bool] | None:
+    """Nodes to take only when there are no others: where the attempt before failed, and those with a
+    PreferNoSchedule taint that the pod does not tolerate. None: no node."""
+    names, taints = arguments.names, cache.soft_taints
+    if not taints:
+        return (lambda at: names[at] == failed) if failed is not None else None
+    tolerations = [
+        Toleration(
+            one.get("key") or "", one.get("operator") or "Equal", one.get("value") or "", one.get("effect") or ""
+        )
+        for one in (arguments.pod.get("spec") or {}).get("tolerations") or ()
+    ]
+
+    def shunned(at: int) -> bool:
+        return names[at] == failed or any(
+            not any(one.tolerates(taint) for one in tolerations) for taint in taints.get(names[at], ())
+        )
+
+    return shunned
+
+
+def has_wishes(pod: Obj) -> bool:
+    """Whether the pod states what it would rather have, which the scheduler's own plugins judge."""
+    spec = pod.get("spec") or {}
+    affinity = spec.get("affinity") or {}
+    return any(
+        (affinity.get(kind) or {}).get("preferredDuringSchedulingIgnoredDuringExecution")
+        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    ) or any(
+        one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spec.get("topologySpreadConstraints") or ()
+    )
+
+
+def refusals(arguments: Arguments, cache: ExtenderCache) -> dict[str, str]:
+    """Why nodes can never take the pod, however empty they are: too few GPUs, or of another type. Nodes that are
+    not known are not refused."""
+    ask = arguments.ask
+    found: dict[str, str] = {}
+    for name in arguments.names if ask.gpus else ():
+        total = arguments.totals[name] if arguments.totals is not None else cache.total(name)
+        if total is None:
+            continue
+        short = [f"{count} {one} asked for, {total.get(one, 0)} there" for one, count in ask.gpus]
+        short = [one for one, (at, count) in zip(short, ask.gpus, strict=True) if total.get(at, 0) < count]
+        kind = cache.kind(name)
+        if short:
+            found[name] = f"the node is too small: {', '.join(short)}"
+        elif ask.kinds and kind and kind not in ask.kinds:
+            found[name] = f"its GPUs are {kind}, the pod asks for {' or '.join(ask.kinds)}"
+    return found
 
 
 class _Gpus(Collector):
@@ -124,63 +233,59 @@ class _Gpus(Collector):
             "1 when the cache is whole, 0 while requests are refused.",
             value=int(self._cache.synced.is_set()),
         )
+        ledger = self._cache.ledger
+        yield GaugeMetricFamily(
+            "moorage_extender_assumed_pods", "Pods counted where we sent them and not seen there yet.", len(ledger)
+        )
+        outcomes = CounterMetricFamily(
+            "moorage_extender_assumptions",
+            "What became of them: right or wrong (bound elsewhere), again, refused, gone, expired.",
+            labels=("outcome",),
+        )
+        for outcome in OUTCOMES:
+            outcomes.add_metric((outcome,), ledger.outcomes[outcome])
+        yield outcomes
 
 
-def create_app(cache: ExtenderCache) -> Starlette:
+def create_app(cache: ExtenderCache) -> Asgi:
     """The service over one cache, which the caller runs."""
     registry = CollectorRegistry()
     registry.register(_Gpus(cache))
     requests = Counter("moorage_extender_requests", "Requests answered.", ("verb", "code"), registry=registry)
     errors = Counter("moorage_extender_errors", "Requests refused or failed.", ("verb",), registry=registry)
-    unsettled = Counter(
-        "moorage_extender_unsettled",
-        "Pods scored before an earlier one was seen placed.",
-        registry=registry,
-    )
     seconds = Histogram(
         "moorage_extender_request_seconds", "Time to answer.", ("verb",), buckets=BUCKETS, registry=registry
     )
     encoder = msgspec.json.Encoder()
 
-    def verb(name: str, answer: Callable[[Arguments], Awaitable[bytes]]) -> Route:
-        async def endpoint(request: Request) -> Response:
-            began = cache.clock.monotonic()
-            code = 200
-            try:
-                if not cache.synced.is_set():
-                    raise NotReady("the extender does not know the cluster yet")
-                content = await answer(parse_arguments(await request.body()))
-                return Response(content, media_type="application/json")
-            except MoorageError as error:
-                code = error.status if isinstance(error, BadRequest) else 503
-                errors.labels(name).inc()
-                return PlainTextResponse(error.message, status_code=code)
-            finally:
-                requests.labels(name, str(code)).inc()
-                seconds.labels(name).observe(cache.clock.monotonic() - began)
-
-        return Route(f"/scheduler/{name}", endpoint, methods=["POST"])
-
-    async def filtered(arguments: Arguments) -> bytes:
-        whole = arguments.totals is not None
+    def filtered(arguments: Arguments, cache: ExtenderCache) -> bytes:
+        refused = refusals(arguments, cache)
+        node_list: Any = arguments.node_list
+        names: Any = None if node_list is not None else arguments.names
+        if refused and node_list is not None:
+            sent = msgspec.json.decode(node_list)
+            node_list = sent | {"items": [one for one in sent["items"] if one["metadata"]["name"] not in refused]}
+        elif refused:
+            names = [name for name in names if name not in refused]
         return encoder.encode(
             {
-                "Nodes": arguments.node_list if whole else None,
-                "NodeNames": None if whole else arguments.names,
+                "Nodes": node_list,
+                "NodeNames": names,
                 "FailedNodes": {},
-                "FailedAndUnresolvableNodes": {},
+                "FailedAndUnresolvableNodes": refused,
                 "Error": "",
             }
         )
 
-    async def prioritized(arguments: Arguments) -> bytes:
-        if not arguments.ask.gpus:
-            return prioritize(arguments, cache)  # holds no GPU: nobody waits for it, and it for nobody
-        if not await cache.settled(arguments.uid):
-            unsettled.inc()
-        found = prioritize(arguments, cache)
-        cache.asked_about(arguments.uid)
-        return found
+    verbs = {
+        f"/scheduler/{name}": (
+            answer,
+            requests.labels(name, "200"),
+            seconds.labels(name),
+            name,
+        )
+        for name, answer in (("filter", filtered), ("prioritize", prioritize))
+    }
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok")
@@ -193,12 +298,46 @@ def create_app(cache: ExtenderCache) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    return Starlette(
+    others = Starlette(
         routes=[
-            verb("filter", filtered),
-            verb("prioritize", prioritized),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
         ]
     )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found = verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if found is None:
+            await others(scope, receive, send)
+            return
+        answer, answered, took, verb = found  # without Starlette: every pod of the cluster passes here
+        body = await _body(receive)
+        began = cache.clock.monotonic()
+        try:
+            if not cache.synced.is_set():
+                raise NotReady("the extender does not know the cluster yet")
+            code, kind, content = 200, b"application/json", answer(parse_arguments(body), cache)
+            answered.inc()
+        except MoorageError as error:
+            code = error.status if isinstance(error, BadRequest) else 503
+            kind, content = b"text/plain; charset=utf-8", error.message.encode()
+            errors.labels(verb).inc()
+            requests.labels(verb, str(code)).inc()
+        took.observe(cache.clock.monotonic() - began)
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    return app
+
+
+async def _body(receive: Receive) -> bytes:
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""  # nobody waits for the answer: it will be no ExtenderArgs
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.decide.winner import OUTVOTES
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
 from moorage.extender.config import kube_scheduler_configuration
@@ -77,7 +78,7 @@ async def a_client(*objects: Obj) -> AsyncIterator[Client]:
     api = FakeApi()
     for obj in objects:
         api.put(PODS if "spec" in obj else NODES, obj)
-    cache = ExtenderCache(api, settle_seconds=0)
+    cache = ExtenderCache(api)
     task = asyncio.create_task(cache.run())
     try:
         await cache.synced.wait()
@@ -93,7 +94,7 @@ async def test_nodes_are_scored_by_name_from_its_own_cache():
         body = {"Pod": a_pod(), "Nodes": None, "NodeNames": ["n", "m", "stranger"]}
         assert await client.json("/scheduler/prioritize", body) == [
             {"Host": "n", "Score": 5},
-            {"Host": "m", "Score": 10},
+            {"Host": "m", "Score": 10 + OUTVOTES},
             {"Host": "stranger", "Score": 0},
         ]
 
@@ -101,7 +102,7 @@ async def test_nodes_are_scored_by_name_from_its_own_cache():
 async def test_the_lower_case_names_of_older_schedulers_are_read_too():
     async with a_client(a_node("n")) as client:
         assert await client.json("/scheduler/prioritize", {"pod": a_pod(), "nodenames": ["n"]}) == [
-            {"Host": "n", "Score": 5}
+            {"Host": "n", "Score": 5 + OUTVOTES}
         ]
 
 
@@ -109,7 +110,7 @@ async def test_whole_nodes_are_taken_as_they_were_sent():
     async with a_client(a_node("n"), a_pod("standing", 1, "n")) as client:
         body = {"Pod": a_pod(), "Nodes": {"metadata": {}, "items": [a_node("n", 4), a_node("new", 4)]}}
         assert await client.json("/scheduler/prioritize", body | {"NodeNames": None}) == [
-            {"Host": "n", "Score": 5},
+            {"Host": "n", "Score": 5 + OUTVOTES},
             {"Host": "new", "Score": 2},
         ]
         assert await client.json("/scheduler/filter", body) == {
@@ -121,8 +122,8 @@ async def test_whole_nodes_are_taken_as_they_were_sent():
         }
 
 
-async def test_filter_lets_every_node_pass():
-    async with a_client(a_node("n")) as client:
+async def test_filter_lets_nodes_pass_that_are_full_or_not_known():
+    async with a_client(a_node("n"), a_pod("standing", 2, "n")) as client:
         assert await client.json("/scheduler/filter", {"Pod": a_pod(), "NodeNames": ["n", "m"]}) == {
             "Nodes": None,
             "NodeNames": ["n", "m"],
@@ -130,6 +131,132 @@ async def test_filter_lets_every_node_pass():
             "FailedAndUnresolvableNodes": {},
             "Error": "",
         }
+
+
+async def test_filter_says_why_a_node_can_never_take_the_pod():
+    other = a_node("other", 8)
+    other["metadata"]["labels"] = {"nvidia.com/gpu.product": "t4"}
+    pod = a_pod(gpus=8)
+    pod["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "a100"}
+    async with a_client(a_node("small"), a_node("fits", 8), a_node("cpu", 0), other) as client:
+        sent = {"Pod": pod, "NodeNames": ["small", "fits", "cpu", "other", "stranger"]}
+        reasons = {
+            "small": "the node is too small: 8 nvidia.com/gpu asked for, 2 there",
+            "cpu": "the node is too small: 8 nvidia.com/gpu asked for, 0 there",
+            "other": "its GPUs are t4, the pod asks for a100",
+        }
+        assert await client.json("/scheduler/filter", sent) == {
+            "Nodes": None,
+            "NodeNames": ["fits", "stranger"],
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": reasons,
+            "Error": "",
+        }
+        nodes = {"metadata": {}, "items": [a_node("small"), a_node("fits", 8)]}
+        answer = await client.json("/scheduler/filter", {"Pod": pod, "Nodes": nodes, "NodeNames": None})
+    assert answer["Nodes"] == {"metadata": {}, "items": [a_node("fits", 8)]}
+    assert answer["FailedAndUnresolvableNodes"] == {"small": reasons["small"]}
+
+
+async def test_the_next_pod_of_a_burst_is_scored_beside_those_not_seen_yet():
+    async with a_client(a_node("n"), a_node("m")) as client:
+        places = []
+        names = ["n", "m"]
+        for number in range(4):  # no binding is ever seen
+            body = {"Pod": a_pod(f"p{number}"), "NodeNames": names}
+            answer = await client.json("/scheduler/prioritize", body)
+            places.append(max(answer, key=lambda one: one["Score"])["Host"])
+            names = [name for name in names if places.count(name) < 2]  # the scheduler knows where no room is
+        status, text = await client.call("/metrics")
+    assert places[0] == places[1]
+    assert places[2] == places[3]
+    assert {places[0], places[2]} == {"n", "m"}
+    assert "moorage_extender_assumed_pods 4.0" in text.splitlines()
+
+
+async def test_a_pod_asked_about_again_is_tried_elsewhere_and_counted_once():
+    async with a_client(a_node("n"), a_node("m"), a_pod("standing", 1, "m")) as client:
+        best = []
+        for _ in range(3):
+            answer = await client.json("/scheduler/prioritize", {"Pod": a_pod(), "NodeNames": ["n", "m"]})
+            best.append(max(answer, key=lambda one: one["Score"])["Host"])
+        only = await client.json("/scheduler/prioritize", {"Pod": a_pod(), "NodeNames": ["m"]})
+        status, text = await client.call("/metrics")
+    assert best == ["m", "n", "m"]
+    assert only == [{"Host": "m", "Score": 10 + OUTVOTES}]
+    assert "moorage_extender_assumed_pods 1.0" in text.splitlines()
+    assert 'moorage_extender_assumptions_total{outcome="again"} 3.0' in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
+        {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+    ],
+    ids=["node affinity", "pod anti-affinity", "spreading"],
+)
+async def test_wishes_of_a_pod_are_not_outvoted(spec):
+    async with a_client(a_node("n"), a_node("m"), a_pod("standing", 1, "m")) as client:
+        pod = a_pod()
+        pod["spec"] |= spec
+        assert await client.json("/scheduler/prioritize", {"Pod": pod, "NodeNames": ["n", "m"]}) == [
+            {"Host": "n", "Score": 5},
+            {"Host": "m", "Score": 10},
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "best"),
+    [([], "n"), ([{"key": "old", "operator": "Exists"}], "m"), ([{"key": "old", "value": "no"}], "n")],
+)
+async def test_a_node_that_is_better_left_alone_is_taken_last(tolerations, best):
+    tainted = a_node("m") | {"spec": {"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}}
+    api = FakeApi()
+    api.put(NODES, a_node("n"))
+    api.put(NODES, tainted)
+    api.put(PODS, a_pod("standing", 1, "m"))
+    cache = ExtenderCache(api)
+    task = asyncio.create_task(cache.run())
+    try:
+        await cache.synced.wait()
+        client = Client(create_app(cache))
+        pod = a_pod()
+        pod["spec"]["tolerations"] = tolerations
+        answer = await client.json("/scheduler/prioritize", {"Pod": pod, "NodeNames": ["n", "m"]})
+        assert max(answer, key=lambda one: one["Score"])["Host"] == best
+        only = await client.json("/scheduler/prioritize", {"Pod": a_pod("q"), "NodeNames": ["m"]})
+        assert only == [{"Host": "m", "Score": 10 + OUTVOTES}]
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_client_that_left_before_its_question_came_is_assumed_nothing():
+    api = FakeApi()
+    api.put(NODES, a_node("n"))
+    cache = ExtenderCache(api)
+    task = asyncio.create_task(cache.run())
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    try:
+        await cache.synced.wait()
+        scope: Any = {"type": "http", "method": "POST", "path": "/scheduler/prioritize"}
+        await create_app(cache)(scope, receive, send)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert sent[0]["status"] == 400
+    assert len(cache.ledger) == 0
 
 
 async def test_pods_without_gpus_are_sent_to_nodes_without():
@@ -178,7 +305,7 @@ async def test_metrics_tell_gpus_by_node_and_type_and_what_was_answered():
     assert status == 200
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert 'moorage_gpus_total{node="n",type="a100"} 2.0' in lines
-    assert 'moorage_gpus_used{node="n",type="a100"} 1.0' in lines
+    assert 'moorage_gpus_used{node="n",type="a100"} 2.0' in lines  # one seen, one assumed
     assert not any('node="cpu"' in line for line in lines)
     assert 'moorage_extender_requests_total{code="200",verb="prioritize"} 1.0' in lines
     assert 'moorage_extender_errors_total{verb="prioritize"} 1.0' in lines

@@ -13,6 +13,7 @@ from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.decide.packing import GpuNode
 from moorage.extender.cache import ExtenderCache
+from moorage.extender.ledger import ASSUME_SECONDS, Hold
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -69,7 +70,9 @@ async def test_bound_and_nominated_pods_count_as_used_and_finished_ones_do_not()
     async with a_cache(api) as cache:
         assert node_in(cache) == GpuNode(name="n", total={GPU: 8}, used={GPU: 3})
         assert cache.gpu_node("elsewhere") is None
-        assert cache.nominated_to(Key("lab", "expected")) == "n"
+        counted = cache.ledger.counted(Key("lab", "expected"))
+        assert counted is not None
+        assert counted.node == "n"
         assert len(cache.rooms("n")[GPU].free) == 5
         assert len(cache.rooms("n", without=Key("lab", "expected"))[GPU].free) == 6
 
@@ -126,62 +129,51 @@ def test_counters_moved_by_changes_equal_a_count_from_scratch(steps):
 
 
 @pytest.mark.anyio
-async def test_the_next_pod_waits_until_the_one_before_is_seen_placed():
-    api, clock = FakeApi(), FakeClock()
-    api.put(NODES, a_node("n"))
-    api.put(PODS, a_pod("first"))
-    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
-        cache.asked_about("uid-first")
-        waiting = asyncio.create_task(cache.settled("uid-second"))
-        await quiet()
-        assert not waiting.done()
-        api.put(PODS, a_pod("first", node="n"))
-        assert await waiting is True
-        assert node_in(cache).used == {GPU: 1}
-
-
-@pytest.mark.anyio
-async def test_the_wait_ends_when_its_time_is_over_and_that_is_told():
-    api, clock = FakeApi(), FakeClock()
-    api.put(PODS, a_pod("first"))
-    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
-        cache.asked_about("uid-first")
-        waiting = asyncio.create_task(cache.settled("uid-second"))
-        await quiet()
-        clock.advance(1)
-        assert await waiting is False
-        assert await cache.settled("uid-third") is True
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("end", ["deleted", "refused"])
-async def test_a_pod_that_was_not_placed_is_not_waited_for_any_longer(end):
-    api, clock = FakeApi(), FakeClock()
+@pytest.mark.parametrize(
+    ("change", "used", "outcome"),
+    [
+        pytest.param({}, {"n": 1}, "", id="seen made, later than asked about: still on its way"),
+        pytest.param({"node": "n"}, {"n": 1}, "right", id="bound as assumed"),
+        pytest.param({"node": "m"}, {"m": 1}, "wrong", id="bound elsewhere"),
+        pytest.param(
+            {"conditions": [{"type": "PodScheduled", "status": "False"}]}, {}, "refused", id="not schedulable"
+        ),
+        pytest.param({"nominatedNodeName": "m"}, {"m": 1}, "refused", id="nominated elsewhere"),
+        pytest.param({"phase": "Failed"}, {}, "gone", id="finished"),
+        pytest.param(None, {}, "gone", id="deleted"),
+    ],
+)
+async def test_an_assumed_placement_counts_until_something_newer_is_known(change, used, outcome):
+    api = FakeApi()
+    for name in ("n", "m"):
+        api.put(NODES, a_node(name))
     pod = api.put(PODS, a_pod("first"))
-    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
-        cache.asked_about("uid-first")
-        waiting = asyncio.create_task(cache.settled("uid-second"))
-        await quiet()
-        if end == "deleted":
+    async with a_cache(api) as cache:
+        hold = Hold("n", {GPU: 1}, 0)
+        cache.assume(Key("lab", "first"), "uid-first", hold, version=int(pod["metadata"]["resourceVersion"]))
+        assert node_in(cache).used == {GPU: 1}
+        if change is None:
             api.remove(PODS, "first", "lab")
         else:
-            told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-            api.put(PODS, pod | {"status": {"conditions": [told]}})
-        assert await waiting is True
+            api.put(PODS, a_pod("first", **change))
+        await quiet()
+        assert {name: node_in(cache, name).used.get(GPU, 0) for name in ("n", "m")} == {"n": 0, "m": 0} | used
+        assert dict(cache.ledger.outcomes) == ({outcome: 1} if outcome else {})
 
 
 @pytest.mark.anyio
-async def test_a_pod_does_not_wait_for_itself_and_its_creation_settles_nothing():
+async def test_an_assumption_nothing_is_heard_of_ends():
     api, clock = FakeApi(), FakeClock()
-    async with a_cache(api, clock=clock, settle_seconds=1) as cache:
-        cache.asked_about("uid-first")
-        api.put(PODS, a_pod("first"))  # the scheduler heard of it before we did
-        await quiet()
-        waiting = asyncio.create_task(cache.settled("uid-second"))
-        await quiet()
-        assert not waiting.done()
-        waiting.cancel()
-        assert await cache.settled("uid-first") is True
+    api.put(NODES, a_node("n"))
+    async with a_cache(api, clock=clock) as cache:
+        cache.assume(Key("lab", "lost"), "uid-lost", Hold("n", {GPU: 1}, 0), version=1)
+        clock.advance(ASSUME_SECONDS - 1)
+        assert cache.asked_about(Key("lab", "next")) is None
+        assert node_in(cache).used == {GPU: 1}
+        clock.advance(1)
+        assert cache.asked_about(Key("lab", "next")) is None
+        assert node_in(cache).used == {}
+        assert cache.ledger.outcomes["expired"] == 1
 
 
 @pytest.mark.anyio

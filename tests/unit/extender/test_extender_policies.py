@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.decide.packing import Ask
 from moorage.decide.scoreboard import make_policy
+from moorage.decide.winner import OUTVOTES
 from moorage.errors import UsageError
 from moorage.extender.app import parse_arguments, prioritize
 from moorage.extender.cache import ExtenderCache, ask_of
@@ -45,7 +47,7 @@ async def test_fragmentation_keeps_whole_nodes_whole_and_gpus_with_cpu():
         api.put(NODES, a_node(name))
     api.put(PODS, a_pod("one", "broken"))
     api.put(PODS, a_pod("hog", "no-cpu", gpus=0, cpu="88"))
-    cache = ExtenderCache(api, policy=make_policy("fragmentation"), settle_seconds=0)
+    cache = ExtenderCache(api, policy=make_policy("fragmentation"))
     task = asyncio.create_task(cache.run())
     try:
         await cache.synced.wait()
@@ -59,8 +61,9 @@ async def test_fragmentation_keeps_whole_nodes_whole_and_gpus_with_cpu():
     assert list(points) == body["NodeNames"]
     assert points["broken"] > points["whole"]
     assert points["stranger"] == 0
-    asked = ask_of(a_pod("new"))
-    assert points == {**{name: cache.policy.points(asked, cache.rooms(name)) for name in points}, "stranger": 0}
+    asked, key = ask_of(a_pod("new")), Key("lab", "new")
+    want = {name: cache.policy.points(asked, cache.rooms(name, without=key)) for name in points}
+    assert points == want | {"broken": max(want.values()) + OUTVOTES, "stranger": 0}
 
 
 def test_the_gpu_type_asked_for_is_read_from_selector_or_affinity():
