@@ -27,7 +27,9 @@ PER_DECADE = 40  # knots for each factor of ten of rarity; means of lognormal ti
 SAMPLES_FOR_TAIL = 20  # below, the tail's width is taken from all samples; above, from their upper half
 SAMPLES_FOR_FAR_TAIL = 200  # from here on, from their upper tenth
 ROUGH = 0.25  # squared coefficient of variation under which slots work in step for some rounds
-ALMOST = 1e-9  # relative; spreads below count as none
+ALMOST = 1e-6  # relative; spreads below count as none
+FEW = 1e-4  # terms of a falling sum below this are left out
+WIDEST = 2.0  # deviation of logarithms of a tail that is guessed; measured service times have 0.5 to 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ def from_samples(samples: Sequence[float], *, longest: float | None = None, orig
     last = (count - 0.5) / count
     knots = [(0.0, ordered[0])]
     knots += [((at + 0.5) / count, value) for at, value in enumerate(ordered)]
-    sigma = _tail_sigma(ordered)
+    sigma = min(WIDEST, _tail_sigma(ordered))
     top, edge = ordered[-1], NORMAL.inv_cdf(last) if count > 1 else 0.0
     if sigma > 0:
         knots += [
@@ -483,24 +485,23 @@ class WorkTime:
         if rounds >= self._settled:
             return max(0.0, settled)
         at_most = max(0.0, mean * (self._settled - (1 + variation) / 2))
-        low, high = 0.0, mean * rounds * 2 + self.durations.longest
-        for _ in range(50):
+        low, high = 0.0, mean * rounds  # the last start is never later than an even share of the work
+        for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._ended(middle) < rounds - 1 else (low, middle)
+            low, high = (low, middle) if self._has_ended(middle, rounds - 1) else (middle, high)
         return min(high, at_most)
 
-    def _ended(self, seconds: float) -> float:
-        """Mean number of items that a slot has ended by then; sums of items taken as lognormal."""
+    def _has_ended(self, seconds: float, wanted: float) -> bool:
+        """Whether a slot has ended so many items by then, on average; sums of items are taken as lognormal."""
         mean, variation = self.durations.mean, self.durations.variation
-        ended = self.durations.share_within(seconds)
         rounds = seconds / mean
         count = max(2, int(rounds - 8 * math.sqrt(variation * rounds)) - 1)  # those before have all ended
-        ended += count - 2
-        while seconds > 0:
+        ended = count - 2 + self.durations.share_within(seconds)
+        while seconds > 0 and ended < wanted:
             spread = math.log1p(variation / count)
             share = NORMAL.cdf((math.log(seconds / (count * mean)) + spread / 2) / math.sqrt(spread))
             ended += share
-            if share < 1e-6:
+            if share < FEW:
                 break
             count += 1
-        return ended
+        return ended >= wanted
