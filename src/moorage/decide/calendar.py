@@ -15,12 +15,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.moments import rfc3339
-from moorage.model.machine import MachineType, Pool
-from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, PREPARING, REFUSED, Booking, Terms
+from moorage.model.machine import Fault, MachineType, Pool
+from moorage.model.reservation import (
+    ACTIVE,
+    EXPIRED,
+    PENDING,
+    PREPARING,
+    REFUSED,
+    Booking,
+    Terms,
+    parse_reservation,
+)
 
 MARGIN = timedelta(seconds=30)  # after the grace period: the node reports, the place is held again
 WORTH = timedelta(seconds=60)  # backfill that could stay for less is not let through
@@ -569,4 +578,55 @@ def machines_for_gpus(pools: Iterable[Pool], gpus: int, gpu_type: str) -> list[t
             is_it = wanted in {kind.family.lower(), *(name.lower() for name in kind.size if "/" in name)}
             if is_it and kind.devices and gpus % kind.devices == 0:
                 found.append((pool, kind, gpus // kind.devices))
+    return found
+
+
+# --- at admission
+
+
+def check(
+    obj: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    pools: Iterable[Pool],
+    others: Iterable[Booking],
+    *,
+    now: datetime,
+    when: Clocked = rfc3339,
+) -> list[Fault]:
+    """Everything that the schema of a Reservation cannot say, and whether it fits; all at once.
+
+    `old`: as it stands, when it is to be changed; `others`: the calendar.
+    """
+    try:
+        asked = parse_reservation(obj)
+        had = parse_reservation(old) if old is not None else None
+    except (ValueError, KeyError, TypeError) as error:
+        return [Fault("spec", "", f"cannot be read: {error}")]
+    spec, found = obj["spec"], []
+    if old is not None:
+        found += [
+            Fault(f"spec.{key}", str(spec.get(key, "")), f"must stay {before!r}: make another reservation")
+            for key in ("machineGroup", "machineType", "user")
+            if spec.get(key, "") != (before := old["spec"].get(key, ""))
+        ]
+    terms = asked.asked
+    if terms.end <= terms.start:
+        found.append(Fault("spec.to", spec["to"], f"must be after spec.from {spec['from']}"))
+    elif terms.end <= now and (had is None or had.asked.end != terms.end):
+        found.append(Fault("spec.to", spec["to"], "must lie ahead"))
+    pool = next((one for one in pools if one.group == asked.group), None)
+    kind = pool.types.get(asked.type) if pool is not None else None
+    if pool is None:
+        found.append(Fault("spec.machineGroup", asked.group, "is no machine group"))
+    elif kind is None:
+        known = ", ".join(sorted(pool.types)) or "none"
+        found.append(
+            Fault("spec.machineType", asked.type, f"is no machine type of {asked.group}; it has: {known}")
+        )
+    if found or kind is None or (had is not None and _is_within(terms, had.asked)):
+        return found
+    mine = [one for one in others if (one.group, one.type) == (asked.group, asked.type) and one.key != asked.key]
+    holds = in_force(judge(mine, kind.available, now), now)
+    if told := conflict(kind.name, terms, holds, kind.available, now=now, when=when):
+        found.append(Fault("spec.count", str(terms.count), told))
     return found

@@ -6,7 +6,8 @@ calendar is a booking.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -162,6 +163,15 @@ def parse_reservation(obj: Mapping[str, Any]) -> Booking:
         created=meta.get("creationTimestamp") or "",
         cancelled=is_deleting(obj),
     )
+
+
+def bookings_of(reservations: Iterable[Mapping[str, Any]]) -> list[Booking]:
+    """The calendar; what cannot be read, which the schema keeps out, is left out."""
+    found = []
+    for one in reservations:
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            found.append(parse_reservation(one))
+    return found
 
 
 def _terms(given: Mapping[str, Any]) -> Terms:

@@ -30,6 +30,7 @@ from moorage.errors import ApiError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.names import GUARD_LABEL
 from moorage.model.policy import POLICIES, Policy, policy_for
+from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
@@ -80,10 +81,11 @@ class Webhook:
         self._policies = Informer(api, POLICIES)
         self._namespaces = Informer(api, NAMESPACES)
         self._machines = Informer(api, MACHINES)
-        self._desk = MachineDesk(self._machines)
+        self._reservations = Informer(api, RESERVATIONS)
+        self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
         self._known = {
-            one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES)
+            one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
         self._away: tuple[Obj, ...] | None = None
         self._facts: Facts | None = None
@@ -115,6 +117,7 @@ class Webhook:
             tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
             tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
+            tasks.create_task(self._follow(RESERVATIONS, self._reservations), name="informer reservations")
             tasks.create_task(self._nodes.run(), name="informer nodes")
             tasks.create_task(self._namespaces.run(), name="informer namespaces")
             for informer in self._kills.informers:

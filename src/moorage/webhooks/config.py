@@ -13,7 +13,7 @@ from moorage.model.names import GROUP, GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CO
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
-KINDS = ("machines", "machinenodepools")  # of ours, judged wherever they stand
+KINDS = ("machines", "machinenodepools", "reservations")  # of ours, judged wherever they stand
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
@@ -102,13 +102,13 @@ def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: F
 
 
 def _of_our_kinds(guard: Obj) -> Obj:
-    """The registration for kinds of ours that live in no namespace."""
+    """The registration for kinds of ours, in whichever namespace."""
     rule = {
         "apiGroups": [GROUP],
         "apiVersions": ["*"],
         "operations": ["CREATE", "UPDATE"],
         "resources": list(KINDS),
-        "scope": "Cluster",
+        "scope": "*",
     }
     kept = {key: value for key, value in guard.items() if key != "namespaceSelector"}
     return kept | {"name": "kinds.moorage.dev", "rules": [rule]}

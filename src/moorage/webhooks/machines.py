@@ -7,10 +7,13 @@ from typing import Any
 
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import Obj
+from moorage.clock import Clock
+from moorage.decide.calendar import check
 from moorage.decide.guardrails import MASTERS, OPERATOR, Refusal
 from moorage.decide.injection import Injected, inject, is_guest, judge_update
 from moorage.errors import QuantityError
 from moorage.model.machine import Fault, Pool, check_machine, check_node_pool, parse_machine
+from moorage.model.reservation import RESERVATIONS, bookings_of
 
 KINDS = ("Machine", "MachineNodePool")
 
@@ -18,8 +21,8 @@ KINDS = ("Machine", "MachineNodePool")
 class MachineDesk:
     """What the webhook knows of Machines, by a copy that somebody else keeps current."""
 
-    def __init__(self, machines: Informer) -> None:
-        self._machines = machines
+    def __init__(self, machines: Informer, reservations: Informer, clock: Clock) -> None:
+        self._machines, self._reservations, self._clock = machines, reservations, clock
         self._pools: dict[str, Pool] | None = None
         machines.on_change(self._changed)
 
@@ -33,6 +36,8 @@ class MachineDesk:
         self, kind: str, obj: Obj, old: Obj | None, *, user: str, groups: tuple[str, ...]
     ) -> tuple[Refusal, ...]:
         """What must not be stored."""
+        if kind == RESERVATIONS.kind:
+            return tuple(_refusal(one) for one in self._check_reservation(obj, old))
         if kind in KINDS:
             if obj["metadata"].get("deletionTimestamp") or (old is not None and _same(old, obj)):
                 return ()  # what is on its way out, and a status, may pass
@@ -41,6 +46,12 @@ class MachineDesk:
         if kind == "Pod" and old is not None and (is_guest(old) or is_guest(obj)):
             return tuple(judge_update(old, obj, ours=user == OPERATOR or MASTERS in groups))
         return ()
+
+    def _check_reservation(self, obj: Obj, old: Obj | None) -> list[Fault]:
+        if obj["metadata"].get("deletionTimestamp") or (old is not None and old.get("spec") == obj.get("spec")):
+            return []
+        calendar = bookings_of(self._reservations.all())
+        return check(obj, old, self.pools().values(), calendar, now=self._clock.now())
 
     def pools(self) -> Mapping[str, Pool]:
         """The Machines by group; of two of one group the older, as the operator has it."""

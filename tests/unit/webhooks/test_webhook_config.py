@@ -58,5 +58,5 @@ def test_our_own_kinds_are_judged_in_every_cluster():
     ours = validating["webhooks"][1]
     assert ours["name"] == "kinds.moorage.dev"
     assert "namespaceSelector" not in ours
-    assert ours["rules"][0]["scope"] == "Cluster"
-    assert ours["rules"][0]["resources"] == ["machines", "machinenodepools"]
+    assert ours["rules"][0]["scope"] == "*"
+    assert ours["rules"][0]["resources"] == ["machines", "machinenodepools", "reservations"]

@@ -19,7 +19,6 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.plan import (
-    bookings_of,
     guest_of,
     is_finished,
     is_on_processes,
@@ -62,7 +61,7 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
     WAITS_ANNOTATION,
 )
-from moorage.model.reservation import RESERVATIONS
+from moorage.model.reservation import RESERVATIONS, bookings_of
 
 log = logging.getLogger(__name__)
 

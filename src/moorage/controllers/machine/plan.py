@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -40,7 +39,6 @@ from moorage.model.names import (
     SYSTEM_NAMESPACE,
     WAITS_ANNOTATION,
 )
-from moorage.model.reservation import Booking, parse_reservation
 
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
@@ -105,15 +103,6 @@ def grace_of(pod: Mapping[str, Any]) -> int:
     """Seconds between being told to end and being killed; Kubernetes' own default is 30."""
     given = pod["spec"].get("terminationGracePeriodSeconds")
     return 30 if given is None else int(given)
-
-
-def bookings_of(reservations: Iterable[Mapping[str, Any]]) -> list[Booking]:
-    """The calendar; what cannot be read, which the schema keeps out, is left out."""
-    found = []
-    for one in reservations:
-        with contextlib.suppress(KeyError, ValueError, TypeError):
-            found.append(parse_reservation(one))
-    return found
 
 
 def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | None]:
