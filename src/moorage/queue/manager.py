@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,7 @@ class Queue:
     def __init__(self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM) -> None:
         self._open_store = open_store
         self._stores: dict[str, Store] = {}
+        self._opening = threading.Lock()
         self._clock = clock
         self._writing = ThreadPoolExecutor(1, "queue-writer")
         self._reading = ThreadPoolExecutor(1, "queue-reader")
@@ -361,7 +363,8 @@ class Queue:
     def _use(self, who: str, what: Callable[[Store], T]) -> T:
         store = self._stores.get(who)
         if store is None:
-            store = self._stores[who] = self._open_store()
+            with self._opening:  # SQLite refuses, without waiting, to be opened twice while it turns to its log
+                store = self._stores[who] = self._open_store()
         return what(store)
 
     def _sign(self, uid: str) -> str:

@@ -13,7 +13,7 @@ from moorage.server.problems import problem_of
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
-FILLED = {"{namespace}": "lab", "{name}": "none", "{run}": "none"}
+FILLED = {"{namespace}": "lab", "{name}": "none", "{run}": "none", "{item:int}": "0", "{limit}": "none"}
 
 
 def every_route(site):
@@ -60,9 +60,9 @@ async def test_every_route_but_health_metrics_and_files_asks_for_a_token(site):
 async def test_every_error_has_the_one_shape(site):
     async with site.running():
         for path, methods in every_route(site):
-            wrong = await site.ask(path, method="PATCH")
+            wrong = await site.ask(path, method="TRACE")
             assert_is_problem(wrong, 401 if path.endswith("/checkpoint") and wrong.status == 401 else 405)
-            assert_is_problem(await site.ask(path + "/more"), 404)
+            assert_is_problem(await site.ask(path + "/more/more/more/more"), 404)
             assert_is_problem(await site.ask(path, host="evil.example"), 400) if path not in OPEN else None
             if path == "/static/none.css" or "none" in path:
                 answer = await site.ask(path, method=methods[0])

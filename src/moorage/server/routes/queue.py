@@ -50,7 +50,7 @@ class WantedLimit(msgspec.Struct, forbid_unknown_fields=True):
     capacity: Capacity | None = None
 
 
-class PolicyBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class PolicyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A map's policy as it is sent. Names, units and defaults are those of `leasing.Policy`."""
 
     retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3

