@@ -1,0 +1,395 @@
+"""`moor reserve`: machines kept from one moment to another, for a user or a namespace.
+
+Moments are read and shown in this machine's time zone, or the one that `--zone` names; they are stored in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import click
+
+from moorage.apimachinery.meta import condition, is_deleting
+from moorage.apimachinery.moments import format_duration, moment, rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.cli import console
+from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.decide.calendar import check, machines_for_gpus
+from moorage.errors import AlreadyExists, Conflict, InvalidName, NotFound, NotReady, UsageError
+from moorage.model.machine import MACHINES, Pool, parse_machine
+from moorage.model.names import is_dns_label
+from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+
+HEADERS = ("NAMESPACE", "NAME", "MACHINE", "COUNT", "FOR", "FROM", "TO", "PHASE", "HELD", "SHORT")
+UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+_SPAN = re.compile(r"(?:\d+[wdhms])+")
+MISSING = "this cluster knows no reservations"
+INSTALL = "install Moorage's definitions first"
+
+zone_option = click.option(
+    "--zone", default=None, metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this machine's)."
+)
+
+
+@click.group()
+def reserve() -> None:
+    """Keep machines from one moment to another."""
+
+
+@reserve.command()
+@click.argument("name")
+@click.option("--machine", default=None, metavar="[GROUP/]TYPE", help="Machine type, as `moor machines` lists it.")
+@click.option("--count", type=click.IntRange(1), default=None, help="How many machines (default: 1).")
+@click.option("--gpus", type=click.IntRange(1), default=None, help="How many GPUs, instead of machines.")
+@click.option("--gpu-type", default=None, metavar="TYPE", help="Which GPUs.")
+@click.option("--from", "start", default="now", show_default=True, help="2026-12-01T09:00, +2h or now.")
+@click.option("--to", "end", required=True, help="2026-12-04T09:00, or +3d: so long after --from.")
+@click.option("--user", default=None, help="For this user, wherever they work.")
+@click.option("--tenant", default=None, metavar="NAMESPACE", help="For this namespace (default: the current one).")
+@click.option("--lead", default=None, help="So long before, nothing without a time limit starts (default: 1d).")
+@zone_option
+@click.option("--dry-run", is_flag=True, help="Print the manifest; reserve nothing.")
+@target_options
+def create(
+    target: Target,
+    name: str,
+    machine: str | None,
+    count: int | None,
+    gpus: int | None,
+    gpu_type: str | None,
+    start: str,
+    end: str,
+    user: str | None,
+    tenant: str | None,
+    lead: str | None,
+    zone: str | None,
+    dry_run: bool,
+) -> int:
+    """Reserve machines of a type, or GPUs of a type."""
+    if not is_dns_label(name):
+        raise InvalidName(
+            f"{name!r} is no reservation name: at most 63 of a-z, 0-9 and '-', a letter or digit at both ends"
+        )
+    if (machine is None) == (gpus is None):
+        raise UsageError("say what to reserve: --machine TYPE --count N, or --gpus N --gpu-type TYPE")
+    if gpus is not None and (count is not None or gpu_type is None):
+        raise UsageError("--gpus goes with --gpu-type, and without --count")
+    if user is not None and tenant is not None:
+        raise UsageError("--user and --tenant exclude each other")
+    chosen = zone_of(zone)
+
+    async def work(session: Session) -> int:
+        now = session.clock.now()
+        begins = parse_when(start, now, chosen)
+        ends = parse_when(end, begins, chosen)
+        pools, calendar = await _read(session)
+        pool, kind, number = (
+            _machine(pools, machine, count) if machine is not None else _gpus(pools, gpus or 0, gpu_type or "")
+        )
+        spec: Obj = {
+            "machineGroup": pool,
+            "machineType": kind,
+            "count": number,
+            "from": rfc3339(begins),
+            "to": rfc3339(ends),
+        }
+        if user is not None:
+            spec["user"] = user
+        if lead is not None:
+            spec["leadSeconds"] = int(parse_span(lead).total_seconds())
+        made: Obj = {
+            "apiVersion": RESERVATIONS.api_version,
+            "kind": RESERVATIONS.kind,
+            "metadata": {"name": name, "namespace": tenant or session.namespace},
+            "spec": spec,
+        }
+        _judge(made, pools, calendar, now, chosen)
+        try:
+            await session.api.create(RESERVATIONS, made, made["metadata"]["namespace"], dry_run=dry_run)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the reservation {name!r} exists already in namespace {made['metadata']['namespace']}",
+                hint="`moor reserve list` shows it",
+            ) from error
+        click.echo(console.as_yaml(made).rstrip("\n") if dry_run else name)
+        whom = f"user {user}" if user else f"namespace {made['metadata']['namespace']}"
+        word = "would be" if dry_run else "will be"
+        span = f"from {show(begins, chosen)} to {show(ends, chosen)} ({format_duration(ends - begins)})"
+        console.note(f"{number} {pool}/{kind} {word} kept for {whom} {span}")
+        return 0
+
+    return in_session(target, work)
+
+
+@reserve.command("list")
+@click.option("--all", "everything", is_flag=True, help="Those that are over too.")
+@zone_option
+@console.output_option
+@target_options
+def list_(target: Target, everything: bool, zone: str | None, output: str) -> int:
+    """List the calendar: the reservations of all namespaces, or of one with -n."""
+    chosen = zone_of(zone)
+
+    async def work(session: Session) -> int:
+        try:
+            found = (await session.api.list(RESERVATIONS, target.namespace)).items
+        except NotFound as error:
+            raise NotReady(MISSING, hint=INSTALL) from error
+        shown = sorted(
+            (one for one in found if everything or (one.get("status") or {}).get("phase") != EXPIRED),
+            key=lambda one: (one["spec"]["from"], one["metadata"]["namespace"], one["metadata"]["name"]),
+        )
+        items = [as_json(one) for one in shown]
+        console.print_listing(
+            output,
+            headers=HEADERS,
+            rows=lambda: [_cells(one, chosen) for one in items],
+            items=items,
+            names=[f"{one['namespace']}/{one['name']}" for one in items],
+            nothing="nothing is reserved",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+@reserve.command("show")
+@click.argument("name")
+@zone_option
+@console.output_option
+@target_options
+def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
+    """Show how a reservation stands: what is kept, what is missing, and who is in the way."""
+    chosen = zone_of(zone)
+
+    async def work(session: Session) -> int:
+        found = as_json(await _get(session, name))
+        if output == "name":
+            click.echo(name)
+        elif output == "table":
+            click.echo("\n".join(_page(found, chosen, session.clock.now())))
+        else:
+            console.print_document(found, output)
+        return 0
+
+    return in_session(target, work)
+
+
+@reserve.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--dry-run", is_flag=True, help="Say what would be given back; give nothing back.")
+@target_options
+def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
+    """Cancel reservations: what they keep is free at once, and who runs goes on."""
+
+    async def work(session: Session) -> int:
+        found = {name: await _get(session, name) for name in dict.fromkeys(names)}
+        for name, one in found.items():
+            if not dry_run:
+                await session.api.delete(RESERVATIONS, name, session.namespace, uid=one["metadata"]["uid"])
+            click.echo(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+        return 0
+
+    return in_session(target, work)
+
+
+# --- moments
+
+
+def zone_of(name: str | None) -> tzinfo | None:
+    """The zone of that name; None: this machine's. Raises UsageError."""
+    if name is None:
+        return None
+    if name.upper() == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise UsageError(f"--zone: {name!r} is no time zone known here", hint="such as Europe/Berlin") from error
+
+
+def parse_span(text: str) -> timedelta:
+    """Read 3d, 1d12h, 90m. Raises UsageError. A day has 24 hours, also when the clocks change."""
+    if not _SPAN.fullmatch(text):
+        raise UsageError(f"{text!r} is no span of time: write 3d, 12h, 90m or 1d12h")
+    return timedelta(seconds=sum(int(one[:-1]) * UNITS[one[-1]] for one in re.findall(r"\d+[wdhms]", text)))
+
+
+def parse_when(text: str, base: datetime, zone: tzinfo | None) -> datetime:
+    """Read `now`, `+3d` (after `base`), or a date or date and time in the zone unless it names an offset itself.
+
+    Raises UsageError, also for a time that the zone skips when its clocks go forward. Whole seconds, UTC.
+    """
+    if text == "now":
+        return base.replace(microsecond=0)
+    if text.startswith("+"):
+        return (base + parse_span(text[1:])).replace(microsecond=0)
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is no moment", hint="write 2026-12-01T09:00, 2026-12-01T09:00+01:00, 2026-12-01, +3d or now"
+        ) from error
+    if read.tzinfo is None:
+        here = read.replace(tzinfo=zone) if zone is not None else read.astimezone()
+        if here.astimezone(UTC).astimezone(here.tzinfo).replace(tzinfo=None) != read:
+            raise UsageError(f"{text} does not exist in the time zone: its clocks go forward then")
+        read = here
+    return read.astimezone(UTC).replace(microsecond=0)
+
+
+def show(at: datetime, zone: tzinfo | None) -> str:
+    """A moment for people, with its zone."""
+    return at.astimezone(zone).strftime("%Y-%m-%d %H:%M %Z")
+
+
+# --- what is asked for
+
+
+async def _read(session: Session) -> tuple[list[Pool], list[Booking]]:
+    try:
+        machines = (await session.api.list(MACHINES)).items
+        found = (await session.api.list(RESERVATIONS)).items
+    except NotFound as error:
+        raise NotReady(MISSING, hint=INSTALL) from error
+    return [parse_machine(one) for one in machines if not is_deleting(one)], bookings_of(found)
+
+
+def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, str, int]:
+    group, _, kind = text.rpartition("/")
+    found = [one.group for one in pools if kind in one.types and group in ("", one.group)]
+    if not found:
+        known = ", ".join(sorted(f"{one.group}/{name}" for one in pools for name in one.types)) or "none"
+        raise UsageError(f"--machine: there is no machine type {text!r}", hint=f"there are: {known}")
+    if len(found) > 1:
+        choices = " or ".join(f"--machine {one}/{kind}" for one in sorted(found))
+        raise UsageError(f"--machine: {kind} is a machine type of several groups", hint=f"say {choices}")
+    return found[0], kind, count or 1
+
+
+def _gpus(pools: Sequence[Pool], gpus: int, gpu_type: str) -> tuple[str, str, int]:
+    found = machines_for_gpus(pools, gpus, gpu_type)
+    choices = [f"--machine {pool.group}/{kind.name} --count {count}" for pool, kind, count in found]
+    if not found:
+        raise UsageError(
+            f"no machine type makes up {gpus} GPUs of type {gpu_type!r}", hint="`moor machines` shows them all"
+        )
+    if len(found) > 1:
+        raise UsageError(
+            f"{gpus} GPUs of type {gpu_type} could be several machine types", hint=" or ".join(choices)
+        )
+    pool, kind, count = found[0]
+    return pool.group, kind.name, count
+
+
+def _judge(
+    made: Obj, pools: Sequence[Pool], calendar: Sequence[Booking], now: datetime, zone: tzinfo | None
+) -> None:
+    """What the webhook would refuse too, in this zone; and also where there is none."""
+    faults = check(made, None, pools, calendar, now=now, when=lambda at: show(at, zone))
+    conflicts = [one.message for one in faults if one.field == "spec.count"]
+    if conflicts:
+        raise Conflict(conflicts[0], hint="`moor reserve list` shows who has them")
+    if faults:
+        names = {"spec.to": "--to", "spec.machineGroup": "--machine", "spec.machineType": "--machine"}
+        raise Problems([(f"{names.get(one.field, one.field)}: {one.value} {one.message}", None) for one in faults])
+
+
+async def _get(session: Session, name: str) -> Obj:
+    try:
+        return await session.api.get(RESERVATIONS, name, session.namespace)
+    except NotFound as error:
+        raise NotFound(
+            f"there is no reservation {name!r} in namespace {session.namespace}",
+            hint="`moor reserve list` shows them all; -n chooses the namespace",
+        ) from error
+
+
+# --- what is shown
+
+
+def as_json(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """A reservation as JSON shows it; moments in UTC."""
+    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    granted = status.get("granted") or {}
+    accepted = condition(obj, "Accepted") or {}
+    return {
+        "namespace": meta.get("namespace") or "",
+        "name": meta["name"],
+        "machine": f"{spec['machineGroup']}/{spec['machineType']}",
+        "count": spec["count"],
+        "user": spec.get("user") or "",
+        "from": spec["from"],
+        "to": spec["to"],
+        "phase": status.get("phase") or "",
+        "held": int(status.get("held") or 0),
+        "inUse": int(status.get("inUse") or 0),
+        "shortfall": int(status.get("shortfall") or 0),
+        "fullAt": status.get("fullAt") or "",
+        "blockedBy": list(status.get("blockedBy") or ()),
+        "granted": granted,
+        "accepted": accepted.get("status") == "True",
+        "message": accepted.get("message") or (condition(obj, "Held") or {}).get("message") or "",
+    }
+
+
+def _whom(item: Mapping[str, Any]) -> str:
+    return f"user {item['user']}" if item["user"] else f"namespace {item['namespace']}"
+
+
+def _cells(item: Mapping[str, Any], zone: tzinfo | None) -> list[str]:
+    return [
+        item["namespace"],
+        item["name"],
+        item["machine"],
+        str(item["count"]),
+        item["user"] or item["namespace"],
+        _shown(item["from"], zone),
+        _shown(item["to"], zone),
+        item["phase"],
+        str(item["held"]),
+        str(item["shortfall"] or ""),
+    ]
+
+
+def _page(item: Mapping[str, Any], zone: tzinfo | None, now: datetime) -> list[str]:
+    lines = [
+        f"Reservation: {item['namespace']}/{item['name']}",
+        f"Machines:    {item['count']} {item['machine']}",
+        f"For:         {_whom(item)}",
+        f"From:        {_shown(item['from'], zone)}{_away(item['from'], now)}",
+        f"To:          {_shown(item['to'], zone)}{_away(item['to'], now)}",
+        f"Phase:       {item['phase'] or 'not seen by the operator yet'}",
+    ]
+    if item["phase"] != REFUSED:
+        lines.append(f"Held:        {item['held']}, of which {item['inUse']} in use by their owner")
+    if item["shortfall"]:
+        until = f", until {_shown(item['fullAt'], zone)}" if item["fullAt"] else ""
+        lines.append(f"Short:       {item['shortfall']}{until}")
+    if item["message"]:
+        lines.append(f"Message:     {item['message']}")
+    if item["blockedBy"]:
+        lines += ["", "In the way:"]
+        rows = [
+            [one.get("owner", ""), one["namespace"], one["pod"], _shown(one.get("until") or "", zone)]
+            for one in item["blockedBy"]
+        ]
+        lines += ["  " + line for line in console.table(("OWNER", "NAMESPACE", "POD", "UNTIL"), rows).splitlines()]
+    return lines
+
+
+def _shown(text: str, zone: tzinfo | None) -> str:
+    at = moment(text)
+    return show(at, zone) if at is not None else ""
+
+
+def _away(text: str, now: datetime) -> str:
+    at = moment(text)
+    if at is None or at == now:
+        return ""
+    return f" (in {format_duration(at - now)})" if at > now else f" ({format_duration(now - at)} ago)"
