@@ -47,6 +47,7 @@ from moorage.model.policy import Policy
 RULE = "restartBomb"
 OOM_KILLED, EVICTED = "OOMKilled", "Evicted"
 REMEMBERED = 10  # kills kept on an owner, the newest; more would only lengthen the annotation
+REMEMBERED_GONE = 512  # killed pods that no longer exist, in each process
 SLIP_SECONDS = 120  # a replacement that slipped past the webhook is stopped while it is younger than this
 LOOK_SECONDS = 5  # how often an unanswered kill is looked at while a replacement may still slip past
 MIB = 2**20
@@ -346,6 +347,30 @@ def known_of(
             forgiven.add(meant.uid)  # let through, by us at somebody's word or by hand
     found = {uid: one for uid, one in kills.items() if slot is None or one.slot == slot}
     return found, frozenset(forgiven), held
+
+
+class Vanished:
+    """Killed pods that are gone again: a StatefulSet deletes its failed pod before it makes the next.
+
+    The last `REMEMBERED_GONE` of them, by owner.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[str, Obj] = {}  # by uid, oldest first
+
+    def changed(self, before: Obj | None, after: Obj | None) -> None:
+        """An informer's handler."""
+        if before is None or after is not None or kill_of(before) is None:
+            return
+        self._pods[before["metadata"]["uid"]] = before
+        while len(self._pods) > REMEMBERED_GONE:
+            del self._pods[next(iter(self._pods))]
+
+    def of(self, owner_uid: str) -> Iterator[Obj]:
+        for pod in self._pods.values():
+            owner = owner_of(pod)
+            if owner is not None and owner.uid == owner_uid:
+                yield pod
 
 
 # --- at admission

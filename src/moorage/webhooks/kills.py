@@ -11,7 +11,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_controller, wait_synced
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import JOBS, PODS, REPLICASETS, STATEFULSETS, Obj
-from moorage.decide.memorykills import Known, Ledger, known_of, ledger_from, owner_of, slot_of, wanders
+from moorage.decide.memorykills import Known, Ledger, Vanished, known_of, ledger_from, owner_of, slot_of, wanders
 from moorage.model.names import MEMORY_KILLS, MEMORY_LABEL
 
 SETTLE_SECONDS = 1.0  # of the 5 s that the API server waits
@@ -29,6 +29,8 @@ class KillDesk:
         self._ledgers = [
             Informer(api, one, label_selector=MEMORY_KILLS, indexes=by_uid, keep=slim) for one in OWNERS
         ]
+        self._gone = Vanished()
+        self._failed.on_change(self._gone.changed)
         self.informers = (self._failed, self._marked, *self._ledgers)
 
     async def settle(self) -> None:
@@ -50,6 +52,7 @@ class KillDesk:
             for informer in (self._failed, self._marked)
             for one in informer.by_index("owner", owner.uid)
         }
+        pods |= {one["metadata"]["uid"]: one for one in self._gone.of(owner.uid)}
         noted = [one for informer in self._ledgers for one in informer.by_index("uid", owner.uid)]
         if not pods and not noted:
             return None

@@ -164,6 +164,17 @@ async def test_the_webhook_remembers_by_the_owners_note_when_the_pod_is_gone(wor
     assert [one.pod for one in known.kills] == ["web-a"]
 
 
+async def test_a_pod_that_is_gone_before_anybody_looked_was_killed_none_the_less(world):
+    world.kill(world.pod("web-a"))
+    await world.settle()
+    world.api.remove(PODS, "web-a", "lab")  # as a StatefulSet's controller does
+    await world.settle()
+    assert world.desk.known(world.pod("web-b")) is not None
+    await world.passes()
+    keeper = await world.api.get(REPLICASETS, "web-1", "lab")
+    assert [one.pod for one in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
+
+
 async def test_a_replacement_that_slipped_past_is_deleted_once(world):
     world.kill(world.pod("web-a"))
     world.api.put(PODS, world.pod("web-b"))

@@ -37,8 +37,10 @@ from moorage.decide.memorykills import (
     Renew,
     Seen,
     Stop,
+    Vanished,
     Write,
     is_gated,
+    kill_of,
     owner_of,
     plan,
     rule_of,
@@ -72,6 +74,8 @@ class MemoryKillController:
             one: Informer(api, one, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
             for one in KEEPERS.values()
         }
+        self._gone = Vanished()
+        self._failed.on_change(self._gone.changed)
         self._policies = Informer(api, POLICIES)
         self._namespaces = Informer(api, NAMESPACES)
         self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
@@ -87,7 +91,8 @@ class MemoryKillController:
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one owner's killed and held pods to what the policy says; return when to look again."""
-        pods = {
+        gone = {one["metadata"]["uid"]: one for one in self._gone.of(key.name)}
+        pods = gone | {
             one["metadata"]["uid"]: one
             for informer in (self._failed, self._marked)
             for one in informer.by_index("owner", key.name)
@@ -110,7 +115,11 @@ class MemoryKillController:
                     return None
                 if keeper["metadata"]["uid"] != owner.uid:
                     return None  # the garbage collector takes the pods
-            pods = {one["metadata"]["uid"]: one for one in (await self._api.list(PODS, key.namespace)).items}
+            # a killed pod that is gone by now was killed none the less
+            killed = gone | {uid: one for uid, one in pods.items() if kill_of(one) is not None}
+            pods = killed | {
+                one["metadata"]["uid"]: one for one in (await self._api.list(PODS, key.namespace)).items
+            }
             expected = plan(self._observe(owner, pods.values(), keeper, rule))
             for action in expected.actions:
                 await self._act(action, key.namespace, owner, keeper, pods, rule)
