@@ -68,7 +68,14 @@ def parse_milli(text: str | int | float) -> int:
 
 def amount(resource: str, text: str | int | float) -> int:
     """The scheduler's integer for a resource: millicores for `cpu`, whole units (bytes, devices) otherwise."""
+    return _amount(resource, text) if type(text) is str else _read_amount(resource, text)
+
+
+def _read_amount(resource: str, text: str | int | float) -> int:
     return parse_milli(text) if resource == "cpu" else parse_count(text)
+
+
+_amount = lru_cache(maxsize=4096)(_read_amount)  # a cluster writes few quantities, many times each
 
 
 def format_bytes(count: int) -> str:

@@ -148,7 +148,7 @@ class Ledger:
     def _count(self, key: Key) -> set[str]:
         seen, assumed, before = self._seen.get(key), self._assumed.get(key), self._counted.get(key)
         after = seen.hold if seen is not None else None
-        if assumed is not None and not (seen is not None and seen.bound):
+        if assumed is not None and not (seen is not None and seen.bound and seen.uid == assumed.uid):
             after = assumed.hold
         if before == after:
             return set()
@@ -181,7 +181,7 @@ class Ledger:
 def _outcome(assumed: _Assumed, sight: Sight) -> str | None:
     """What becomes of an assumption when the pod is seen so; None: it stays."""
     if assumed.uid != sight.uid:
-        return "gone"
+        return "gone" if sight.version > assumed.version else None  # an older pod of that name: told late
     if sight.bound:
         if sight.hold is None:
             return "gone"  # bound, and finished before we looked
