@@ -33,8 +33,13 @@ def explain(target: Target, name: str, output: str) -> int:
             body = await session.server.get(f"/api/v1/explain/{session.namespace}/{name}")
         except (NotReady, ServerError, Unauthorized, Forbidden):
             body = await _explain_here(session, name)
-        except NotFound:
-            body = await _explain_here(session, name)  # newer than the server's cache, or it names the near ones
+        except NotFound as missing:
+            try:
+                body = await _explain_here(
+                    session, name
+                )  # newer than the server's cache, or it names the near ones
+            except Forbidden:
+                raise missing from None
         text = str(body.pop("text"))
         if output == "text":
             click.echo(text)

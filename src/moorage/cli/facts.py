@@ -57,12 +57,12 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
     node_objs = nodes.items if nodes is not None else []
     pod_objs = pods.items if pods is not None else []
     claim_objs = claims.items if claims is not None else []
-    told, held = (None, ()) if nodes is not None else await _ask_server(session)
+    told = Told() if nodes is not None else await _ask_server(session)
     facts = ClusterFacts(
-        gpu_nodes=told,
+        gpu_nodes=told.gpu_nodes,
         nodes=None if nodes is None else tuple(parse_node(obj) for obj in node_objs),
-        pods=tuple(parse_pod(obj) for obj in pod_objs) + held,
-        process_runtime=any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
+        pods=tuple(parse_pod(obj) for obj in pod_objs) + told.held,
+        process_runtime=told.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
         taken=frozenset(
@@ -110,12 +110,21 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
     )
 
 
-async def _ask_server(session: Session) -> tuple[tuple[NodeInfo, ...] | None, tuple[PodInfo, ...]]:
-    """GPU nodes, and what is held on them, as the server tells everybody; None when no server answers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the server tells everybody. `gpu_nodes` None: it was not asked, or does not answer."""
+
+    gpu_nodes: tuple[NodeInfo, ...] | None = None
+    held: tuple[PodInfo, ...] = ()
+    on_processes: bool = False
+
+
+async def _ask_server(session: Session) -> Told:
+    """GPU nodes, and what is held on them, for who may not list nodes."""
     try:
         body = await session.server.get("/api/v1/gpus")
     except MoorageError:
-        return None, ()
+        return Told()
     nodes, held = [], []
     for node in body["nodes"]:
         totals: dict[str, int] = {}
@@ -135,7 +144,7 @@ async def _ask_server(session: Session) -> tuple[tuple[NodeInfo, ...] | None, tu
             )
         )
         held.append(PodInfo(namespace="", name="", node=node["name"], requests=used))
-    return tuple(nodes), tuple(held)
+    return Told(gpu_nodes=tuple(nodes), held=tuple(held), on_processes=body.get("processRuntime") is True)
 
 
 async def _or_none(read: Awaitable[T]) -> T | None:

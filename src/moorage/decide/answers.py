@@ -249,11 +249,9 @@ def explain_text(found: Explanation) -> str:
         if len(found.held_by) > HOLDERS_SHOWN:
             lines += [f"  and {len(found.held_by) - HOLDERS_SHOWN} more"]
     lines += _line_text(found)
-    if found.state != "never":
-        lines += ["", *start_lines(found)]
-    elif found.smaller:
-        lines += [""]
-    lines += [smaller_text(one.change, one.node, one.options) for one in found.smaller]
+    start = [] if found.state == "never" else start_lines(found)
+    start += [smaller_text(one.change, one.node, one.options) for one in found.smaller]
+    lines += ["", *start] if start else []
     if found.verdicts and found.machine is None:
         lines += ["", "Nodes", *_node_lines(found)]
     if found.scheduler_says and not found.fits:

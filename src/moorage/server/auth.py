@@ -94,7 +94,7 @@ class Auth:
         self._page_token = page_token
         self._clock = clock
         self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
-        self._readers: OrderedDict[tuple[User, str], tuple[float, bool]] = OrderedDict()
+        self._access: OrderedDict[tuple[User, str, str, str, str], tuple[float, bool]] = OrderedDict()
 
     @property
     def cookie_value(self) -> str:
@@ -109,7 +109,9 @@ class Auth:
     async def identify(self, headers: Mapping[str, str]) -> User | None:
         """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
         if token := bearer_of(headers):
-            return PAGE if self.is_page_token(token) else await self.review(token)
+            user = PAGE if self.is_page_token(token) else await self.review(token)
+            other = headers.get("impersonate-user", "")
+            return await self._impersonated(user, other) if other and user is not None else user
         return PAGE if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
 
     async def review(self, token: str) -> User | None:
@@ -140,17 +142,24 @@ class Auth:
         return user
 
     async def may_read_pods(self, user: User, namespace: str) -> bool:
-        """Whether the API server lets the user read the pods of a namespace; an answer is kept for REVIEW_SECONDS.
+        """Whether the API server lets the user read the pods of a namespace. False when it cannot be asked."""
+        try:
+            return await self._may(user, "get", "pods", namespace=namespace)
+        except ApiError:
+            return False
 
-        False when it cannot be asked.
+    async def _may(self, user: User, verb: str, resource: str, *, namespace: str = "", name: str = "") -> bool:
+        """Ask the API server whether a user may do something; an answer is kept for REVIEW_SECONDS.
+
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
         if user.is_page:
             return False
-        now, key = self._clock.monotonic(), (user, namespace)
-        known = self._readers.get(key)
+        now, key = self._clock.monotonic(), (user, verb, resource, namespace, name)
+        known = self._access.get(key)
         if known is not None and known[0] > now:
             return known[1]
+        wanted = {"verb": verb, "resource": resource, "namespace": namespace, "name": name}
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
             "kind": SUBJECTACCESSREVIEWS.kind,
@@ -158,19 +167,25 @@ class Auth:
             "spec": {
                 "user": user.name,
                 "groups": list(user.groups),
-                "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": namespace},
+                "resourceAttributes": {key: value for key, value in wanted.items() if value},
             },
         }
-        try:
-            answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
-        except ApiError:
-            return False
+        answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
         allowed = (answer.get("status") or {}).get("allowed") is True
-        self._readers[key] = (now + REVIEW_SECONDS, allowed)
-        self._readers.move_to_end(key)
-        while len(self._readers) > REVIEWS_KEPT:
-            self._readers.popitem(last=False)
+        self._access[key] = (now + REVIEW_SECONDS, allowed)
+        self._access.move_to_end(key)
+        while len(self._access) > REVIEWS_KEPT:
+            self._access.popitem(last=False)
         return allowed
+
+    async def _impersonated(self, user: User, name: str) -> User | None:
+        """The user that is named instead, where this one may act as it, as the API server itself would see it.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
+        """
+        if not await self._may(user, "impersonate", "users", name=name):
+            return None
+        return User(name, ("system:authenticated",))
 
 
 class Gate:

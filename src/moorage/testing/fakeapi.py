@@ -35,7 +35,7 @@ class FakeApi:
 
     def __init__(self, *, users: dict[str, str] | None = None) -> None:
         self.users = dict(users or {})
-        self.readers: set[tuple[str, str]] = set()  # user and namespace that a SubjectAccessReview allows
+        self.readers: set[tuple[str, str]] = set()  # a SubjectAccessReview allows: user, and namespace or name
         self.calls: list[Call] = []
         self.failing: ApiError | None = None  # raised by every call while set
         self._objects: dict[Resource, dict[Key, Obj]] = {}
@@ -134,7 +134,8 @@ class FakeApi:
             return {**obj, "status": status}
         if resource == SUBJECTACCESSREVIEWS:
             wanted = obj["spec"]["resourceAttributes"]
-            return {**obj, "status": {"allowed": (obj["spec"]["user"], wanted["namespace"]) in self.readers}}
+            key = (obj["spec"]["user"], wanted.get("namespace") or wanted.get("name"))
+            return {**obj, "status": {"allowed": key in self.readers}}
         if namespace:
             obj = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
         key = self._key(resource, obj)

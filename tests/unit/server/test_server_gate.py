@@ -219,3 +219,18 @@ async def test_without_a_page_token_no_empty_secret_opens_the_door():
     assert not same("", "")
     assert not same("a", "")
     assert same("é", "é")
+
+
+@pytest.mark.anyio
+async def test_who_may_act_as_another_is_taken_for_that_user(site):
+    site.node(gpus=1)
+    site.run("held", owner="bob", pod=False)
+    sent = {"authorization": "Bearer kube-token", "impersonate-user": "bob"}
+    async with site.running():
+        assert (await site.ask("/api/v1/explain/lab/held", headers=sent, token=False)).status == 401
+        site.clock.advance(3600)
+        site.api.readers.add(("ada", "bob"))
+        answer = await site.ask("/api/v1/explain/lab/held", headers=sent, token=False)
+        assert (answer.status, answer.json["public"]) == (200, False)
+        page = {"impersonate-user": "bob"}
+        assert (await site.ask("/api/v1/explain/lab/held", headers=page)).status == 401

@@ -1,4 +1,4 @@
-"""GET /api/v1/gpus: every GPU of every node, free or whose."""
+"""GET /api/v1/gpus: every GPU of every node, free or whose; and whether pods here run as processes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moorage.apimachinery.resources import Obj
 from moorage.decide.gpus import gpu_view_json
+from moorage.model.names import PROCESS_RUNTIME
 from moorage.server.context import Context
 from moorage.server.problems import Json
+
+
+def _runtime(node: Obj) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("containerRuntimeVersion") or "")
 
 
 def routes(context: Context) -> list[Route]:
     async def gpus(_: Request) -> Response:
         cluster = await context.ready()
-        return Json(gpu_view_json(cluster.gpus(), now=context.now()))
+        on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
+        body = gpu_view_json(cluster.gpus(), now=context.now())
+        return Json(body | {"processRuntime": on_processes})
 
     return [Route("/api/v1/gpus", gpus, methods=["GET"])]
