@@ -1,0 +1,395 @@
+"""`moor plan`: nodes, time and money of a map, before it is started."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import Forbidden, MoorageError, QuantityError, UsageError
+
+if TYPE_CHECKING:
+    from moorage.decide.durations import Durations, Sample
+    from moorage.decide.mapplan import Choice, MapPlan, Terms, Work
+    from moorage.model.prices import NodeType, PriceSheet
+
+MARGIN = 1.2  # on the largest memory that a sample was seen to use
+OLD_DAYS = 180  # prices older than that are remarked on
+ROWS = 20  # of the table; -o json has all
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(
+    epilog="Example: moor plan --items 150000 --seconds lognormal:mean=4,p99=30,max=60 --memory 2Gi "
+    "--machines prices.yaml --deadline 20m"
+)
+@click.option("--items", type=int, required=True, help="Number of items.")
+@click.option(
+    "--seconds",
+    default=None,
+    help="Time of an item: 4, 250ms, uniform:1..60, lognormal:mean=4,p99=30, quantiles:p50=3,p99=30,p100=60.",
+)
+@click.option(
+    "--sample", type=_FILE, default=None, help="Measured items: JSON, JSON lines, CSV or one number a line."
+)
+@click.option(
+    "--from-run",
+    default=None,
+    metavar="nodes=N,machine=TYPE,time=TIME[,items=N]",
+    help="Learn the time from an earlier run that kept its nodes busy.",
+)
+@click.option("--longest", default=None, metavar="TIME", help="No item takes longer.")
+@click.option("--cpu", default="1", show_default=True, help="CPUs for each item.")
+@click.option("--memory", default=None, help="Memory for each item (default: the sample's largest and a fifth).")
+@click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs for each item.")
+@click.option("--parallelism", type=int, default=None, help="Items at once, at most.")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=TOKENS[:SHARE]",
+    help="Named limit, and the share of an item's time it is held (1, or 25%). May repeat.",
+)
+@click.option("--rate", type=float, default=None, help="Items begun each second, at most.")
+@click.option("--machines", type=_FILE, required=True, help="Machine types with prices: YAML, JSON or CSV.")
+@click.option("--region", "regions", multiple=True, help="Only offers of this region. May repeat.")
+@click.option("--market", type=click.Choice(["spot", "on-demand"]), default=None, help="Only such offers.")
+@click.option("--quota", "quotas", multiple=True, metavar="[REGION/][spot-]RESOURCE=N", help="May repeat.")
+@click.option("--nodes", "nodes", type=int, multiple=True, help="Exactly this number of nodes. May repeat.")
+@click.option("--deadline", default=None, metavar="TIME", help="Ends within this time, 9 times in 10.")
+@click.option("--budget", type=float, default=None, help="Costs no more, in the file's currency.")
+@click.option(
+    "--node-start", default="0", metavar="TIME", help="Until a node is ready, where its type says nothing."
+)
+@click.option("--pod-start", default="0", metavar="TIME", help="Until a pod works: image, imports.")
+@click.option("--release", default="0", metavar="TIME", help="From the last item until nodes are given back.")
+@click.option("--hold", default="0", metavar="TIME", help="Nodes are paid for at least this long.")
+@click.option("--item-overhead", default="0", metavar="TIME", help="More for each item: claim, report.")
+@click.option(
+    "--interruptions", type=float, default=0.0, help="Of a spot node in an hour, where no rate is given."
+)
+@click.option("--daemon-cpu", default="0", help="CPUs that daemons take of each node.")
+@click.option("--daemon-memory", default="0", help="Memory that daemons take of each node.")
+@click.option("--disk", default="0", help="Scratch disk for each pod.")
+@click.option("--node-data", default="0", metavar="SIZE", help="Data fetched once for each node.")
+@click.option("--pod-data", default="0", metavar="SIZE", help="Data fetched by each pod for itself.")
+@click.option("--read", default="0", metavar="SIZE", help="Data read by each item.")
+@click.option("--write", default="0", metavar="SIZE", help="Data written by each item.")
+@click.option("--data-region", default="", help="Where the data are (default: beside the nodes).")
+@click.option(
+    "--from-cluster", is_flag=True, help="Only machine types of the cluster's nodes, with their real room."
+)
+@console.output_option
+@target_options
+def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
+    """Say how many nodes a map takes, how long, and what it costs.
+
+    The best choice is marked: with a deadline the cheapest that keeps it, with a budget the fastest within it,
+    with neither the cheapest that gives the parallelism asked for, or else the least money × time. BINDS names
+    what keeps a choice from being better. What was assumed goes to stderr. Exit code 1 when no choice keeps what
+    is wanted.
+    """
+    from moorage.decide.mapplan import plan_map
+
+    sheet = load_sheet(given["machines"])
+    if from_cluster:
+        sheet = in_session(target, lambda session: _of_cluster(session, sheet))
+    sheet = _chosen(sheet, given["regions"], given["market"])
+    work, terms, told = request_of(sheet, given)
+    found = plan_map(work, sheet, terms)
+    told = (*found.assumed, *told, *_of_age(sheet))
+    if output in ("json", "yaml"):
+        console.print_document(as_document(found, sheet, told), output)
+    elif output == "name":
+        for one in found.choices:
+            click.echo(f"{one.nodes}x{one.offer.name}")
+    elif found.choices:
+        for line in told:
+            console.note(line)
+        for name, reason in found.refused:
+            console.note(f"{name} is left out: {reason}")
+        click.echo(render(found, sheet.currency))
+        if found.best is not None:
+            for bind in found.best.binds:
+                console.say(f"best: {bind.what}: {bind.why}")
+    if found.best is None:
+        raise MoorageError(found.impossible, hint=found.hint or None)
+    return 0
+
+
+def render(found: MapPlan, currency: str) -> str:
+    """The table; * marks the best."""
+    from moorage.decide.durations import say
+
+    rows = [
+        [
+            "*" if one is found.best else " ",
+            one.offer.machine.name,
+            one.offer.region,
+            one.offer.market,
+            f"{one.nodes:,}",
+            f"{one.pods:,}",
+            say(one.seconds),
+            say(one.late_seconds),
+            f"{one.money:,.2f}",
+            ", ".join(bind.what for bind in one.binds),
+            one.misses,
+        ]
+        for one in found.choices[:ROWS]
+    ]
+    heads = [
+        "",
+        "MACHINE",
+        "REGION",
+        "MARKET",
+        "NODES",
+        "PODS",
+        "TIME",
+        "9 IN 10",
+        currency.upper(),
+        "BINDS",
+        "MISSES",
+    ]
+    if not any(row[-1] for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    return console.table(heads, rows)
+
+
+def as_document(found: MapPlan, sheet: PriceSheet, told: tuple[str, ...]) -> dict[str, Any]:
+    """The plan for programs. Seconds, and money in `currency`."""
+
+    def choice(one: Choice) -> dict[str, Any]:
+        return {
+            "machine": one.offer.machine.name,
+            "region": one.offer.region,
+            "market": one.offer.market,
+            "nodes": one.nodes,
+            "pods": one.pods,
+            "podsPerNode": one.pods_per_node,
+            "startSeconds": round(one.start_seconds, 3),
+            "seconds": round(one.seconds, 3),
+            "lateSeconds": round(one.late_seconds, 3),
+            "billedSeconds": round(one.billed_seconds, 3),
+            "pricePerHour": one.offer.price_per_hour,
+            "money": round(one.money, 4),
+            "transferMoney": round(one.transfer_money, 4),
+            "interruptions": round(one.interruptions, 3),
+            "redoneSeconds": round(one.redone_seconds, 1),
+            "binds": [{"what": bind.what, "why": bind.why} for bind in one.binds],
+            "misses": one.misses,
+            "best": one is found.best,
+        }
+
+    return {
+        "currency": sheet.currency,
+        "best": choice(found.best) if found.best else None,
+        "impossible": found.impossible,
+        "choices": [choice(one) for one in found.choices],
+        "refused": [{"offer": name, "reason": reason} for name, reason in found.refused],
+        "assumed": list(told),
+    }
+
+
+def load_sheet(path: Path) -> PriceSheet:
+    """Read a price file. Raises UsageError naming file and field."""
+    import csv
+
+    import yaml
+
+    from moorage.model.prices import parse_rows, parse_sheet
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix.lower() == ".csv":
+            return parse_rows(csv.DictReader(text.splitlines()))
+        return parse_sheet(yaml.safe_load(text))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+    except (UnicodeDecodeError, yaml.YAMLError, csv.Error) as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(f"{path} is neither YAML, JSON nor CSV: {first}") from error
+
+
+def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, tuple[str, ...]]:
+    """The options, read; and what was assumed while reading. Raises UsageError naming the option."""
+    from moorage.decide.durations import constant
+    from moorage.decide.mapplan import Terms, Work
+    from moorage.model.prices import parse_quota
+
+    told: list[str] = []
+    sample = _sample(given["sample"])
+    memory = _amount(given, "memory") if given["memory"] else 0
+    if not given["memory"] and sample is not None and sample.peak_memory:
+        from moorage.apimachinery.quantity import format_bytes
+
+        memory = round(sample.peak_memory * MARGIN)
+        told.append(f"memory: {format_bytes(memory)} for each item, a fifth above the largest of the sample")
+    elif not memory:
+        told.append("memory is not looked at: none is given")
+    cpu = _amount(given, "cpu")
+    if sample is not None and sample.cpu is not None:
+        told.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
+    work = Work(
+        items=given["items"],
+        durations=constant(1.0),
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        gpus=given["gpus"],
+        disk_bytes=_amount(given, "disk") + _amount(given, "pod_data"),
+        node_data_bytes=_amount(given, "node_data"),
+        pod_data_bytes=_amount(given, "pod_data"),
+        read_bytes=_amount(given, "read"),
+        write_bytes=_amount(given, "write"),
+        data_region=given["data_region"],
+        item_overhead_seconds=_time(given, "item_overhead") or 0.0,
+        parallelism=given["parallelism"],
+        limits=tuple(parse_limit(text) for text in given["limits"]),
+        rate_per_second=given["rate"],
+    )
+    terms = Terms(
+        node_start_seconds=_time(given, "node_start") or 0.0,
+        pod_start_seconds=_time(given, "pod_start") or 0.0,
+        release_seconds=_time(given, "release") or 0.0,
+        hold_seconds=_time(given, "hold") or 0.0,
+        interruptions_per_hour=given["interruptions"],
+        daemon_cpu_milli=_amount(given, "daemon_cpu"),
+        daemon_memory_bytes=_amount(given, "daemon_memory"),
+        deadline_seconds=_time(given, "deadline"),
+        budget=given["budget"],
+        nodes=given["nodes"],
+        quotas=tuple(parse_quota(text) for text in given["quotas"]),
+    )
+    return replace(work, durations=_durations(sheet, given, sample, work, terms)), terms, tuple(told)
+
+
+def _durations(
+    sheet: PriceSheet, given: dict[str, Any], sample: Sample | None, work: Work, terms: Terms
+) -> Durations:
+    from moorage.decide.durations import from_samples, parse_durations, parse_seconds
+    from moorage.decide.mapplan import durations_of_run
+
+    sources = [name for name in ("seconds", "sample", "from_run") if given[name] is not None]
+    if len(sources) != 1:
+        raise UsageError("the time of an item comes from one of --seconds, --sample and --from-run")
+    longest = _time(given, "longest")
+    if sample is not None:
+        origin = f"as {len(sample.seconds):,} measured ones"
+        return from_samples(sample.seconds, longest=longest, origin=origin)
+    if given["seconds"] is not None:
+        return parse_durations(given["seconds"], longest=longest)
+    text: str = given["from_run"]
+    terms_ = dict(part.partition("=")[::2] for part in text.split(","))
+    try:
+        nodes, machine, took = int(terms_.pop("nodes")), terms_.pop("machine"), parse_seconds(terms_.pop("time"))
+        items = int(terms_.pop("items", work.items))
+    except (KeyError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"--from-run {text} is not nodes=N,machine=TYPE,time=TIME[,items=N]") from error
+    if terms_:
+        raise UsageError(f"--from-run has no {next(iter(terms_))!r}; it has nodes, machine, time and items")
+    types = {offer.machine.name: offer.machine for offer in sheet.offers}
+    if machine not in types:
+        raise UsageError(f"--from-run names machine {machine!r}; the price file has {', '.join(sorted(types))}")
+    return durations_of_run(nodes=nodes, machine=types[machine], seconds=took, items=items, work=work, terms=terms)
+
+
+_LIMIT = re.compile(r"(?P<name>[^=\s]+)=(?P<tokens>\d+)(?::(?P<share>\d+(?:\.\d+)?)(?P<percent>%)?)?")
+
+
+def parse_limit(text: str) -> Any:
+    """Read NAME=TOKENS[:SHARE]: mysql=100, mysql=100:0.25, mysql=100:25%. Raises UsageError."""
+    from moorage.decide.mapplan import Limit
+
+    found = _LIMIT.fullmatch(text)
+    if not found:
+        raise UsageError(f"--limit {text} is not NAME=TOKENS[:SHARE]", hint="mysql=100, or mysql=100:25%")
+    share = float(found["share"] or 1) / (100 if found["percent"] else 1)
+    return Limit(name=found["name"], tokens=int(found["tokens"]), share=share)
+
+
+def _sample(path: Path | None) -> Sample | None:
+    from moorage.decide.durations import read_sample
+
+    if path is None:
+        return None
+    try:
+        return read_sample(path.read_text(encoding="utf-8"))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text: {error}") from error
+
+
+def _of_age(sheet: PriceSheet) -> list[str]:
+    from moorage.clock import SYSTEM
+
+    days = (SYSTEM.now().date() - sheet.read_on).days if sheet.read_on else 0
+    return [f"the prices are {days:,} days old; look whether they still hold"] if days > OLD_DAYS else []
+
+
+def _chosen(sheet: PriceSheet, regions: tuple[str, ...], market: str | None) -> PriceSheet:
+    kept = tuple(
+        one
+        for one in sheet.offers
+        if (not regions or one.region in regions) and (market is None or one.market == market)
+    )
+    if not kept:
+        there = ", ".join(sorted({one.name for one in sheet.offers})) or "none"
+        raise UsageError("no offer is left to choose from", hint=f"offers: {there}")
+    return replace(sheet, offers=kept)
+
+
+async def _of_cluster(session: Session, sheet: PriceSheet) -> PriceSheet:
+    """The sheet, cut down to what the cluster has. What the user may not read of pods counts as no daemons."""
+    from moorage.apimachinery.resources import NODES, PODS
+    from moorage.model.prices import node_types, offers_of_cluster
+
+    nodes = (await session.api.list(NODES)).items
+    try:
+        pods = (await session.api.list(PODS)).items
+    except Forbidden:
+        console.note("you may not list all pods, so daemons of the cluster's nodes are not known")
+        pods = []
+    types, untyped = node_types(nodes, pods)
+    found, unpriced = offers_of_cluster(sheet, types)
+    if untyped:
+        console.note(f"nodes without the label of an instance type are left out: {untyped} of {len(nodes)}")
+    for name in unpriced:
+        console.note(f"the price file has no price for {name}")
+    if not found.offers:
+        raise UsageError(f"the price file prices none of the cluster's machine types: {_types(types)}")
+    return found
+
+
+def _types(types: tuple[NodeType, ...]) -> str:
+    return ", ".join(f"{one.name} in {one.region}" if one.region else one.name for one in types) or "it has none"
+
+
+def _time(given: dict[str, Any], name: str) -> float | None:
+    from moorage.decide.durations import parse_seconds
+
+    if given[name] is None:
+        return None
+    try:
+        return parse_seconds(given[name])
+    except UsageError as error:
+        raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
+
+
+def _amount(given: dict[str, Any], name: str) -> int:
+    from moorage.apimachinery.quantity import parse_count, parse_milli
+
+    try:
+        found = parse_milli(given[name]) if name in ("cpu", "daemon_cpu") else parse_count(given[name])
+    except QuantityError as error:
+        raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
+    if found < 0:
+        raise UsageError(f"--{name.replace('_', '-')} is {given[name]}, less than 0")
+    return found
