@@ -179,7 +179,14 @@ async def open_session(target: Target) -> AsyncIterator[Session]:
     connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
     if target.as_user:
         connection = replace(connection, impersonate_user=target.as_user)
-    async with KubeClient(connection) as api:
+    heard: set[str] = set()
+
+    def warned(text: str) -> None:
+        if text not in heard:
+            heard.add(text)
+            console.say(f"warning: {text}")
+
+    async with KubeClient(connection, warned=warned) as api:
         yield Session(
             api=api,
             namespace=target.namespace or connection.namespace or "default",

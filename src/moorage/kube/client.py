@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -43,6 +44,9 @@ KEEPALIVE_IDLE_SECONDS, KEEPALIVE_EVERY_SECONDS, KEEPALIVE_TIMES = 15, 10, 3  # 
 
 Resources = list[Resource]
 
+_WARNING = re.compile(r'299 \S+ "(?P<text>(?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
 _REPEATABLE = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 503})
 _JSON = "application/json"
@@ -55,9 +59,13 @@ class KubeClient:
     Every method raises `ApiError` subclasses: the server's own, or ServerError with status 0 when no answer came.
     """
 
-    def __init__(self, connection: Connection, *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, connection: Connection, *, clock: Clock = SYSTEM, warned: Callable[[str], None] | None = None
+    ) -> None:
+        """`warned` hears the warnings that come with answers to writes, such as those of admission."""
         self.connection = connection
         self._clock = clock
+        self._warned = warned
         self._credentials = Credentials(connection, clock)
         self._session: aiohttp.ClientSession | None = None
         self._borrowed = False  # the session is another client's, which closes it
@@ -343,6 +351,9 @@ class KubeClient:
             answer = await self._send(method, path, params or {}, headers, data, read_seconds)
             try:
                 if answer.status < 300:
+                    if self._warned is not None and method != "GET":
+                        for text in _warnings(answer.headers.getall("Warning", ())):
+                            self._warned(text)
                     yield answer
                     return
                 error = await self._error(method, path, answer)
@@ -500,6 +511,13 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             kept = [piece]
             if line.strip():
                 yield line
+
+
+def _warnings(headers: Iterable[str]) -> Iterator[str]:
+    """The texts of `299 - "…"`; https://www.rfc-editor.org/rfc/rfc7234#section-5.5"""
+    for header in headers:
+        for found in _WARNING.finditer(header):
+            yield _ESCAPED.sub(r"\1", found["text"])
 
 
 def _retry_after(header: str | None, clock: Clock) -> float | None:

@@ -454,3 +454,14 @@ async def test_configmaps_are_created_in_the_namespace_of_the_object(scene: Scen
         await client.create(CONFIGMAPS, {"metadata": {"name": "a", "namespace": "lab"}}, dry_run=True)
     assert scene.asked[0]["path"] == "/api/v1/namespaces/lab/configmaps"
     assert scene.asked[0]["query"] == {"dryRun": "All"}
+
+
+async def test_warnings_that_come_with_a_write_are_heard(scene: Scene) -> None:
+    heard: list[str] = []
+    connection = Connection(server=scene.url, token="t")
+    async with KubeClient(connection, warned=heard.append) as api:
+        scene.answer({"metadata": {"name": "x"}}, Warning='299 - "spec.x: says \\"no\\" limit", 299 - "second"')
+        await api.create(CONFIGMAPS, {"metadata": {"name": "x"}}, "lab")
+        scene.answer({"metadata": {"name": "x"}}, Warning='299 - "deprecated"')
+        await api.get(CONFIGMAPS, "x", "lab")
+    assert heard == ['spec.x: says "no" limit', "second"]
