@@ -17,6 +17,7 @@ import click
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import CONFIGMAPS, Resource
+from moorage.cli import console
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError, NotReady, api_error
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
