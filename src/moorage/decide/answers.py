@@ -107,6 +107,8 @@ def to_json(found: Explanation) -> Obj:
             "available": found.machine.available,
             "used": found.machine.used,
             "known": found.machine.known,
+            "waitsFor": found.machine.waits_for,
+            "waitsUntil": _time(found.machine.waits_until),
         }
         if found.machine
         else None,
@@ -212,6 +214,8 @@ def _short_of_machine(found: Explanation) -> str:
         return f"there is no machine type {machine.group}/{machine.type}"
     if not machine.order:
         return f"waits for a machine {machine.group}/{machine.type}"
+    if machine.waits_until is not None:
+        return f"what is free of {machine.group}/{machine.type} is reserved until {rfc3339(machine.waits_until)}"
     if machine.used < machine.available:
         return f"a machine {machine.group}/{machine.type} is being given out"
     return f"all {machine.available} machines of type {machine.group}/{machine.type} are in use"
@@ -297,6 +301,8 @@ def _blocks(found: Explanation) -> list[str]:
     gates = [gate for gate in found.gates if found.machine is None or gate != MACHINE_GATE]
     if gates:
         lines += [f"it is held back by scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}"]
+    if found.machine is not None and found.machine.waits_for:
+        lines += [found.machine.waits_for]
     if found.machine is not None and not found.machine.known:
         lines += ["hint: `moor machines` shows which there are"]
     return lines

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from moorage.apimachinery.meta import Key
-from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.moments import parse_rfc3339, rfc3339
 from moorage.model.machine import Fault, MachineType, Pool
 from moorage.model.reservation import (
     ACTIVE,
@@ -431,6 +431,15 @@ def _age(guest: Guest) -> tuple[str, str, str]:
     return (guest.created, guest.namespace, guest.name)
 
 
+def waits_of(note: str) -> tuple[datetime, str] | None:
+    """What `HeldBack.note` put down: until when, and why; None for what is no note of ours."""
+    at, _, why = note.partition(WAITS_SEPARATOR)
+    try:
+        return parse_rfc3339(at), why
+    except ValueError:
+        return None
+
+
 # --- the plan
 
 
@@ -462,16 +471,16 @@ def _leaving(
     staying = [one for one in guests if not one.backfill or one.leaves is not None]
     asked = [one for one in guests if one.backfill and one.leaves is None]
     for at in sorted({max(now, one.terms.start) for one in holds}):
-        moment: _Moment[G] = _Moment(at, holds)
+        there: _Moment[G] = _Moment(at, holds)
         for guest in staying:
             if at == now or _is_there(guest, at, now):
-                moment.add(guest)
-        there = [one for one in asked if at == now or (end := end_of(one, now)) is None or end > at]
-        spare = [one for one in there if not moment.add(one)]
-        for guest in spare[::-1][: max(0, moment.load - capacity)]:
+                there.add(guest)
+        still = [one for one in asked if at == now or (end := end_of(one, now)) is None or end > at]
+        spare = [one for one in still if not there.add(one)]
+        for guest in spare[::-1][: max(0, there.load - capacity)]:
             due = at - guest.grace - MARGIN
             if due <= now:
-                found.setdefault(guest.uid, Leave(guest, max(moment.holds, key=lambda one: one.terms.start)))
+                found.setdefault(guest.uid, Leave(guest, max(there.holds, key=lambda one: one.terms.start)))
             else:
                 wakes.append(due)
     return list(found.values()), wakes
@@ -506,13 +515,13 @@ def _standings(
             standing.others, standing.at = current.others, now
         elif hold.terms.start - hold.booking.lead <= now:
             kept = standing.held = min(count, free)
-            moment: _Moment[G] = _Moment(hold.terms.start, holds)
+            then: _Moment[G] = _Moment(hold.terms.start, holds)
             for guest in guests:
                 if _is_there(guest, hold.terms.start, now):
-                    moment.add(guest)
-            ahead = sum(one.terms.count for one in moment.holds if one.order < hold.order)
-            standing.shortfall = count - max(0, min(count, capacity - len(moment.others) - ahead))
-            standing.others, standing.at = moment.others, hold.terms.start
+                    then.add(guest)
+            ahead = sum(one.terms.count for one in then.holds if one.order < hold.order)
+            standing.shortfall = count - max(0, min(count, capacity - len(then.others) - ahead))
+            standing.others, standing.at = then.others, hold.terms.start
         else:
             kept = 0
         free -= kept

@@ -32,6 +32,7 @@ from moorage.apimachinery.scheduling import (
     used_on,
 )
 from moorage.apimachinery.selectors import Requirement
+from moorage.decide.calendar import waits_of
 from moorage.decide.forecast import History, Like, Usual, work_of
 from moorage.decide.gpus import Holder, gpu_type, holder_of, is_reservation, owner_of
 from moorage.decide.reservation import Guest, Share, plan
@@ -48,6 +49,7 @@ from moorage.model.names import (
     OWNER_LABEL,
     PLACE_ANNOTATION,
     RUN_LABEL,
+    WAITS_ANNOTATION,
 )
 
 QUEUE_LIMIT = 200  # pods ahead that are played through when the start is foretold; more is no forecast
@@ -160,6 +162,8 @@ class MachineLine:
     order: str  # fifo or fair
     available: int
     used: int  # places held by guests, or on their way to one
+    waits_for: str = ""  # a sentence: a place is free, and kept for somebody's reservation
+    waits_until: datetime | None = None  # the end of that reservation
     known: bool = True  # False: there is no such Machine
 
 
@@ -684,8 +688,15 @@ class _Waiting:
                 None,
                 None,
             )
+        until, why = waits_of(self.me.annotations.get(WAITS_ANNOTATION, "")) or (None, "")
         line = MachineLine(
-            group=group, type=kind, order=pool.order, available=pool.types[kind].available, used=used
+            group=group,
+            type=kind,
+            order=pool.order,
+            available=pool.types[kind].available,
+            used=used,
+            waits_for=why,
+            waits_until=until,
         )
         return line, guests, pool, machine
 
@@ -704,7 +715,9 @@ class _Waiting:
         placed = [one for one in guests if one.holder is not None]
         resource = next((name for name in self.me.requests if is_gpu(name)), "")
         earliest = likely = None
-        if pool is not None and not found.troubles:
+        if machine.waits_until is not None:
+            earliest = Earliest(at=max(self.now, machine.waits_until), node="")
+        elif pool is not None and not found.troubles:
             earliest = self._turn_comes(machine, placed, ahead, usual=False)
             likely = self._turn_comes(machine, placed, ahead, usual=True) if self.seen.history.took else None
             if likely is not None and earliest is not None and likely.at >= earliest.at:

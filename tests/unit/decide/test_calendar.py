@@ -29,6 +29,7 @@ from moorage.decide.calendar import (
     next_change,
     plan,
     promised,
+    waits_of,
 )
 from moorage.decide.reservation import Guest, HandOver, Note, Reservation
 from moorage.model.machine import MachineType, Pool, parse_machine
@@ -127,6 +128,8 @@ def test_who_waits_is_told_for_what_until_when_and_what_would_go() -> None:
     pace = Pace(2, in_force(judge([a_booking(start=2)], 2, NOON), NOON), [], NOON)
     refused = pace.refuse(waiting())
     assert refused is not None
+    assert waits_of(refused.note) == (NOON + 24 * HOUR, refused.why)
+    assert waits_of("") is None
     assert refused.note == (
         "2026-11-22T12:00:00Z 2 big are kept for namespace lab by the reservation lab/course from"
         " 2026-11-21T14:00:00Z to 2026-11-22T12:00:00Z, and it has no time limit; one that ends by"
