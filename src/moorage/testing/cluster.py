@@ -133,7 +133,7 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
     home.mkdir(parents=True, exist_ok=True)
-    with _services(kubeconfig, home, {}):
+    with services(kubeconfig, home, {}):
         yield Cluster(
             kind="kubeconfig",
             offers=frozenset({"api", "scheduler", "controllers", "kubelet"}),
@@ -152,7 +152,7 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
         if (assets / "kube-scheduler").exists():
             plane.start_scheduler()
             offers.add("scheduler")
-        with _services(plane.kubeconfig, home, plane.ports):
+        with services(plane.kubeconfig, home, plane.ports):
             yield Cluster(kind="envtest", offers=frozenset(offers), kubeconfig=plane.kubeconfig, home=home)
 
 
@@ -266,7 +266,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
 
 
 @contextlib.contextmanager
-def _services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[None]:
+def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[None]:
     """Our four services in one process against any cluster."""
     ready_read, ready_write = os.pipe()
     argv = [sys.executable, "-m", "moorage.cli.services", "--data", str(home), "--kubeconfig", str(kubeconfig)]

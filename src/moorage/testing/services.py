@@ -1,0 +1,83 @@
+"""Our services as processes of their own on a real control plane, each of which can be killed and started again.
+
+`moor operator`, `moor webhook`, `moor extender` and `moor server`, as their Deployments run them; what they stand
+on (definitions, rights, classes, the webhook's registration) is there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moorage.testing.cluster import ControlPlane, services
+
+STOP_SECONDS = 20.0
+
+
+@dataclass
+class Services:
+    """The processes by name; `start` and `kill` any of them."""
+
+    kubeconfig: Path
+    home: Path
+    ports: Mapping[str, int]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, *names: str) -> None:
+        """Start services; each logs to a file of its name, after what was there."""
+        for name in names:
+            argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(self.kubeconfig)]
+            if name in self.ports:
+                argv += ["--host", "127.0.0.1", "--port", str(self.ports[name])]
+            if name == "webhook":
+                folder = self.home / "pki"
+                argv += ["--tls-cert", str(folder / "server.crt"), "--tls-key", str(folder / "server.key")]
+            if name == "server":
+                argv += ["--data", str(self.home / "usage")]
+            environment = dict(os.environ) | {"MOORAGE_PAGE_TOKEN": "page"}
+            with self.log(name).open("ab") as log:
+                self.running[name] = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                )
+
+    def log(self, name: str) -> Path:
+        """Where a service's log is."""
+        return self.home / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: it has no time to tidy up."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        """End all of them, in peace where they let us."""
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.running.clear()
+
+
+@contextlib.contextmanager
+def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
+    """Put in place what the services stand on, start none; those that run are stopped at the end."""
+    with services(plane.kubeconfig, home, plane.ports):
+        pass  # all in one process, once: it makes what is needed, on the ports that are to be served
+    made = Services(
+        plane.kubeconfig, home, {name: plane.ports[name] for name in ("extender", "webhook", "server")}
+    )
+    try:
+        yield made
+    finally:
+        made.stop()
