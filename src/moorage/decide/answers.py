@@ -301,6 +301,8 @@ def _blocks(found: Explanation) -> list[str]:
     gates = [gate for gate in found.gates if found.machine is None or gate != MACHINE_GATE]
     if gates:
         lines += [f"it is held back by scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}"]
+    if found.killed:
+        lines += [f"{found.killed}; give its template more memory to go on"]
     if found.machine is not None and found.machine.waits_for:
         lines += [found.machine.waits_for]
     if found.machine is not None and not found.machine.known:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, Literal
 
-from moorage.apimachinery.meta import condition
+from moorage.apimachinery.meta import annotations_of, condition
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import format_amount
 from moorage.apimachinery.resources import Obj
@@ -46,6 +46,8 @@ from moorage.model.names import (
     MACHINE_GATE,
     MACHINE_GROUP_LABEL,
     MACHINE_TYPE_LABEL,
+    MEMORY_GATE,
+    MEMORY_HELD_ANNOTATION,
     OWNER_LABEL,
     PLACE_ANNOTATION,
     RUN_LABEL,
@@ -190,6 +192,7 @@ class Explanation:
     line: tuple[Waiter, ...] = ()  # those ahead, first first
     machine: MachineLine | None = None
     gates: tuple[str, ...] = ()
+    killed: str = ""  # why the gate for memory holds it, as admission wrote it
     missing_claims: tuple[str, ...] = ()
     troubles: tuple[Trouble, ...] = ()  # with volumes, the missing ones among them
     quota: str = ""  # the API server's own sentence
@@ -402,6 +405,9 @@ class _Waiting:
             self.base,
             verdicts=verdicts,
             gates=self.me.gates,
+            killed=annotations_of(self.obj).get(MEMORY_HELD_ANNOTATION, "")
+            if MEMORY_GATE in self.me.gates
+            else "",
             missing_claims=tuple(one.claim for one in self.volumes.troubles if one.missing),
             troubles=self.volumes.troubles,
             quota=_quota(self.obj, self.events),
@@ -1174,6 +1180,7 @@ def as_public(found: Explanation) -> Explanation:
         not_made="its pod could not be created" if found.not_made else "",
         scheduler_says="",
         gates=tuple(one if one == MACHINE_GATE else "of another part" for one in found.gates),
+        killed="",
         smaller=(),
         starting="being started" if found.starting else "",
         refusals=tuple(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.answers import explain_text, short_reason, to_json
-from moorage.decide.explain import explain, pod_of_job, wanted_types
+from moorage.decide.explain import as_public, explain, pod_of_job, wanted_types
 from moorage.decide.storage import storage_of
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -241,6 +241,14 @@ def test_gates_missing_volumes_and_quota_are_told():
     quota = ask(a_pod(), [a_node()], events=[{"reason": "FailedCreate", "message": said, "lastTimestamp": "t"}])
     assert (quota.state, quota.quota, short_reason(quota)) == ("waiting", said, "quota exceeded")
     assert ask(a_pod(claims=["data"]), [a_node()]).missing_claims == ()
+
+
+def test_what_holds_the_replacement_of_a_pod_killed_for_memory_is_told_to_its_user_only():
+    pod = a_pod(gates=["moorage.dev/memory"])
+    pod["metadata"]["annotations"] = {"moorage.dev/memory-held": "held: pod x was killed for memory"}
+    found = ask(pod, [a_node()])
+    assert "held: pod x was killed for memory; give its template more memory to go on" in explain_text(found)
+    assert as_public(found).killed == ""
 
 
 def test_another_type_is_offered_when_it_is_free_now():
