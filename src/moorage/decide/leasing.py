@@ -354,10 +354,11 @@ def batch_size(*, want: int, batch_items: int, mean_ms: float | None, ready: int
     return max(1, most)
 
 
-def mean_ms(counts: Counts) -> float | None:
-    """The mean time of an item: measured, else hinted; None when neither is known."""
-    if counts.measured:
-        return counts.spent_ms / counts.measured
+def mean_ms(counts: Counts, more: Counts | None = None) -> float | None:
+    """The mean time of an item: measured (`more`: just now), else hinted; None when neither is known."""
+    measured = counts.measured + (more.measured if more else 0)
+    if measured:
+        return (counts.spent_ms + (more.spent_ms if more else 0)) / measured
     return counts.hinted_ms / counts.hinted if counts.hinted else None
 
 
@@ -620,7 +621,7 @@ class _Book:
         most = batch_size(
             want=asked.want,
             batch_items=policy.batch_items,
-            mean_ms=mean_ms(found.counts),
+            mean_ms=mean_ms(found.counts, tally),
             ready=found.counts.ready + tally.ready,
             workers=workers,
         )

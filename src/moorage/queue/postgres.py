@@ -42,9 +42,13 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self._url = url
         self._db: psycopg.Connection[Row] | None = None
-        with self._errors("open"):
-            self._connect()
-            self._migrate()
+        try:
+            with self._errors("open"):
+                self._connect()
+                self._migrate()
+        except StorageError:
+            self.close()
+            raise
 
     @property
     def name(self) -> str:
