@@ -245,9 +245,9 @@ def conflict(
         for one in others[:5]
     ) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
     text = f"{asked.count} of {available} {kind} are not free from {when(start)} to {when(asked.end)}: {told}"
-    text += f"; {max(0, free)} are free all the time"
+    text += f"; free all the time: {max(0, free)}"
     if (at := earliest(holds, available, span)) is not None:
-        text += f", and {asked.count} for as long from {when(at)}"
+        text += f"; {asked.count} for as long from {when(at)}"
     return text
 
 

@@ -165,7 +165,7 @@ def test_of_two_that_do_not_fit_together_the_one_made_first_is_granted() -> None
     assert (rulings["a"].reason, rulings["a"].message) == (
         "Conflict",
         "3 of 4 big are not free from 2026-11-21T17:00:00Z to 2026-11-21T18:00:00Z: lab/b has 2 from"
-        " 2026-11-21T16:00:00Z to 2026-11-21T20:00:00Z; 2 are free all the time, and 3 for as long from"
+        " 2026-11-21T16:00:00Z to 2026-11-21T20:00:00Z; free all the time: 2; 3 for as long from"
         " 2026-11-21T20:00:00Z",
     )
 
@@ -553,4 +553,4 @@ def test_what_the_message_says_is_free_is_free(
     told = conflict("big", asked, holds, 4, now=world.now)
     assert (promised(holds, asked.start, asked.end) + count > 4) == bool(told)
     if told:
-        assert f", and {count} for as long from " in told
+        assert f"; {count} for as long from " in told
