@@ -25,6 +25,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Runs", "explain", "moorage.cli.explain:explain", "Say why a run waits, and who holds what it needs"),
     ("Runs", "cancel", "moorage.cli.jobs:cancel", "Stop runs, and start them no more"),
     ("Maps", "plan", "moorage.cli.plan:plan", "Say what a map will take: nodes, time, money"),
+    ("Maps", "notify", "moorage.cli.notify:notify", "Send a trial notice, to see that it arrives"),
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or whose"),
     ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
     ("GPUs", "machines", "moorage.cli.machines:machines", "Show machines by type: held, used, waited for"),

@@ -1,0 +1,47 @@
+"""`moor notify`: see that notices arrive before a map depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+
+import click
+
+from moorage.cli import console
+from moorage.errors import MoorageError, UsageError
+
+
+@click.command(epilog="Example: moor notify mailto:ada@example.com https://hooks.example.com/services/…")
+@click.argument("targets", nargs=-1, required=True)
+@click.option("--text", default="a trial of moor notify", help="What to say.")
+@click.option("--allow-private", "networks", multiple=True, metavar="CIDR", help="Network webhooks may reach too.")
+@click.option("--plain-http", is_flag=True, help="Webhooks may be http, not only https.")
+def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain_http: bool) -> int:
+    """Send a trial notice to targets: https://…, mailto:ADDRESS,…, command:PROGRAM ARGUMENT….
+
+    A webhook gets {"text": …}, as Slack's take it; a command the text on stdin, without a shell. Mail goes through
+    the server of MOORAGE_SMTP_URL (smtps://USER:PASSWORD@HOST:465, or smtp://…:587 with STARTTLS), from
+    MOORAGE_SMTP_FROM. Exit code 1 when a target did not get it.
+    """
+    import ipaddress
+
+    from moorage.decide.notices import Event, Notice, plain
+    from moorage.notify import Outbound, parse_target, send
+    from moorage.notify.targets import mail_server_of
+
+    try:
+        allowed = tuple(ipaddress.ip_network(one) for one in networks)
+    except ValueError as error:
+        raise UsageError(f"--allow-private: {error}", hint="write a network such as 10.0.0.0/8") from error
+    outbound = Outbound(networks=allowed, plain_http=plain_http, commands=True, mail=mail_server_of(os.environ))
+    parsed = [parse_target(one) for one in targets]
+    notice = Notice(event=Event.ENDED, key="trial", title=plain(text), lines=())
+    logging.getLogger("moorage").addHandler(logging.NullHandler())
+    failed = 0
+    for one in asyncio.run(send(notice, parsed, outbound)):
+        console.say(f"{one.target}: {one.problem or 'delivered'}")
+        failed += not one.delivered
+    if failed:
+        raise MoorageError(f"{failed} of {len(parsed)} targets did not get the notice")
+    return 0

@@ -1,0 +1,87 @@
+"""Try to deliver a notice to each target, and again while that may help."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from moorage.clock import SYSTEM, Clock
+from moorage.decide.notices import Notice
+from moorage.notify.targets import Command, Email, Outbound, Target, Webhook
+
+log = logging.getLogger(__name__)
+
+TRIES = 4
+FIRST_WAIT = 2.0  # seconds before the second try; doubled each time, so 14 in all
+LONGEST_WAIT = 30.0  # that a receiver may ask for by Retry-After
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What came of one target. `problem` is empty when it was delivered, and never holds a secret."""
+
+    target: str
+    tries: int
+    problem: str = ""
+
+    @property
+    def delivered(self) -> bool:
+        return not self.problem
+
+
+class NotDelivered(Exception):
+    """One try failed; the text holds no secret. `again`: another may help, after so many seconds."""
+
+    def __init__(self, problem: str, *, again: bool, after: float = 0.0) -> None:
+        super().__init__(problem)
+        self.problem, self.again, self.after = problem, again, after
+
+
+async def send(
+    notice: Notice, targets: Sequence[Target], outbound: Outbound | None = None, *, clock: Clock = SYSTEM
+) -> tuple[Delivery, ...]:
+    """Deliver to all targets at once; one Delivery each, in their order. Raises nothing but a cancellation.
+
+    Takes at most about a minute and a half: four tries of `outbound.seconds` per step, and the waits between.
+    """
+    allowed = outbound or Outbound()
+    return tuple(await asyncio.gather(*(_deliver(notice, one, allowed, clock) for one in targets)))
+
+
+async def _deliver(notice: Notice, target: Target, outbound: Outbound, clock: Clock) -> Delivery:
+    wait = FIRST_WAIT
+    for tries in range(1, TRIES + 1):
+        try:
+            await _once(notice, target, outbound)
+            return Delivery(target.label, tries)
+        except NotDelivered as error:
+            if not error.again or tries == TRIES:
+                log.warning(
+                    "a notice was not delivered",
+                    extra={"notice": notice.key, "target": target.label, "problem": error.problem, "tries": tries},
+                )
+                return Delivery(target.label, tries, error.problem)
+            await clock.sleep(max(wait, min(error.after, LONGEST_WAIT)))
+            wait *= 2
+    raise AssertionError("unreachable: the last try returns")
+
+
+async def _once(notice: Notice, target: Target, outbound: Outbound) -> None:
+    match target:
+        case Webhook():
+            from moorage.notify.webhook import post
+
+            await post(notice, target, outbound)
+        case Email():
+            from moorage.notify.mail import mail
+
+            await mail(notice, target, outbound)
+        case Command():
+            from moorage.notify.command import run
+
+            await run(notice, target, outbound)
+        case _:
+            assert_never(target)
