@@ -348,6 +348,7 @@ class Pace(Generic[G]):
     def __init__(self, capacity: int, holds: Sequence[Hold], guests: Iterable[G], now: datetime) -> None:
         """`capacity`: places there are; `guests`: those that hold one."""
         self._capacity, self._now = capacity, now
+        self._refused: dict[tuple[object, ...], HeldBack[G]] = {}  # by what decides; it stays so, whoever is taken
         starts = sorted({one.terms.start for one in holds if one.terms.start > now})
         self._moments: list[_Moment[G]] = [_Moment(at, holds) for at in (now, *starts)]
         for guest in sorted(guests, key=_age):
@@ -360,14 +361,26 @@ class Pace(Generic[G]):
         if not self._moments[0].holds:
             return line
         trial = self._moments[0].copy()
-        covered = {guest.uid for guest in line if trial.add(guest)}
+        covered, full = set(), set()
+        for guest in line:
+            whose = (guest.owner, guest.namespace)
+            if whose in full:
+                continue
+            if trial.add(guest):
+                covered.add(guest.uid)
+            else:
+                full.add(whose)
         return sorted(line, key=lambda one: one.uid not in covered)
 
     def refuse(self, guest: G) -> HeldBack[G] | None:
         """Why a guest may not be let through now; None when it may."""
+        alike = (guest.owner, guest.namespace, guest.limit, guest.grace, guest.backfill)
+        if (known := self._refused.get(alike)) is not None:
+            return HeldBack(guest, known.until, known.why)
         for moment in self._moments:
             if self._lasts(guest, moment) and not moment.has_room(guest, self._capacity):
-                return self._held_back(guest, moment)
+                self._refused[alike] = self._held_back(guest, moment)
+                return self._refused[alike]
         return None
 
     def take(self, guest: G) -> None:

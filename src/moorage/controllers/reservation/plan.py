@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from moorage.apimachinery.meta import condition, is_condition_true, with_condition
+from moorage.apimachinery.meta import (
+    annotations_of,
+    condition,
+    is_condition_true,
+    is_deleting,
+    labels_of,
+    with_condition,
+)
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation, reservation_of
+from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation
 from moorage.decide.calendar import Hold, Leave, Report, Said, Seen
 from moorage.decide.reservation import Guest
 from moorage.model.machine import Pool
+from moorage.model.names import MACHINE_TYPE_LABEL, PLACE_ANNOTATION, PROMISED_TO_LABEL
 from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, PREPARING, REFUSED, Booking
 
 LEFT_REASON = "MachineReserved"  # of the condition DisruptionTarget on backfill that is asked to leave
@@ -38,19 +46,26 @@ def seen_of(
     now: datetime,
 ) -> Seen[Guest]:
     """What the calendar needs of one machine type; `pods` are those of its group, `pool` None: no such group."""
-    guests, promised_to = [], set()
+    promised_to, others = set(), []
     for pod in pods:
-        if is_reservation(pod):
-            one = reservation_of(pod)
-            if one.node and not one.ending and one.promised_to:
-                promised_to.add(one.promised_to)
-        elif not is_finished(pod):
-            guests.append(guest_of(pod))
+        if labels_of(pod).get(MACHINE_TYPE_LABEL) != kind:
+            continue
+        if not is_reservation(pod):
+            others.append(pod)
+        elif (
+            (uid := labels_of(pod).get(PROMISED_TO_LABEL)) and pod["spec"].get("nodeName") and not is_deleting(pod)
+        ):
+            promised_to.add(uid)
+    guests = (
+        guest_of(pod)
+        for pod in others
+        if (pod["metadata"]["uid"] in promised_to or PLACE_ANNOTATION in annotations_of(pod))
+        and not is_finished(pod)
+    )
     holding = [
         one
         for one in guests
-        if one.type == kind
-        and ((one.place and not one.gated and (one.node or not one.deleting)) or one.uid in promised_to)
+        if (one.place and not one.gated and (one.node or not one.deleting)) or one.uid in promised_to
     ]
     known = pool.types.get(kind) if pool is not None else None
     return Seen(
