@@ -459,11 +459,12 @@ import sys, msgspec
 from moorage.decide.leasing import Call, Exchange, Outcome, Policy, Report
 from moorage.server.service import open_store
 store = open_store(sys.argv[1])
+ONE = msgspec.Raw(b"1")
 of, turn, held = int(sys.argv[2]), 0, []
 store.tick(1)
 while True:
     turn += 1
-    reports = [Report(item=i, lease=l, outcome=Outcome.DONE, seconds=0.0, value=msgspec.Raw(b"1")) for i, l in held]
+    reports = [Report(item=i, lease=l, outcome=Outcome.DONE, seconds=0.0, value=ONE) for i, l in held]
     asked = Exchange(session=sys.argv[3], request=turn, held=[], want=3, reports=reports)
     (reply,) = store.exchange([Call(of, asked)], 1000 + turn).replies
     print(" ".join(str(report.item) for report in reports), flush=True)
