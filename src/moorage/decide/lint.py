@@ -24,6 +24,7 @@ from moorage.decide.rulebook import (
     mapping,
     misshapen,
     sequence,
+    templates_of,
 )
 from moorage.model.policy import Policy
 
@@ -202,7 +203,7 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
     if version in before:
         said = f"is no longer served; write {now}"
         _add(file, node, path, Finding("shape", ("apiVersion",), version, said), "deny", document)
-    elif version != now:
+    elif version != now and (now or next(templates_of(kind, document), None) is None):
         file.skipped += 1
         return
     file.judged += 1

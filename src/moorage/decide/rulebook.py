@@ -24,6 +24,7 @@ Path = tuple[str | int, ...]
 KILLED = 137  # 128 + SIGKILL: how a container that was killed for its memory ends
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 JOBS = ("Job", "CronJob")
+TEMPLATE_DEPTH_MAX = 8  # steps down to a pod template in a kind that is not known; those in use have at most 5
 
 # kind → where its pod template is; a Pod is its own
 WORKLOADS: Mapping[str, Path] = {
@@ -178,7 +179,8 @@ def judge_workload(
 ) -> Judgement:
     """Apply every rule to every pod template of the object; with `fill`, `obj` is changed in place.
 
-    Without `fill`, what a `fill` rule would write is a warning. Kinds without pod templates give nothing.
+    Without `fill`, what a `fill` rule would write is a warning. Kinds without pod templates give nothing; in kinds
+    that are not known, whatever looks like a pod template is one.
     """
     denied: list[Finding] = []
     warned: list[Finding] = []
@@ -241,6 +243,7 @@ def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
         yield from _workflow_templates(kind, obj)
         return
     if kind not in WORKLOADS:
+        yield from _templates_within(kind, obj)
         return
     path = WORKLOADS[kind]
     template = at(obj, path)
@@ -258,6 +261,30 @@ def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
         job=job if isinstance(job, dict) else None,
         job_path=path[:-1],
     )
+
+
+def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
+    """Pod templates of kinds that others brought: a notebook, a distributed training run, …"""
+    waiting: list[tuple[Path, Any]] = [(("spec",), obj.get("spec"))]
+    while waiting:
+        path, found = waiting.pop()
+        if len(path) > TEMPLATE_DEPTH_MAX:
+            continue
+        if isinstance(found, list):
+            waiting += [((*path, index), one) for index, one in reversed(list(enumerate(found)))]
+        if not isinstance(found, dict):
+            continue
+        spec = found.get("spec")
+        if isinstance(spec, dict) and any(isinstance(one, dict) for one in sequence(spec.get("containers"))):
+            yield Template(
+                kind=kind,
+                path=(*path, "spec"),
+                spec=spec,
+                metadata=[((*path, "metadata"), mapping(found.get("metadata")))],
+                containers=list(_containers(spec, (*path, "spec"))),
+            )
+            continue
+        waiting += [((*path, key), one) for key, one in reversed(list(found.items())) if isinstance(key, str)]
 
 
 def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
@@ -524,6 +551,8 @@ def _restart_bomb(seen: Seen) -> Iterator[Finding]:
             said = "memory request and limit must be set and equal: evicted for memory, it is made again elsewhere"
             yield Finding("restartBomb", (*path, "resources"), "", said)
             break  # one is enough to be said of a pod
+    if _escalates(seen):
+        return  # tried again with more memory, it is no bomb
     if template.job is not None and policy == "Never" and not _fails_when_killed(template.job):
         said = f"must fail the Job on exit code {KILLED}: killed for memory, it is tried again on the next node"
         found = "none" if template.job.get("podFailurePolicy") is None else "no such rule"
@@ -545,12 +574,18 @@ def _fill_restart_bomb(seen: Seen) -> Iterator[Finding]:
             yield Finding(
                 "restartBomb", (*path, "resources", "requests", "memory"), "", f"set to the limit, {limit}"
             )
+    if _escalates(seen):
+        return
     if template.job is not None and policy == "Never" and template.job.get("podFailurePolicy") is None:
         on_exit = {"operator": "In", "values": [KILLED]}
         template.job["podFailurePolicy"] = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
         yield Finding(
             "restartBomb", (*template.job_path, "podFailurePolicy"), "", f"exit code {KILLED} fails the Job"
         )
+
+
+def _escalates(seen: Seen) -> bool:
+    return seen.settings.get("level") == "fill" and isinstance(seen.settings.get("escalation"), Mapping)
 
 
 def _fails_when_killed(job: Mapping[str, Any]) -> bool:
@@ -764,6 +799,8 @@ RULES: tuple[Rule, ...] = (
         default="warn",
         check=_restart_bomb,
         fill=_fill_restart_bomb,
+        parameters="`allowed`: kills until a replacement is held; `escalation` (`max`, `factor`): with `fill`, the"
+        " replacement gets more memory instead, up to `max`",
         rows="R6",
         argo=False,
     ),
@@ -785,6 +822,7 @@ RULES: tuple[Rule, ...] = (
         fix="choose a type that `moor gpus` shows",
         default="warn",
         check=_gpu_type,
+        parameters="beside the rules, `expectedNodes`: nodes that an autoscaler may add",
         rows="R8",
     ),
     Rule(
@@ -794,6 +832,7 @@ RULES: tuple[Rule, ...] = (
         fix="ask for at most what the largest node has",
         default="warn",
         check=_gpu_count,
+        parameters="as `gpuType`",
         rows="R8",
     ),
     Rule(

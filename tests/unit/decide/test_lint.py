@@ -192,3 +192,11 @@ def test_a_manifest_with_a_piece_missing_or_doubled_is_taken(data):
     cut = data.draw(st.integers(0, len(lines[at])))
     lines[at] = data.draw(st.sampled_from([lines[at][:cut], lines[at][cut:], lines[at] + " x", "  " + lines[at]]))
     lint([("f", "\n".join(lines))], DENY)
+
+
+def test_kinds_of_others_are_judged_where_they_hold_pod_templates():
+    text = "apiVersion: kubeflow.org/v1\nkind: Notebook\nmetadata: {name: n}\nspec:\n  template:\n    spec:\n"
+    report = lint([("f", text + "      containers:\n        - {name: c, image: i}\n"), ("g", text)])
+    assert (report.judged, report.skipped) == (1, 1)
+    assert {one.line for one in report.findings} == {8}
+    assert {one.kind for one in report.findings} == {"Notebook"}

@@ -395,3 +395,52 @@ def test_no_rule_falls_over_a_field_of_a_wrong_type(data, kind, value):
 
 def test_no_node_has_nothing_to_offer():
     assert facts_of([]) == Facts()
+
+
+def test_nodes_that_an_autoscaler_may_add_are_judged_as_if_they_were_there():
+    rules = {"gpuType": {"level": "deny"}, "gpuCount": {"level": "deny"}}
+    coming = {"labels": {PRODUCT: "h100"}, "resources": {GPU: "16"}}
+    policies = [
+        {"metadata": {"name": "p"}, "spec": {"rules": rules, "expectedNodes": [coming, {"resources": {GPU: "x"}}]}}
+    ]
+    asks = {"limits": {GPU: "16"}}
+    for kind, wanted in (("h100", 0), ("b200", 2)):
+        obj = a_workload("Pod", a_spec(asks, nodeSelector={PRODUCT: kind}))
+        with_coming, without = policy_for({}, policies), Policy(rules)
+        assert with_coming is not None
+        denied = judge_workload("Pod", obj, with_coming, facts=FACTS).denied
+        assert len([one for one in denied if one.rule == "gpuType"]) == (1 if wanted else 0)
+        assert len(denied) == (0 if not wanted else 1)
+        assert judge_workload("Pod", obj, without, facts=FACTS).denied
+        assert judge_workload("Pod", obj, with_coming).denied == ()  # no cluster was asked
+
+
+def test_a_job_whose_replacement_gets_more_memory_may_be_tried_again():
+    job = a_workload("Job", backoffLimit=3)
+    rule = {"level": "fill", "escalation": {"max": "8Gi"}}
+    found = judge_workload("Job", copy.deepcopy(job), Policy({"restartBomb": rule}), fill=True)
+    assert not [one for one in found.filled if one.rule == "restartBomb"]
+    found = judge_workload("Job", job, Policy({"restartBomb": {"level": "fill"}}), fill=True)
+    assert [one.field for one in found.filled if one.rule == "restartBomb"] == ["spec.podFailurePolicy"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "where"),
+    [
+        ({"template": {"spec": {"containers": [{"name": "c"}]}}}, "spec.template.spec.containers[0]"),
+        (
+            {"replicaSpecs": {"Worker": {"template": {"spec": {"containers": [{"name": "c"}]}}}}},
+            "spec.replicaSpecs.Worker.template.spec.containers[0]",
+        ),
+        (
+            {"groups": [1, {"template": {"spec": {"containers": [{"name": "c"}]}}}]},
+            "spec.groups[1].template.spec.containers[0]",
+        ),
+        ({"containers": [{"name": "c"}]}, None),
+        ({"template": {"spec": {"containers": ["c", 1]}}}, None),
+    ],
+)
+def test_whatever_looks_like_a_pod_template_is_judged_in_kinds_of_others(spec, where):
+    found = judge_workload("Notebook", {"spec": spec}, Policy({}))
+    fields = [one.field for one in found.warned if one.rule == "memoryLimit"]
+    assert fields == ([f"{where}.resources.limits.memory"] if where else [])
