@@ -458,7 +458,7 @@ class WorkTime:
             return times.longest_of(items, chance)
         enough = -math.log(chance)
         low, high = last_start + times.shortest, last_start + times.longest
-        for _ in range(60):
+        for _ in range(44):  # to 10^-13 of the longest item
             middle = (low + high) / 2
             late = slots * -math.log(max(times.share_within(middle), 1e-300))
             late += rest / last_start * (self._over(middle - last_start) - self._over(middle))
