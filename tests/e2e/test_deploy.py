@@ -107,6 +107,8 @@ USED = {
         ("patch", "nodes", None, ""),
         *((verb, "machines.moorage.dev", None, "") for verb in ("list", "watch")),
         ("patch", "machines.moorage.dev/status", None, ""),
+        *((verb, "reservations.moorage.dev", None, "") for verb in ("list", "watch")),
+        ("patch", "reservations.moorage.dev/status", None, ""),
         *((verb, "machinenodepools.moorage.dev", None, "") for verb in ("list", "watch", "create", "patch")),
         ("patch", "machinenodepools.moorage.dev/status", None, ""),
         *((verb, "jobs.batch", None, "") for verb in ("get", "list", "watch", "create", "patch")),

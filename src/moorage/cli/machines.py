@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from moorage.apimachinery.meta import condition
+from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import NotFound, NotReady
+from moorage.errors import Forbidden, NotFound, NotReady
 from moorage.model.machine import FIFO, MACHINES, group_of
+from moorage.model.reservation import ACTIVE, RESERVATIONS
 
-HEADERS = ("GROUP", "TYPE", "MAXIMUM", "RESERVED", "USED", "WAITING", "PENDING", "UNMANAGED", "SIZE", "READY")
+HEADERS = (
+    "GROUP", "TYPE", "MAXIMUM", "RESERVED", "USED", "WAITING", "PENDING", "UNMANAGED", "BOOKED", "SIZE", "READY"
+)  # fmt: skip
 
 
 @click.command()
@@ -21,7 +25,7 @@ HEADERS = ("GROUP", "TYPE", "MAXIMUM", "RESERVED", "USED", "WAITING", "PENDING",
 @console.output_option
 @target_options
 def machines(target: Target, group: str | None, output: str) -> int:
-    """Show the machines of each type: how many there are, reserved, used, and waited for."""
+    """Show the machines of each type: how many there are, reserved, used, waited for, and booked."""
 
     async def work(session: Session) -> int:
         try:
@@ -29,7 +33,8 @@ def machines(target: Target, group: str | None, output: str) -> int:
         except NotFound as error:
             raise NotReady("this cluster knows no machines", hint="install Moorage's definitions first") from error
         shown = [one for one in found if group is None or group_of(one) == group]
-        rows = [row for one in shown for row in rows_of(one)]
+        booked = booked_of(await _calendar(session))
+        rows = [row for one in shown for row in rows_of(one, booked)]
         console.print_listing(
             output,
             headers=HEADERS,
@@ -47,8 +52,29 @@ def machines(target: Target, group: str | None, output: str) -> int:
     return in_session(target, work)
 
 
-def rows_of(machine: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def _calendar(session: Session) -> list[Obj]:
+    try:
+        return (await session.api.list(RESERVATIONS)).items
+    except (NotFound, Forbidden):  # an older installation
+        return []
+
+
+def booked_of(reservations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
+    """Machines of each (group, type) that a reservation of the calendar keeps right now, in use or not."""
+    found: dict[tuple[str, str], int] = {}
+    for one in reservations:
+        spec, status = one.get("spec") or {}, one.get("status") or {}
+        if status.get("phase") == ACTIVE:
+            key = (str(spec.get("machineGroup")), str(spec.get("machineType")))
+            found[key] = found.get(key, 0) + int(status.get("held") or 0)
+    return found
+
+
+def rows_of(
+    machine: Mapping[str, Any], booked: Mapping[tuple[str, str], int] | None = None
+) -> list[dict[str, Any]]:
     """One row for each machine type, as JSON shows it."""
+    booked = booked or {}
     spec, status = machine.get("spec") or {}, machine.get("status") or {}
     usage = {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
     ready = condition(machine, "Ready")
@@ -60,6 +86,7 @@ def rows_of(machine: Mapping[str, Any]) -> list[dict[str, Any]]:
             "available": kind["available"],
             "order": spec.get("order") or FIFO,
             "usage": usage.get(kind["name"]),
+            "booked": booked.get((group_of(machine), kind["name"]), 0),
             "ready": (ready or {}).get("status", "Unknown"),
             "reason": (ready or {}).get("reason", ""),
         }
@@ -84,5 +111,6 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     counts = [
         str(usage.get(key, "")) for key in ("maximum", "reserved", "used", "waiting", "pending", "unmanaged")
     ]
+    counts.append(str(row["booked"] or ""))
     ready = row["ready"] if row["ready"] == "True" else f"{row['ready']} ({row['reason']})"
     return [row["group"], row["type"], *counts, shown, ready]

@@ -174,3 +174,11 @@ def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any)
     assert gpus("reserve", "delete", "course", "-n", "lab").out == "course deleted\n"
     done = gpus("reserve", "delete", "course", "-n", "lab")
     assert (done.code, "there is no reservation 'course' in namespace lab" in done.err) == (1, True)
+
+
+def test_machines_says_how_many_are_kept_by_the_calendar_now(gpus: Any) -> None:
+    gpus.api.put(RESERVATIONS, a_reservation())
+    gpus.api.put(RESERVATIONS, a_reservation(phase="Preparing") | {"metadata": {"name": "b", "namespace": "lab"}})
+    (row,) = json.loads(gpus("machines", "-o", "json").out)
+    assert row["booked"] == 3
+    assert "BOOKED" in gpus("machines").out
