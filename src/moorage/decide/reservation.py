@@ -210,7 +210,16 @@ def plan(seen: Seen) -> Plan:
         return Plan(actions=tuple(Drop(one, "the Machine goes") for one in seen.reservations if not one.ending))
     shares = shares_now(seen)
     busy = _busy(seen)
-    drafts = [_TypePlan(seen, kind, shares, busy) for kind in seen.pool.types.values()]
+    guests: dict[str, list[Guest]] = {}
+    for guest in seen.guests:
+        guests.setdefault(guest.type, []).append(guest)
+    places: dict[str, list[Reservation]] = {}
+    for one in seen.reservations:
+        places.setdefault(one.type, []).append(one)
+    drafts = [
+        _TypePlan(seen, kind, shares, busy, guests.get(kind.name, ()), places.get(kind.name, ()))
+        for kind in seen.pool.types.values()
+    ]
     for draft in drafts:
         draft.decide()
     known = set(seen.pool.types)
@@ -297,17 +306,23 @@ class _TypePlan:
     """The plan for one machine type, in the making."""
 
     def __init__(
-        self, seen: Seen, kind: MachineType, shares: Mapping[str, Share], busy: dict[str, set[str]]
+        self,
+        seen: Seen,
+        kind: MachineType,
+        shares: Mapping[str, Share],
+        busy: dict[str, set[str]],
+        guests: Sequence[Guest],
+        places: Sequence[Reservation],
     ) -> None:
+        """`guests` and `places` are those of the type."""
         self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
         self.nodes = {name for name, node in seen.nodes.items() if serves(node, seen.pool, kind.name)}
-        guests = [one for one in seen.guests if one.type == kind.name]
         self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
         self.used = [one for one in self.placed if one.node]
         self.flying = {one.uid: one for one in self.placed if not one.node}
         self.waiting = [one for one in guests if one.gated and not one.deleting]
         self.unmanaged = [one for one in guests if not one.managed and (one.node or not one.deleting)]
-        self.all = [one for one in seen.reservations if one.type == kind.name]
+        self.all = places
         self.live = [one for one in self.all if not one.ending]
         self.steps: list[Action] = []
         self.misfits: list[Misfit] = []
@@ -319,10 +334,11 @@ class _TypePlan:
         gated = {one.uid: one for one in self.waiting}
         promised: dict[str, Reservation] = {}
         free: list[Reservation] = []
+        awaited = {*gated, *self.flying}
         for one in self.live:
             if one.node and one.node not in self.nodes:
                 self.steps.append(Drop(one, f"node {one.node} does not offer the type now"))
-            elif one.node and one.promised_to in {**gated, **self.flying} and one.promised_to not in promised:
+            elif one.node and one.promised_to in awaited and one.promised_to not in promised:
                 promised[one.promised_to] = one
             else:
                 free.append(one)
@@ -342,7 +358,7 @@ class _TypePlan:
         standing = [one for one in free if one.node]
         handed: set[str] = set()
         for guest in lost:
-            if found := self._first(standing, guest, handed):
+            if found := self._first(standing, guest):
                 handed.add(found.uid)
                 self.steps.append(MoveOn(found, guest))
         room = self.kind.available - len(self.placed) - len(granted)
@@ -358,7 +374,7 @@ class _TypePlan:
                 if len(self.held_back) < room:
                     self.held_back.append(waits)
                 continue
-            if found := self._first(standing, guest, handed):
+            if found := self._first(standing, guest):
                 handed.add(found.uid)
                 room -= 1
                 self.steps.append(HandOver(found, guest))
@@ -411,15 +427,15 @@ class _TypePlan:
             charged[owner] = Share(used=had.used, holding=had.holding + max(1, self.kind.devices))
         return found
 
-    def _first(self, standing: Sequence[Reservation], guest: Guest, handed: set[str]) -> Reservation | None:
-        """The first whose node the guest's own wishes allow, and where no other type is handed over."""
+    def _first(self, standing: list[Reservation], guest: Guest) -> Reservation | None:
+        """Take the first whose node the guest's own wishes allow, and where no other type is handed over."""
         refused: set[str] = set()
-        for one in standing:
-            if one.uid in handed or one.node in refused:
+        for at, one in enumerate(standing):
+            if one.node in refused:
                 continue
             if self.busy.get(one.node, set()) <= {self.kind.name} and _accepts(guest, self.seen.nodes[one.node]):
                 self.busy.setdefault(one.node, set()).add(self.kind.name)
-                return one
+                return standing.pop(at)
             refused.add(one.node)
         return None
 

@@ -67,7 +67,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16  # writes under way together; each is a round trip
 TELL_AFTER_SECONDS = 0.1  # counts are told so long after they changed: a hand-over (50 ms) changes them once
-TELL_EVERY_SECONDS = 0.5  # and so seldom: 30 busy Machines cost 60 writes a second
+TELL_EVERY_SECONDS = 0.5  # of one Machine not more often than this,
+TELL_APART_SECONDS = 0.05  # and of all together than this: a status costs the API server as much as a hand-over
 OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
 
 
@@ -95,8 +96,9 @@ class MachineController:
         self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
         self._node_read: dict[str, tuple[str, NodeInfo]] = {}
         self._told: set[tuple[str, str]] = set()
-        self._news: dict[str, float] = {}  # by Machine: since when its status is behind
+        self._due: dict[str, float] = {}  # by Machine whose status is behind: when it is to be written
         self._said: dict[str, float] = {}  # by Machine: when its status was written last
+        self._last_due = -math.inf
         self.pods.on_change(self._forget)
         self.loop.hear(self.machines, self._beside)
         self.loop.hear(self._node_pools, lambda obj: [key_of(obj)])
@@ -108,7 +110,7 @@ class MachineController:
         """Bring one Machine a step closer to its spec; return when to look again."""
         machine = self.machines.get(key.name)
         if machine is None:
-            self._news.pop(key.name, None)
+            self._due.pop(key.name, None)
             self._said.pop(key.name, None)
             return None
         now = self._clock.now()
@@ -148,15 +150,19 @@ class MachineController:
         and the kubelet that hand a place over need the API server now. Conditions are told at once."""
         name, moment = machine["metadata"]["name"], self._clock.monotonic()
         if status is None:
-            self._news.pop(name, None)
+            self._due.pop(name, None)
             return 0.0
+        if name not in self._due:
+            self._last_due = self._due[name] = max(
+                moment + TELL_AFTER_SECONDS,
+                self._said.get(name, -math.inf) + TELL_EVERY_SECONDS,
+                self._last_due + TELL_APART_SECONDS,
+            )
         had = machine.get("status") or {}
-        told = all(status.get(part) == had.get(part) for part in ("conditions", "observedGeneration"))
-        since = self._news.setdefault(name, moment)
-        due = max(since + TELL_AFTER_SECONDS, self._said.get(name, -math.inf) + TELL_EVERY_SECONDS)
-        if told and moment < due:
-            return due - moment
-        del self._news[name]
+        waits = all(status.get(part) == had.get(part) for part in ("conditions", "observedGeneration"))
+        if waits and moment < self._due[name]:
+            return self._due[name] - moment
+        del self._due[name]
         self._said[name] = moment
         return 0.0
 
