@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.answers import about, short_reason
+from moorage.decide.answers import about, short_reason, usual_text
 from moorage.decide.explain import Explanation
+from moorage.decide.forecast import Usual
 from moorage.decide.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
 from moorage.decide.runstate import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage import UsageRow
@@ -44,6 +45,7 @@ class Tile:
     overdue: bool = False
     percent: int | None = None  # of the expected time that is over
     why: str = ""
+    ground: str = ""  # by what past runs `left` is told; empty: by its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +125,12 @@ def lay_out(
     runs: Sequence[RunView],
     users: Sequence[UsageRow],
     now: datetime,
+    usuals: Mapping[tuple[str, str], Usual] | None = None,
 ) -> BoardModel:
-    """Everything on the page at one moment. `waiting` are the first of the line, `waiting_more` the rest of it."""
+    """Everything on the page at one moment. `waiting` are the first of the line, `waiting_more` the rest of it.
+
+    `usuals` tell by namespace and name of a pod how long what is like it took.
+    """
     shown = sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
     hues = owner_hues(
         [
@@ -137,7 +143,7 @@ def lay_out(
     queue = tuple(_queue_row(at, pod, said, hues, now) for at, (pod, said) in enumerate(waiting, start=1))
     return BoardModel(
         counts=view.totals,
-        groups=_groups(view, hues, now),
+        groups=_groups(view, hues, now, usuals or {}),
         queue=queue,
         queue_more=waiting_more,
         runs=tuple(_run_row(run, hues, now) for run in shown),
@@ -185,7 +191,9 @@ def span(time: timedelta) -> str:
     return f"{days}d {hours}h" if hours and days < 10 else f"{days}d"
 
 
-def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGroup, ...]:
+def _groups(
+    view: GpuView, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
+) -> tuple[TypeGroup, ...]:
     by_type: dict[str, list[NodeGpus]] = {}
     for node in view.nodes:
         by_type.setdefault(node.type, []).append(node)
@@ -195,24 +203,24 @@ def _groups(view: GpuView, hues: dict[str, int], now: datetime) -> tuple[TypeGro
         for node in nodes:
             for gpu in node.gpus:
                 counts = counts.plus(gpu)
-        groups.append(
-            TypeGroup(
-                name=type_name(name), counts=counts, nodes=tuple(_node_card(node, hues, now) for node in nodes)
-            )
-        )
+        counts = replace(counts, together=max(node.counts.together for node in nodes))
+        cards = tuple(_node_card(node, hues, now, usuals) for node in nodes)
+        groups.append(TypeGroup(name=type_name(name), counts=counts, nodes=cards))
     return tuple(groups)
 
 
-def _node_card(node: NodeGpus, hues: dict[str, int], now: datetime) -> NodeCard:
+def _node_card(
+    node: NodeGpus, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
+) -> NodeCard:
     return NodeCard(
         name=node.name,
         status="" if node.ready and not node.cordoned else "cordoned" if node.ready else "not ready",
         counts=node.counts,
-        tiles=tuple(_tile(gpu, hues, now) for gpu in node.gpus),
+        tiles=tuple(_tile(gpu, hues, now, usuals) for gpu in node.gpus),
     )
 
 
-def _tile(gpu: Gpu, hues: dict[str, int], now: datetime) -> Tile:
+def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]) -> Tile:
     holder = gpu.holder
     if gpu.state is not GpuState.USED or holder is None:
         return Tile(index=gpu.index, state=str(gpu.state), why=gpu.why)
@@ -223,7 +231,14 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime) -> Tile:
         left = When(words, rfc3339(holder.expected_until))
         whole = holder.expected_until - holder.since
         percent = min(100, max(0, round(100 * ((now - holder.since) / whole)))) if whole else 100
+    usual, ground = usuals.get((holder.namespace, holder.pod)), ""
+    if usual is not None and usual.total is not None and holder.since is not None:
+        end = holder.since + usual.total
+        if holder.expected_until is None or end < holder.expected_until:
+            left, ground = When(f"~{span(end - now)} left", rfc3339(end)), f"usually: {usual_text(usual)}"
+            percent = None
     return Tile(
+        ground=ground,
         index=gpu.index,
         state=str(gpu.state),
         owner="no owner" if holder.owner == NOBODY else holder.owner,

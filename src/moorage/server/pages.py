@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.answers import explain_text
 from moorage.decide.explain import Explanation, Snapshot, as_public, explain_in, pod_of_job, snapshot, turn
 from moorage.decide.forecast import History
 from moorage.decide.gpus import gpu_type, view_gpus
@@ -28,6 +31,7 @@ from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.server.board import QUEUE_SHOWN, BoardModel, lay_out
 from moorage.server.context import Context
 from moorage.server.past import history
+from moorage.server.routes.explain import explained
 from moorage.server.routes.top import use
 
 if TYPE_CHECKING:
@@ -41,7 +45,9 @@ FRESH_SECONDS = 10.0  # rendered parts serve everybody this long while nothing c
 PARTS = ("spoken", "summary", "gpus", "queue", "users", "runs")
 
 Sections = dict[str, str]
-"""Name of a part of the page → its HTML."""
+"""Name of a part of the page → its HTML. Parts `node-…` and `type-…` are pieces of the part `gpus`."""
+
+_PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="\d+ percent')
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,7 @@ class _Rendered:
     at: float  # monotonic seconds
     took: float  # seconds
     parts: Sections
+    faces: Sections
 
 
 class Board:
@@ -61,7 +68,26 @@ class Board:
         self._rendered: _Rendered | None = None
 
     async def sections(self) -> Sections:
-        """Every part, rendered now or a moment ago.
+        """Every part, rendered now or a moment ago."""
+        return (await self.rendered()).parts
+
+    async def changed(self, sent: Sections) -> tuple[Sections, Sections]:
+        """The parts that differ from those whose faces were `sent`, and all faces now.
+
+        A face is a part without what the browser moves on by itself: ages and times that are left. While the nodes
+        are the same, `gpus` is told by its pieces only; else by itself only.
+        """
+        now = await self.rendered()
+        same_nodes = bool(sent) and _pieces(sent) == _pieces(now.faces)
+        told = {
+            name: text
+            for name, text in now.parts.items()
+            if sent.get(name) != now.faces[name] and (name != "gpus" if same_nodes else not _is_piece(name))
+        }
+        return told, now.faces
+
+    async def rendered(self) -> _Rendered:
+        """All parts and their faces, made now or a moment ago.
 
         A cluster so large that rendering takes long is rendered less often: never more than a third of the time.
         """
@@ -71,17 +97,18 @@ class Board:
             if known is not None:
                 fresh = known.version == version and at - known.at < FRESH_SECONDS
                 if fresh or at - known.at < 2 * known.took:
-                    return known.parts
-            parts = await self._render()
+                    return known
+            parts, faces = await self._render()
             done = self.context.clock.monotonic()
-            self._rendered = _Rendered(version, done, done - at, parts)
-            return parts
+            self._rendered = _Rendered(version, done, done - at, parts, faces)
+            return self._rendered
 
     async def page(self) -> str:
         parts = await self.sections()
-        return str(templates().get_template("page.html").render(parts=parts))
+        now = rfc3339(self.context.now())
+        return str(templates().get_template("page.html").render(parts=parts, now=now))
 
-    async def _render(self) -> Sections:
+    async def _render(self) -> tuple[Sections, Sections]:
         cluster, now = self.context.cluster, self.context.now()
         users = await self._users(now)
         past = await history(self.context)
@@ -89,7 +116,7 @@ class Board:
         storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
         machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []
         return await asyncio.to_thread(
-            render,
+            _render_with_faces,
             nodes=cluster.nodes.all(),
             pods=pods,
             jobs=cluster.jobs.all(),
@@ -124,7 +151,20 @@ def render(
     runs = view_runs(jobs, pods, now=now, node_types=kinds)
     seen = snapshot(nodes, pods, history=past, machines=machines)
     line, more = waiting_line(seen, runs, jobs, now, storages or {})
-    model = lay_out(view=view_gpus(nodes, pods), waiting=line, waiting_more=more, runs=runs, users=users, now=now)
+    usuals = {
+        (one.pod.namespace, one.pod.name): usual
+        for one in seen.pods
+        if one.holder is not None and one.pod.gpus and (usual := seen.usual(one, now)) is not None
+    }
+    model = lay_out(
+        view=view_gpus(nodes, pods),
+        waiting=line,
+        waiting_more=more,
+        runs=runs,
+        users=users,
+        now=now,
+        usuals=usuals,
+    )
     return render_parts(model)
 
 
@@ -183,7 +223,28 @@ def _gated(pod: Obj) -> bool:
 
 def render_parts(model: BoardModel) -> Sections:
     """Every live part of the page as HTML."""
-    return {name: str(templates().get_template(f"{name}.html").render(board=model)).strip() for name in PARTS}
+    one_node, one_type = templates().get_template("node.html"), templates().get_template("type.html")
+    parts = {}
+    for at, group in enumerate(model.groups):
+        parts[f"type-{at}"] = str(one_type.render(group=group)).strip()
+        for node in group.nodes:
+            parts[f"node-{node.name}"] = str(one_node.render(node=node)).strip()
+    for name in PARTS:
+        parts[name] = str(templates().get_template(f"{name}.html").render(board=model, parts=parts)).strip()
+    return parts
+
+
+def _render_with_faces(**seen: Any) -> tuple[Sections, Sections]:
+    parts = render(**seen)
+    return parts, {name: _PASSING.sub("", text) for name, text in parts.items()}
+
+
+def _is_piece(name: str) -> bool:
+    return name.startswith(("node-", "type-"))
+
+
+def _pieces(parts: Sections) -> list[str]:
+    return [name for name in parts if _is_piece(name)]
 
 
 @cache
@@ -200,9 +261,41 @@ def templates() -> Environment:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A paragraph of an explanation: a heading, and lines or the rows of a table under it."""
+
+    head: str = ""
+    lines: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def blocks_of(text: str) -> tuple[str, tuple[Block, ...]]:
+    """The headline of an explanation's prose, and its blocks: the page says what the command line says."""
+    first, _, rest = text.partition("\n")
+    blocks = []
+    for block in rest.split("\n\n"):
+        lines = [line for line in block.split("\n") if line]
+        if len(lines) > 1 and all(line.startswith("  ") for line in lines[1:]):
+            rows = tuple(tuple(re.split(r"  +", line.strip())) for line in lines[1:])
+            blocks.append(Block(head=lines[0], rows=rows))
+        elif lines:
+            blocks.append(Block(lines=tuple(line.replace("`", "") for line in lines)))
+    return first, tuple(blocks)
+
+
 def page_routes(board: Board) -> list[Route]:
+    async def explain(request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        said = await explained(board.context, namespace, name, request.state.user)
+        title, blocks = blocks_of(explain_text(said))
+        return HTMLResponse(templates().get_template("explain.html").render(title=title, blocks=blocks))
+
     async def page(_: Request) -> Response:
         await board.context.ready()
         return HTMLResponse(await board.page())
 
-    return [Route("/", page, methods=["GET"])]
+    return [
+        Route("/", page, methods=["GET"]),
+        Route("/explain/{namespace}/{name}", explain, methods=["GET"]),
+    ]

@@ -13,6 +13,8 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, SUBJ
 from moorage.clock import rfc3339
 from moorage.decide.usage import Interval, Open
 from moorage.errors import Forbidden, ServerError, StorageError
+from moorage.server.context import Context
+from moorage.server.pages import Board
 from moorage.testing.clock import NOON
 
 HOUR = timedelta(hours=1)
@@ -554,7 +556,7 @@ async def test_the_pages_stream_sends_every_part_and_then_only_what_changed(site
         site.run("train", node="n1", owner="<b>ada</b>")
 
         async def until_shown():
-            while "train" not in (text := await next_event(chunks, "gpus")):
+            while "train" not in (text := await next_event(chunks, "node-n1")):
                 site.clock.advance(1.1)
             return text
 
@@ -564,6 +566,49 @@ async def test_the_pages_stream_sends_every_part_and_then_only_what_changed(site
         text = await moving
         assert "&lt;b&gt;ada&lt;/b&gt;" in text
         assert "<b>ada" not in text
+
+
+@pytest.mark.anyio
+async def test_of_many_nodes_only_those_that_changed_are_sent(site):
+    for at in range(5):
+        site.node(f"n{at}", gpus=8)
+    site.run("old", node="n1")
+    async with site.running():
+        board = Board(Context(**{name: getattr(site.service, name) for name in ("cluster", "usage", "auth")},
+                              api=site.api, clock=site.clock))  # fmt: skip
+        first, sent = await board.changed({})
+        assert {"gpus", "runs"} <= set(first)
+        assert not [name for name in first if name.startswith("node-")]
+        site.clock.advance(3600)  # ages go on in the browser
+        told, sent = await board.changed(sent)
+        assert set(told) <= {"users", "runs", "summary"}
+        site.run("new", node="n3")
+        await site.until(lambda: site.service.cluster.pods.get("new-x", "lab"))
+        site.clock.advance(3600)
+        told, sent = await board.changed(sent)
+        assert [name for name in told if name.startswith("node-")] == ["node-n3"]
+        assert "gpus" not in told
+        assert len(told["node-n3"]) < len(first["gpus"]) / 4
+        site.node("n9")
+        await site.until(lambda: site.service.cluster.nodes.get("n9"))
+        site.clock.advance(3600)
+        told, sent = await board.changed(sent)
+        assert "gpus" in told
+        assert not [name for name in told if name.startswith(("node-", "type-"))]
+
+
+@pytest.mark.anyio
+async def test_the_page_of_a_run_says_what_the_command_line_says(site):
+    site.node(gpus=1)
+    site.run("first", node="n1")
+    site.run("second", owner="<i>bob</i>")
+    async with site.running():
+        answer = await site.ask("/explain/lab/second")
+        assert answer.status == 200
+        assert "run lab/second waits: needs 1 GPU; none is free" in answer.text
+        assert '<td role="cell">first</td>' in answer.text
+        assert "<i>bob" not in answer.text
+        assert (await site.ask("/explain/lab/none")).status == 404
 
 
 @pytest.mark.anyio

@@ -56,15 +56,13 @@ async def _changes(context: Context) -> AsyncIterator[str]:
 
 
 async def _sections(context: Context, board: Board) -> AsyncIterator[str]:
-    """Every part of the page at once, then those whose text changed."""
+    """Every part of the page at once, then those that changed; of the GPUs, those of the nodes that changed."""
     cluster, sent = context.cluster, Sections()
     yield f"retry: {RETRY_MS}\n\n"
     while not cluster.closed:
         version = cluster.version
-        fresh = await board.sections()
-        events = [_event(name, text) for name, text in fresh.items() if sent.get(name) != text]
-        sent = fresh
-        yield "".join(events) or ": still here\n\n"
+        changed, sent = await board.changed(sent)
+        yield "".join(_event(name, text) for name, text in changed.items()) or ": still here\n\n"
         await _wait(context, version)
 
 

@@ -1,13 +1,50 @@
-// Tells whether the page is live. Everything else that moves here is htmx's doing.
+// Tells whether the page is live, and lets its times go on. Everything else that moves here is htmx's doing.
 "use strict";
 (function () {
   const badge = document.getElementById("live");
   const words = document.getElementById("live-words");
+  const skew = Date.parse(document.body.dataset.now) - Date.now(); // the server's clock is the one that counts
   function show(state) {
     if (badge.dataset.state === state) return;
     badge.dataset.state = state;
     words.textContent = badge.dataset[state];
   }
+  // The same words as span() in board.py: 45s, 6m, 4h 12m, 9h, 3d 4h.
+  function span(ms) {
+    const seconds = Math.max(0, Math.floor(ms / 1000));
+    if (seconds < 60) return seconds + "s";
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 60) return minutes + "m";
+    const hours = Math.floor(minutes / 60);
+    if (hours < 24) return minutes % 60 && hours < 5 ? hours + "h " + (minutes % 60) + "m" : hours + "h";
+    const days = Math.floor(hours / 24);
+    return hours % 24 && days < 10 ? days + "d " + (hours % 24) + "h" : days + "d";
+  }
+  function say(time, now) {
+    const at = Date.parse(time.dateTime);
+    switch (time.dataset.say) {
+      case "ago": return span(now - at);
+      case "left": return at <= now ? "past its limit" : span(at - now) + " left";
+      case "about": return at <= now ? "any moment" : "~" + span(at - now) + " left";
+    }
+    return time.textContent;
+  }
+  function tick() {
+    const now = Date.now() + skew;
+    for (const time of document.querySelectorAll("time[data-say]")) {
+      const said = say(time, now);
+      if (time.textContent !== said) time.textContent = said;
+    }
+    for (const bar of document.querySelectorAll(".tile progress")) {
+      const [since, until] = bar.parentElement.querySelectorAll("time");
+      if (!since || !until) continue;
+      const from = Date.parse(since.dateTime);
+      const part = (100 * (now - from)) / (Date.parse(until.dateTime) - from);
+      bar.value = Math.min(100, Math.max(0, Math.round(part)));
+      bar.setAttribute("aria-label", bar.value + " percent of its time limit");
+    }
+  }
   document.body.addEventListener("htmx:sseOpen", function () { show("live"); });
   document.body.addEventListener("htmx:sseError", function () { show("lost"); });
+  setInterval(tick, 5000);
 })();
