@@ -55,8 +55,8 @@ class ExtenderCache:
 
     async def run(self) -> None:
         """Follow nodes and pods until cancelled."""
-        self._nodes.on_change(self._node_changed)
-        self._pods.on_change(self._pod_changed)
+        self._nodes.on_change(self.node_changed)
+        self._pods.on_change(self.pod_changed)
         tasks = [asyncio.create_task(one.run()) for one in (self._nodes, self._pods)]
         try:
             for one in (self._nodes, self._pods):
@@ -135,7 +135,7 @@ class ExtenderCache:
             if node in self._totals:
                 self.board.put(node, self.rooms(node))
 
-    def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
+    def node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if after is None:
             if before is not None:
                 name = before["metadata"]["name"]
@@ -168,7 +168,7 @@ class ExtenderCache:
         self.policy.offer(node.name, empty)
         self.board.put(node.name, self.rooms(node.name))
 
-    def _pod_changed(self, before: Obj | None, after: Obj | None) -> None:
+    def pod_changed(self, before: Obj | None, after: Obj | None) -> None:
         if after is None:
             if before is not None:
                 self._put(self.ledger.gone(key_of(before), before["metadata"].get("uid") or ""))

@@ -186,8 +186,9 @@ class ControlPlane:
             "--kube-api-burst=400",
         )
 
-    def start_scheduler(self, *, extender: bool = True, qps: int = 500) -> None:
-        """kube-scheduler with the configuration that we ship; without the extender all else stays the same."""
+    def start_scheduler(self, *, extender: bool = True, qps: int = 500, stock: bool = False) -> None:
+        """kube-scheduler with the configuration that we ship; without the extender all else stays the same.
+        `stock`: as it comes, without anything of ours."""
         from moorage.extender.config import kube_scheduler_configuration
 
         config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{self.ports['extender']}")
@@ -195,8 +196,10 @@ class ControlPlane:
             "clientConnection": {"kubeconfig": str(self.kubeconfig), "qps": qps, "burst": 2 * qps},
             "leaderElection": {"leaderElect": False},
         }
-        if not extender:
+        if not extender or stock:
             config.pop("extenders")
+        if stock:
+            config.pop("percentageOfNodesToScore")
         (self._home / "scheduler.yaml").write_text(yaml.safe_dump(config))
         self.start(
             "kube-scheduler",
