@@ -69,6 +69,7 @@ def test_the_api_server_accepts_every_object_of_the_tree(cluster, kubectl, appli
             if cluster.kind == "local":  # which has no service network, and refuses what could never be reached
                 for webhook in one["webhooks"]:
                     webhook["clientConfig"] = {"url": "https://127.0.0.1:1/"}
+                    webhook.pop("matchConditions", None)  # nor can it evaluate these
     words = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-o", "name")
     said = kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(applied)).split()
     assert len(said) == len(applied)

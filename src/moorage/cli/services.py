@@ -220,7 +220,8 @@ async def _install_webhook(api: Api, settings: Settings) -> None:
     from moorage.webhooks.config import webhook_configurations
 
     port = settings.sockets["webhook"].getsockname()[1]
-    for config in webhook_configurations(url=f"https://127.0.0.1:{port}", ca_pem=settings.ca_pem):
+    url, is_local = f"https://127.0.0.1:{port}", bool(settings.tokens)
+    for config in webhook_configurations(url=url, ca_pem=settings.ca_pem, conditions=not is_local):
         mutating = config["kind"] == "MutatingWebhookConfiguration"
         await _ensure(api, MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS, config)
 

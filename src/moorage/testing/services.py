@@ -6,6 +6,7 @@ on (definitions, rights, classes, the webhook's registration) is there before.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,6 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
+from moorage.apimachinery.resources import SERVICEACCOUNTS
+from moorage.errors import AlreadyExists
+from moorage.kube.client import KubeClient
+from moorage.model.manifests import ALL
+from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.testing.cluster import ControlPlane, services
 
 STOP_SECONDS = 20.0
@@ -32,7 +40,8 @@ class Services:
     def start(self, *names: str) -> None:
         """Start services; each logs to a file of its name, after what was there."""
         for name in names:
-            argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(self.kubeconfig)]
+            kubeconfig = self.home / f"{name}.kubeconfig"
+            argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(kubeconfig)]
             if name in self.ports:
                 argv += ["--host", "127.0.0.1", "--port", str(self.ports[name])]
             if name == "webhook":
@@ -74,6 +83,10 @@ def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
     """Put in place what the services stand on, start none; those that run are stopped at the end."""
     with services(plane.kubeconfig, home, plane.ports):
         pass  # all in one process, once: it makes what is needed, on the ports that are to be served
+    config = yaml.safe_load(plane.kubeconfig.read_text())
+    for name, token in asyncio.run(_make_accounts(plane.kubeconfig)).items():
+        users = [user | {"user": {"token": token}} for user in config["users"]]
+        (home / f"{name}.kubeconfig").write_text(yaml.safe_dump(config | {"users": users}))
     made = Services(
         plane.kubeconfig, home, {name: plane.ports[name] for name in ("extender", "webhook", "server")}
     )
@@ -81,3 +94,17 @@ def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
         yield made
     finally:
         made.stop()
+
+
+async def _make_accounts(kubeconfig: Path) -> dict[str, str]:
+    """An account for each service, with the rights that it has anywhere; a token by service."""
+    tokens = {}
+    async with KubeClient.from_kubeconfig(kubeconfig) as api:
+        for service in ALL:
+            name = service.full_name
+            with contextlib.suppress(AlreadyExists):
+                await api.create(SERVICEACCOUNTS, {"metadata": {"name": name}}, SYSTEM_NAMESPACE)
+            wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+            made = await api.create_subresource(SERVICEACCOUNTS, name, "token", wish, SYSTEM_NAMESPACE)
+            tokens[service.name] = made["status"]["token"]
+    return tokens

@@ -9,6 +9,7 @@ import base64
 from typing import Literal
 
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from moorage.decide.guardrails import OPERATOR
 from moorage.model.names import GROUP, GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
@@ -20,6 +21,13 @@ RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, wh
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
 )
 
+# the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes
+NOT_THE_OPERATOR: Obj = {
+    "name": "not-the-operator",
+    "expression": "!(request.operation == 'UPDATE' && request.resource.resource == 'pods'"
+    f" && request.userInfo.username == '{OPERATOR}')",
+}
+
 FailurePolicy = Literal["Ignore", "Fail"]
 
 
@@ -29,19 +37,26 @@ def webhook_configurations(
     service: tuple[str, str] = (SYSTEM_NAMESPACE, WEBHOOK_SERVICE),
     ca_pem: bytes = b"",
     failure_policy: FailurePolicy = "Ignore",
+    conditions: bool | None = None,
 ) -> list[Obj]:
     """The mutating and the validating configuration, in this order.
 
     `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a
     (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
     which fills it in. With "Ignore", the default, work goes on while we are away; with "Fail" nothing gets past.
+    `conditions`: whether the cluster evaluates match conditions (CEL), which the local one does not; None: only a
+    cluster of its own has a Service, so yes behind one.
     """
-    return [
+    made = [
         _configuration(MUTATING_WEBHOOKS, "mutate", _client("/mutate", url, service, ca_pem), failure_policy),
         _configuration(
             VALIDATING_WEBHOOKS, "validate", _client("/validate", url, service, ca_pem), failure_policy
         ),
     ]
+    if conditions or (conditions is None and url is None):
+        for one in made:
+            one["webhooks"][0]["matchConditions"] = [NOT_THE_OPERATOR]
+    return made
 
 
 def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes) -> Obj:

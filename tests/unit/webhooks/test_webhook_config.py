@@ -60,3 +60,13 @@ def test_our_own_kinds_are_judged_in_every_cluster():
     assert "namespaceSelector" not in ours
     assert ours["rules"][0]["scope"] == "*"
     assert ours["rules"][0]["resources"] == ["machines", "machinenodepools", "reservations"]
+
+
+def test_what_the_operator_changes_about_pods_is_not_reviewed_where_the_cluster_can_tell():
+    for one in webhook_configurations():
+        guard, *others = one["webhooks"]
+        (condition,) = guard["matchConditions"]
+        assert "'system:serviceaccount:moorage-system:moorage-operator'" in condition["expression"]
+        assert not any("matchConditions" in other for other in others)
+    for one in webhook_configurations(url="https://127.0.0.1:8443"):
+        assert not any("matchConditions" in webhook for webhook in one["webhooks"])
