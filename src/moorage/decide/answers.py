@@ -246,7 +246,7 @@ def explain_text(found: Explanation) -> str:
     lines += _blocks(found)
     if found.state in ("running", "finished"):
         return "\n".join(lines + _until_lines(found))
-    if found.missing and not found.refusals and not (found.obstacles and not found.missing[0].most_free_node):
+    if found.missing and not found.refusals and not found.obstacles:
         lines += ["", "What is missing", *(f"  {_missing_text(one)}" for one in found.missing)]
     if found.held_by:
         lines += ["", "Who holds it", *_table([held_row(one, found.now) for one in found.held_by[:HOLDERS_SHOWN]])]

@@ -440,7 +440,7 @@ class _Waiting:
             state="gated" if self.me.gates else "fits" if now else "waiting",
             node=self._landing() if now else "",
             missing=missing,
-            obstacles=() if self.usable else self._obstacles(),
+            obstacles=() if any(_holds(self.me, node) for node in self.usable) else self._obstacles(),
             held_by=() if self.brief else self._held_by(missing),
             line=() if now and not self.me.gates else tuple(_waiter(other.pod) for other in line),
             earliest=earliest,
@@ -468,9 +468,7 @@ class _Waiting:
         """For each node that could serve once its passing trouble is over: what that is."""
         found = []
         for node in self.seen.nodes:
-            if not _could_use(self.me, node) or any(
-                value > node.allocatable.get(name, 0) for name, value in self.me.requests.items() if name != "pods"
-            ):
+            if not _could_use(self.me, node) or not _holds(self.me, node):
                 continue
             if not node.ready:
                 found.append(f"node {node.name} is not Ready")
@@ -955,6 +953,11 @@ def _could_use(me: PodInfo, node: NodeInfo) -> bool:
     """As `_may_use`, once cordon and the node's passing troubles are over."""
     lasting = tuple(taint for taint in node.taints if not taint.key.startswith(TRANSIENT_TAINTS))
     return _may_use(me, replace(node, taints=lasting, unschedulable=False))
+
+
+def _holds(me: PodInfo, node: NodeInfo) -> bool:
+    """Whether the node is large enough, were it empty."""
+    return not shortages(me, node, {})
 
 
 def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:

@@ -90,7 +90,7 @@ class History:
             enough = len(left) >= LEAST_LEFT
             return Usual(
                 total=timedelta(seconds=left[rank - 1]) if enough else None,
-                done=rank if enough else 0,
+                done=bisect_right(left, left[rank - 1]) if enough else 0,
                 of=len(left),
                 known=len(sorted_seconds),
                 likeness=template[0],  # type: ignore[arg-type]
