@@ -111,7 +111,7 @@ def serve_extender(sock: socket.socket, policy: str, pipe: Connection) -> None:
     gc.set_threshold(100_000, 50, 100)  # as the service sets it
     for number in range(NODES):
         cache._nodes._put(Key("", f"node-{number:05}"), a_node(number))
-    for informer, handler in ((cache._nodes, cache._node_changed), (cache._pods, cache._pod_changed)):
+    for informer, handler in ((cache._nodes, cache.node_changed), (cache._pods, cache.pod_changed)):
         informer.on_change(handler)
     for number in range(PODS):
         cache._pods._put(Key("lab", f"pod-{number:06}"), a_pod(number, f"node-{number * 7 % NODES:05}"))

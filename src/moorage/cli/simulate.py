@@ -14,6 +14,7 @@ from moorage.errors import UsageError
 
 if TYPE_CHECKING:
     from moorage.decide.simulation import Churned, Filled, Scheduler, TraceNode, TracePod
+    from moorage.extender.replay import Handler
 
 POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
 
@@ -86,6 +87,12 @@ class Outcome:
     help="The scheduler's own resource scores, on in the configuration we ship, off in its GPU profile.",
 )
 @click.option("--weight", type=click.IntRange(1, 100000), default=5, show_default=True, help="Of the extender.")
+@click.option(
+    "--handler",
+    is_flag=True,
+    help="Get every answer from the extender's own HTTP handler, as bytes. Slower, with the same outcome; for "
+    "traces of whole devices.",
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot there, as SVG.")
 @output_option
 def simulate(
@@ -97,6 +104,7 @@ def simulate(
     whole_gpus: bool,
     default_scores: bool,
     weight: int,
+    handler: bool,
     plot: Path | None,
     output: str,
 ) -> None:
@@ -111,7 +119,20 @@ def simulate(
 
     nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
     scheduler = Scheduler(weight=weight, default_scores=default_scores)
-    found = run(nodes, pods, policies=policies or POLICY_NAMES, seeds=seeds, load_=churn_load, scheduler=scheduler)
+    if handler:
+        from moorage.extender.replay import make_pod
+
+        for pod in pods:
+            make_pod("", pod)  # says which asks for a share of a GPU
+    found = run(
+        nodes,
+        pods,
+        policies=policies or POLICY_NAMES,
+        seeds=seeds,
+        load_=churn_load,
+        scheduler=scheduler,
+        handler=handler,
+    )
     most = bound(nodes, pods)
     if plot is not None:
         plot.write_text(draw({one.policy: mean_curve([fill.curve for fill in one.fills]) for one in found}, most))
@@ -168,6 +189,7 @@ def run(
     load_: float,
     scheduler: Scheduler,
     first_seed: int = 42,
+    handler: bool = False,
 ) -> list[Outcome]:
     """All runs, over the machine's cores; the same seeds give the same outcome."""
     import os
@@ -176,7 +198,9 @@ def run(
 
     chosen = list(dict.fromkeys(policies))
     jobs = [
-        (policy, seed, load_, scheduler) for policy in chosen for seed in range(first_seed, first_seed + seeds)
+        (policy, seed, load_, scheduler, handler)
+        for policy in chosen
+        for seed in range(first_seed, first_seed + seeds)
     ]
     cores = min(len(os.sched_getaffinity(0)), len(jobs))
     with ProcessPoolExecutor(
@@ -200,14 +224,22 @@ def _begin(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> None:
     _TRACE[:] = [(nodes, pods)]
 
 
-def _one(job: tuple[str, int, float, Scheduler]) -> tuple[Filled, Churned]:
+def _one(job: tuple[str, int, float, Scheduler, bool]) -> tuple[Filled, Churned]:
     from moorage.decide.simulation import churn, fill
 
-    policy, seed, load_, scheduler = job
+    policy, seed, load_, scheduler, handler = job
     nodes, pods = _TRACE[0]
+
+    def extender() -> Handler | None:
+        if not handler:
+            return None
+        from moorage.extender.replay import Handler
+
+        return Handler(nodes, policy)
+
     return (
-        fill(nodes, pods, policy=policy, seed=seed, scheduler=scheduler),
-        churn(nodes, pods, policy=policy, seed=seed, scheduler=scheduler, load=load_),
+        fill(nodes, pods, policy=policy, seed=seed, scheduler=scheduler, extender=extender()),
+        churn(nodes, pods, policy=policy, seed=seed, scheduler=scheduler, load=load_, extender=extender()),
     )
 
 

@@ -4,14 +4,19 @@ Two runs for each policy and seed. *Fill*: pods arrive in random order and none 
 ATC 2023); it shows how full the cluster gets. *Churn*: Poisson arrivals drawn from the trace, exponential
 lifetimes; it shows what is refused day after day. They rank policies differently, so both are printed.
 
-Points come from `Scoreboard`, the extender's own; around it stands what kube-scheduler does: it looks at a part of
-the nodes (`numFeasibleNodesToFind`), adds its own scores where they are on, and takes one of the best at random.
-A pod that finds no node is refused and does not wait.
+Points come from `Scoreboard`, the choice between equals from `winner`, both the extender's own, or all of it
+from the extender's handler (`Extender`), with the same outcome. Around it stands what kube-scheduler does: it
+looks at a part of the nodes (`numFeasibleNodesToFind`), adds its own scores where they are on, and takes one of
+the best at random. A pod that finds no node is refused and does not wait.
 
 Columns of a trace, further ones are ignored:
 
-    nodes   sn, cpu_milli, memory_mib, gpu, model
-    pods    name, cpu_milli, memory_mib, num_gpu, gpu_milli[, gpu_spec: types joined by "|"]
+    nodes   sn, cpu_milli, memory_mib, gpu, model[, resource]
+    pods    name, cpu_milli, memory_mib, num_gpu, gpu_milli[, gpu_spec: types joined by "|"][, resource]
+
+`resource` is what the devices are to Kubernetes, `nvidia.com/gpu` where it is empty: a MIG profile
+(`nvidia.com/mig-1g.10gb`) or a GPU shared in time (`nvidia.com/gpu.shared`) is a resource of its own. A node
+offers one, a pod asks for one, and each device counts as one GPU.
 
 https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023
 """
@@ -22,13 +27,16 @@ import heapq
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.fragmentation import Fragmentation, Mix
 from moorage.decide.packing import WHOLE, Ask, Policy, Room, take
 from moorage.decide.scoreboard import Scoreboard, make_policy
+from moorage.decide.winner import winner
 from moorage.errors import UsageError
 
-GPU = "gpu"  # the one resource name of a trace
+GPU = "nvidia.com/gpu"  # where a trace names no resource
 POINT = 10  # kube-scheduler multiplies an extender's points by this and by the weight, without a limit
 WARM_LIFETIMES = 2.5  # mean lifetimes before churn is measured; after them 92 % of the final load is there
 MEASURED_LIFETIMES = 2.5
@@ -43,6 +51,7 @@ class TraceNode:
     memory: int  # MiB
     gpus: int
     kind: str
+    resource: str = GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,18 @@ class Scheduler:
         return nodes if percentage >= 100 else max(100, nodes * percentage // 100)
 
 
+class Extender(Protocol):
+    """An extender that is told of pods and asked for scores, as the API server and kube-scheduler would."""
+
+    def created(self, uid: str, pod: TracePod) -> None: ...
+
+    def asked(self, uid: str, names: Sequence[str]) -> list[int]: ...
+
+    def bound(self, uid: str, node: str) -> None: ...
+
+    def gone(self, uid: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
     """A fill run. Shares of all GPUs, 0 to 1."""
@@ -109,7 +130,7 @@ def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
     for line, row in enumerate(rows, 2):
         name = row.get("sn") or ""
         cpu, memory, gpus = _numbers(row, line, "cpu_milli", "memory_mib", "gpu")
-        found.append(TraceNode(name, cpu, memory, gpus, row.get("model") or ""))
+        found.append(TraceNode(name, cpu, memory, gpus, row.get("model") or "", _resource(row, line)))
     if len({node.name for node in found}) != len(found):
         raise UsageError("two nodes of the trace have the same name (column sn)")
     return found
@@ -125,9 +146,22 @@ def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) 
         if whole and (not count or (count == 1 and milli < WHOLE)):
             continue
         kinds = tuple(sorted({one for one in (row.get("gpu_spec") or "").split("|") if one}))
-        ask = Ask(((GPU, count),), milli if count == 1 else WHOLE, cpu, kinds) if count else Ask((), WHOLE, cpu)
+        if count:
+            ask = Ask(((_resource(row, line), count),), milli if count == 1 else WHOLE, cpu, kinds)
+        else:
+            ask = Ask((), WHOLE, cpu)
         found.append(TracePod(row.get("name") or f"pod-{line}", ask, memory))
     return sorted(found, key=lambda pod: pod.name)
+
+
+def _resource(row: Mapping[str, str | None], line: int) -> str:
+    name = row.get("resource") or GPU
+    if not is_gpu(name):
+        raise UsageError(
+            f"line {line}: resource is {name!r}, which counts no GPUs",
+            hint="nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-1g.10gb, amd.com/gpu, ...",
+        )
+    return name
 
 
 def _numbers(row: Mapping[str, str | None], line: int, *columns: str) -> tuple[int, ...]:
@@ -157,6 +191,9 @@ class _Node:
     def __post_init__(self) -> None:
         self.refresh()
 
+    def rooms(self) -> dict[str, Room]:
+        return {self.trace.resource: self.room} if self.trace.gpus else {}
+
     def refresh(self) -> None:
         free = tuple(sorted((left for left in self.devices if left), reverse=True))
         self.room = Room(self.trace.gpus, free, self.cpu, self.trace.cpu, self.trace.kind)
@@ -167,6 +204,7 @@ class Placed:
     node: int
     pod: TracePod
     devices: tuple[int, ...]
+    uid: str
 
 
 class _Totals:
@@ -184,39 +222,54 @@ class Cluster:
     """A cluster under simulation, with its scheduler and the extender's scoreboard."""
 
     def __init__(
-        self, nodes: Sequence[TraceNode], policy: Policy, scheduler: Scheduler, rng: random.Random
+        self,
+        nodes: Sequence[TraceNode],
+        policy: Policy,
+        scheduler: Scheduler,
+        rng: random.Random,
+        extender: Extender | None = None,
     ) -> None:
+        """`extender` None: its answers are worked out here, from the same scoreboard and `winner`."""
         self.gpus = sum(node.gpus for node in nodes)
         self._nodes = [_Node(one, [WHOLE] * one.gpus, one.cpu, one.memory) for one in nodes]
         self._at = {one.name: at for at, one in enumerate(nodes)}
         self._policy = policy
         self._scheduler = scheduler
         self._rng = rng
+        self._extender = extender
+        self._asked = 0
         self._board: Scoreboard[int] = Scoreboard(policy, lambda _, points: points)
         self._sample = scheduler.sample(len(nodes))
         self._start = 0  # where the scheduler looks first; it goes round
         self._changes: list[int] = []
         self._tables: dict[tuple[Ask, int], _Totals] = {}
         for node in self._nodes:
-            rooms = {GPU: node.room} if node.trace.gpus else {}
-            policy.offer(node.trace.name, rooms)
-            self._board.put(node.trace.name, rooms)
+            policy.offer(node.trace.name, node.rooms())
+            self._board.put(node.trace.name, node.rooms())
 
     def arrive(self, pod: TracePod) -> Placed | None:
         """Place a pod where kube-scheduler would; None: refused."""
         self._policy.learn(pod.ask)
+        self._asked += 1
+        uid = f"{self._asked:08}-{self._rng.getrandbits(64):016x}"
+        if self._extender is not None:
+            self._extender.created(uid, pod)
         totals = self._totals(pod)
         start = self._start
         order = totals[start:] + totals[:start]
         fits = [at for at, total in enumerate(order) if total is not None]
         if not fits:
+            if self._extender is not None:
+                self._extender.gone(uid)
             return None
         if len(fits) >= self._sample:
             fits = fits[: self._sample]
             self._start = (start + fits[-1] + 1) % len(order)
-        best = max([order[at] or 0 for at in fits])
-        chosen = self._rng.choice([at for at in fits if order[at] == best])
-        at = (start + chosen) % len(order)
+        at = self._choose(
+            pod, uid, [(start + one) % len(order) for one in fits], [order[one] or 0 for one in fits]
+        )
+        if self._extender is not None:
+            self._extender.bound(uid, self._nodes[at].trace.name)
         node = self._nodes[at]
         devices = self._devices(node, pod)
         for device in devices:
@@ -224,10 +277,24 @@ class Cluster:
         node.cpu -= pod.ask.cpu
         node.memory -= pod.memory
         self._changed(at)
-        return Placed(at, pod, devices)
+        return Placed(at, pod, devices, uid)
+
+    def _choose(self, pod: TracePod, uid: str, able: list[int], totals: list[int]) -> int:
+        """The node that kube-scheduler takes of those with room. `totals`: points, with its own scores where the
+        extender leaves it the choice."""
+        if self._extender is not None:
+            points = self._extender.asked(uid, [self._nodes[at].trace.name for at in able])
+            totals = [self._total(self._nodes[at], pod, one) for at, one in zip(able, points, strict=True)]
+        elif pod.devices:
+            return able[winner(totals, uid)]
+        best = max(totals)
+        ties = [at for at, total in zip(able, totals, strict=True) if total == best]
+        return ties[0] if len(ties) == 1 else self._rng.choice(ties)
 
     def leave(self, placed: Placed) -> None:
         """The pod ends."""
+        if self._extender is not None:
+            self._extender.gone(placed.uid)
         node, pod = self._nodes[placed.node], placed.pod
         for device in placed.devices:
             node.devices[device] += pod.ask.milli
@@ -235,14 +302,18 @@ class Cluster:
         node.memory += pod.memory
         self._changed(placed.node)
 
-    def lost(self, mix: Mix) -> float:
-        """GPUs free that the mix cannot use, in GPUs."""
-        return sum(mix.lost(one.room.kind, one.room.free, one.room.cpu) for one in self._nodes)
+    def lost(self, mixes: Mapping[str, Mix]) -> float:
+        """GPUs free that the mix of their resource cannot use, in GPUs."""
+        return sum(
+            mixes[one.trace.resource].lost(one.room.kind, one.room.free, one.room.cpu)
+            for one in self._nodes
+            if one.trace.resource in mixes
+        )
 
     def _changed(self, at: int) -> None:
         node = self._nodes[at]
         node.refresh()
-        self._board.put(node.trace.name, {GPU: node.room} if node.trace.gpus else {})
+        self._board.put(node.trace.name, node.rooms())
         self._changes.append(at)
 
     def _devices(self, node: _Node, pod: TracePod) -> tuple[int, ...]:
@@ -255,7 +326,7 @@ class Cluster:
         if milli == WHOLE:
             return tuple(able[: pod.devices])
         if isinstance(self._policy, Fragmentation):
-            left = self._policy.device(pod.ask, GPU, node.room)
+            left = self._policy.device(pod.ask, node.trace.resource, node.room)
             for at in able:
                 rest = [*node.devices[:at], node.devices[at] - milli, *node.devices[at + 1 :]]
                 if tuple(sorted((one for one in rest if one), reverse=True)) == left:
@@ -276,7 +347,12 @@ class Cluster:
         table.seen = len(self._changes)
         for at in changed:
             node = self._nodes[at]
-            table.totals[at] = self._total(node, pod, points[node.trace.name]) if _fits(node, pod) else None
+            if not _fits(node, pod):
+                table.totals[at] = None
+            elif pod.devices:
+                table.totals[at] = points[node.trace.name]  # one of them outvotes all that the scheduler says
+            else:
+                table.totals[at] = self._total(node, pod, points[node.trace.name])
         return table.totals
 
     def _total(self, node: _Node, pod: TracePod, points: int) -> int:
@@ -294,15 +370,23 @@ def _fits(node: _Node, pod: TracePod) -> bool:
         return False
     if pod.ask.kinds and node.trace.kind not in pod.ask.kinds:
         return False
-    return not pod.devices or bool(take(node.room.free, pod.devices, pod.ask.milli))
+    if not pod.devices:
+        return True
+    return pod.ask.gpus[0][0] == node.trace.resource and bool(take(node.room.free, pod.devices, pod.ask.milli))
 
 
 def fill(
-    nodes: Sequence[TraceNode], pods: Sequence[TracePod], *, policy: str, seed: int, scheduler: Scheduler
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    *,
+    policy: str,
+    seed: int,
+    scheduler: Scheduler,
+    extender: Extender | None = None,
 ) -> Filled:
     """Pods of the trace in random order, then drawn from it again, until all GPUs have been asked for."""
     arrivals = random.Random(f"fill {seed}")
-    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"))
+    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
     queue = list(pods)
     arrivals.shuffle(queue)
     capacity = cluster.gpus * WHOLE
@@ -347,11 +431,12 @@ def churn(
     seed: int,
     scheduler: Scheduler,
     load: float,
+    extender: Extender | None = None,
 ) -> Churned:
     """Arrivals and departures at an offered load of `load` times all GPUs. Time is in mean lifetimes. Arrivals and
     lifetimes are the same for every policy."""
     arrivals = random.Random(f"churn {seed}")
-    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"))
+    cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
     capacity = cluster.gpus * WHOLE
     rate = load * capacity * len(pods) / sum(pod.demand for pod in pods)
     now = 0.0
@@ -392,13 +477,18 @@ def churn(
     )
 
 
-def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> Mix:
-    """The mix of a whole trace, known beforehand: the yardstick for fragmentation, the same for every policy."""
-    weights: dict[Ask, float] = {}
+def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str, Mix]:
+    """The mix of a whole trace by resource, known beforehand: the yardstick for fragmentation, the same for every
+    policy."""
+    weights: dict[str, dict[Ask, float]] = {}
     for pod in pods:
         if pod.ask.gpus:
-            weights[pod.ask] = weights.get(pod.ask, 0.0) + 1.0
-    return Mix(weights, {}) if not weights else Mix(weights, offered(nodes), scarcity=0, stranded=0.0)
+            of = weights.setdefault(pod.ask.gpus[0][0], {})
+            of[pod.ask] = of.get(pod.ask, 0.0) + 1.0
+    return {
+        name: Mix(of, offered([node for node in nodes if node.resource == name]), scarcity=0, stranded=0.0)
+        for name, of in weights.items()
+    }
 
 
 def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
@@ -417,14 +507,18 @@ def impossible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
 
 
 def _possible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> list[TracePod]:
-    sizes = {(node.gpus, node.cpu, node.memory, node.kind) for node in nodes}
+    sizes = {(node.resource, node.gpus, node.cpu, node.memory, node.kind) for node in nodes}
     able = {
         (ask, memory)
         for ask, memory in {(pod.ask, pod.memory) for pod in pods}
         if ask.gpus
         and any(
-            gpus >= ask.gpus[0][1] and cpu >= ask.cpu and there >= memory and (not ask.kinds or kind in ask.kinds)
-            for gpus, cpu, there, kind in sizes
+            ask.gpus[0][0] == resource
+            and gpus >= ask.gpus[0][1]
+            and cpu >= ask.cpu
+            and there >= memory
+            and (not ask.kinds or kind in ask.kinds)
+            for resource, gpus, cpu, there, kind in sizes
         )
     }
     return [pod for pod in pods if (pod.ask, pod.memory) in able]
@@ -434,30 +528,32 @@ def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
     """Share of all GPUs that any placement could reach at 100 % arrival, 0 to 1: not below what is possible.
 
     From three losses that no placement avoids: demand that no node can ever take; demand beyond the GPUs of the
-    types asked for (for each set of types together with the sets within it); and what is left of a device by a
-    share so large that no other fits beside it (placed or refused, whichever loses less).
+    resource or of the types asked for (for each set of types together with the sets within it); and what is left
+    of a device by a share so large that no other fits beside it (placed or refused, whichever loses less).
     """
     demand = sum(pod.demand for pod in pods)
     capacity = sum(node.gpus for node in nodes) * WHOLE
     if not demand or not capacity:
         return 0.0
-    sizes = offered(nodes)
     possible = _possible(nodes, pods)
     scale = capacity / demand  # arrivals of 100 % hold each pod this often
-    reachable = sum(pod.demand for pod in possible) * scale
-    groups: dict[tuple[str, ...], float] = {}
-    for pod in possible:
-        if pod.ask.kinds:
-            groups[pod.ask.kinds] = groups.get(pod.ask.kinds, 0.0) + pod.demand * scale
-    excess = 0.0
-    for kinds in groups:
-        there = sum(room.gpus * count for room, count in sizes.items() if room.kind in kinds) * WHOLE
-        within = sum(wanted for other, wanted in groups.items() if set(other) <= set(kinds))
-        excess = max(excess, within - there)
+    placeable = 0.0
+    for resource in sorted({node.resource for node in nodes}):
+        there = [node for node in nodes if node.resource == resource]
+        wanted: dict[tuple[str, ...], float] = {}
+        for pod in possible:
+            if pod.ask.gpus[0][0] == resource:
+                wanted[pod.ask.kinds] = wanted.get(pod.ask.kinds, 0.0) + pod.demand * scale
+        excess = 0.0
+        for kinds in wanted:
+            able = sum(node.gpus for node in there if not kinds or node.kind in kinds) * WHOLE
+            within = sum(one for other, one in wanted.items() if not kinds or (other and set(other) <= set(kinds)))
+            excess = max(excess, within - able)
+        placeable += sum(wanted.values()) - excess
     smallest = min((pod.ask.milli for pod in possible), default=WHOLE)
     wasted = sum(
         (WHOLE - pod.ask.milli) * pod.ask.milli / WHOLE * scale
         for pod in possible
         if pod.ask.milli < WHOLE and pod.ask.milli + smallest > WHOLE
     )
-    return max(0.0, min(1.0, (reachable - excess) / capacity, 1.0 - wasted / capacity))
+    return max(0.0, min(1.0, round(placeable / capacity, 9), 1.0 - wasted / capacity))
