@@ -1,0 +1,36 @@
+"""`python3 worker.pyz`: work until nothing is left. See `orders` for what it is told, `engine` for what it does.
+
+Exit codes: 0 nothing is left, or it was told to stop; 3 it cannot work here; 1 a fault of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import child
+from .engine import Engine, say
+from .orders import BadOrders, Orders, preflight
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--child"]:
+        return child.main(arguments[1:])
+    try:
+        orders = Orders(os.environ)
+        preflight(orders)
+    except BadOrders as error:
+        say(str(error))
+        return 3
+    return Engine(orders, [sys.executable, *started_with()]).run()
+
+
+def started_with() -> list[str]:
+    """The arguments after which Python runs this program again: the zip file, or -m and the package."""
+    if __package__ and not os.path.isfile(sys.argv[0]):
+        return ["-m", __package__]
+    return [sys.argv[0]] if sys.argv[0].endswith(".pyz") else ["-m", str(__package__)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

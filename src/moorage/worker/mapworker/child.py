@@ -1,0 +1,134 @@
+"""The process in which a function stays loaded: one item in, one answer out, over two pipes.
+
+    python3 worker.pyz --child IN OUT FUNCTION.zip
+
+The zip holds `map.json`: {"entry": "module:function"} with the module beside it, or {"pickle": "function.pkl"}
+with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec": "json" or
+"pickle" of values and results. Messages are JSON, one per line. What it prints is read by the worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import sys
+import time
+import traceback
+import zipfile
+from collections.abc import Callable
+from typing import IO, Any
+
+CANNOT_LOAD = 3
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the input ends. Exit code 3: the function does not load; why is on the output pipe."""
+    source, sink = os.fdopen(int(arguments[0]), "rb"), os.fdopen(int(arguments[1]), "wb")
+    os.set_inheritable(source.fileno(), False)
+    os.set_inheritable(sink.fileno(), False)
+    try:
+        function, codec = load(arguments[2])
+    except BaseException as error:  # whatever a user's module does when it is imported
+        traceback.print_exc()
+        _say(sink, {"loaded": False, "message": f"the function does not load: {describe(error)}"})
+        return CANNOT_LOAD
+    _say(sink, {"loaded": True})
+    serve(source, sink, function, codec)
+    return 0
+
+
+def load(path: str) -> tuple[Callable[[Any], Any], str]:
+    """The function in a zip, and the codec of its values."""
+    with zipfile.ZipFile(path) as archive:
+        about: dict[str, Any] = json.loads(archive.read("map.json"))
+        pickled = archive.read(about["pickle"]) if "pickle" in about else b""
+    sys.path.insert(0, path)
+    sys.path.insert(0, os.getcwd())
+    codec = str(about.get("codec", "json"))
+    if pickled:
+        wanted = str(about.get("python", ""))
+        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if wanted and wanted != here:
+            raise RuntimeError(
+                f"it was pickled by Python {wanted}, this image has {here}: use an image with Python {wanted}"
+            )
+        return pickle.loads(pickled), codec
+    module, _, name = str(about["entry"]).partition(":")
+    found: Any = __import__(module, fromlist=["_"])
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError("{} is no function, it is a {}".format(about["entry"], type(found).__name__))
+    return found, codec
+
+
+def serve(source: IO[bytes], sink: IO[bytes], function: Callable[[Any], Any], codec: str) -> None:
+    while True:
+        line = source.readline()
+        if not line:
+            return
+        _forget_peak()
+        began = time.monotonic()
+        try:
+            value = function(decode(json.loads(line), codec))
+            answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
+            text = json.dumps(answer, allow_nan=False)
+        except MemoryError as error:
+            traceback.print_exc()
+            answer = {"ok": False, "oom": True, "message": describe(error)}
+            text = json.dumps(answer)
+        except (Exception, SystemExit) as error:  # an item's own error; an interrupt is the worker's
+            traceback.print_exc()
+            answer = {"ok": False, "message": describe(error)}
+            text = json.dumps(answer)
+        taken = time.monotonic() - began
+        sys.stdout.flush()
+        sys.stderr.flush()
+        text = text[:-1] + f', "seconds": {taken:.6f}, "memory": {_peak()}}}\n'
+        try:
+            sink.write(text.encode())
+            sink.flush()
+        except OSError:
+            return  # the worker is gone
+
+
+def decode(value: Any, codec: str) -> Any:
+    return pickle.loads(base64.b64decode(value)) if codec == "pickle" else value
+
+
+def encode(value: Any, codec: str) -> Any:
+    if codec != "pickle":
+        return value
+    return base64.b64encode(pickle.dumps(value, protocol=4)).decode()
+
+
+def describe(error: BaseException) -> str:
+    """The exception on one line, as the last line of its traceback."""
+    return " ".join(traceback.format_exception_only(type(error), error)[-1].split())
+
+
+def _say(sink: IO[bytes], message: dict[str, Any]) -> None:
+    sink.write(json.dumps(message).encode() + b"\n")
+    sink.flush()
+
+
+def _forget_peak() -> None:
+    """Let the peak of memory count from here (Linux 4.0 and newer)."""
+    try:
+        with open("/proc/self/clear_refs", "wb") as file:
+            file.write(b"5")
+    except OSError:
+        pass  # then the peak is that of the whole process
+
+
+def _peak() -> int:
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass  # no /proc here
+    return 0

@@ -1,0 +1,343 @@
+"""What a worker does next: takes leases, runs them in its slots, reports, leaves in order when it is told to.
+
+One thread runs the loop (`Engine.run`); the threads of `wire` only talk. Rules by number are those of
+docs/design/0005-map.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .orders import LEAVING_SECONDS, Orders
+from .slots import CommandSlot, FunctionSlot, Slot, Task
+from .wire import Exchanger, Heart, Kept, Line, Refused
+
+if TYPE_CHECKING:
+    from .slots import Report
+    from .wire import Answer
+
+WORK = "/api/v1/work"
+OUTPUT = "/api/v1/work/output"
+HOLD_SECONDS = 20.0  # the server may keep a request for items so long
+WANT = 100  # items asked for at once; the server gives what fits
+REPORT_SECONDS = 1.0  # an answer waits here so long for others to go with it
+REPORT_MANY = 100  # or until there are so many
+BODY_BYTES = 6 * 1024 * 1024  # of answers in one request
+LOOK_SECONDS = 0.1  # between two looks at memory
+FIRST_LEASE_SECONDS = 15.0  # assumed until the server has said
+
+
+class Engine:
+    """One worker. `run` returns the exit code."""
+
+    def __init__(self, orders: Orders, child: list[str]) -> None:
+        self._orders = orders
+        self._selector = selectors.DefaultSelector()
+        self._scratch = tempfile.mkdtemp(prefix="moorage-")
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._wake_in, self._wake_out = os.pipe()
+        for fd in (self._wake_in, self._wake_out):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._drain)
+        self._line = Line(orders.server, orders.token)
+        self._exchanger = Exchanger(self._line, WORK, self._answers, self._wake)
+        self._heart = Heart(Line(orders.server, orders.token), WORK, self._heartbeat, self._hear)
+        self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod)
+        self._slots = [self._make_slot(child) for _ in range(orders.slots)]
+        self._todo: deque[Task] = deque()
+        self._reports: list[Report] = []  # not acknowledged yet
+        self._oldest = 0.0  # when the first unsent report came
+        self._unsent = 0
+        self._held_lock = threading.Lock()
+        self._held: list[list[int]] = []
+        self._lease = FIRST_LEASE_SECONDS
+        self._timeout: float | None = None
+        self._number = 0
+        self._sent: tuple[int, int, bool, float] | None = None  # number, reports in it, wants, may be held
+        self._asked_at = 0.0
+        self._dry = False  # the last answer had no items
+        self._leaving = False
+        self._leave_by = 0.0
+        self._bye_sent = False
+        self._exit: int | None = None
+        self._said = ""
+
+    # -- the loop
+
+    def run(self) -> int:
+        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told_to_leave)
+        for thread in (self._exchanger, self._heart, self._kept):
+            thread.start()
+        next_look = 0.0
+        try:
+            while self._exit is None:
+                self._turn()
+                if self._exit is not None:
+                    break
+                for key, _ in self._selector.select(self._pause()):
+                    key.data(key.fd)
+                now = time.monotonic()
+                if now >= next_look:
+                    next_look = now + LOOK_SECONDS
+                    for slot in self._slots:
+                        slot.look(now)
+                self._reap()
+        finally:
+            for slot in self._slots:
+                slot.close()
+            self._heart.stopped.set()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._kept.drain(LEAVING_SECONDS)
+        if self._said:
+            say(self._said)
+        return self._exit
+
+    def _turn(self) -> None:
+        while True:
+            try:
+                number, reply, refused = self._answers.get_nowait()
+            except queue.Empty:
+                break
+            self._answered(number, reply, refused)
+        while True:
+            try:
+                heard = self._heard.get_nowait()
+            except queue.Empty:
+                break
+            self._drop(heard.get("lost") or [])
+            self._mind(heard["state"])
+        now = time.monotonic()
+        if self._leaving:
+            self._hand_back()
+            if now >= self._leave_by:
+                for slot in self._slots:
+                    slot.stop("preempted")
+        else:
+            for slot in self._slots:
+                while slot.task is None and self._todo and self._exit is None:
+                    slot.start(self._todo.popleft(), self._timeout)
+        self._note_held()
+        self._talk(now)
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        times = [now + HOLD_SECONDS]
+        if any(slot.task is not None for slot in self._slots):
+            times.append(now + LOOK_SECONDS)
+        times += [one for one in (slot.next_time() for slot in self._slots) if one is not None]
+        if self._unsent:
+            times.append(self._oldest + REPORT_SECONDS)
+        if self._leaving:
+            times.append(self._leave_by)
+        return max(0.0, min(times) - now)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            for slot in self._slots:
+                if slot.exited(pid, code, used.ru_maxrss * 1024):
+                    break
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_out, b"x")
+        except OSError:
+            pass  # it is awake already, or has ended
+
+    def _drain(self, fd: int) -> None:
+        try:
+            while len(os.read(fd, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+    # -- items
+
+    def _make_slot(self, child: list[str]) -> Slot:
+        common = (self._selector, self._ended, self._kept.add, self._orders.item_memory)
+        if self._orders.command is not None:
+            return CommandSlot(*common, command=self._orders.command, scratch=self._scratch)
+        assert self._orders.function is not None
+        return FunctionSlot(*common, child=child, function=self._orders.function, broken=self._broken)
+
+    def _ended(self, _slot: Slot, report: Report) -> None:
+        if report:
+            self._report(report)
+
+    def _report(self, report: Report) -> None:
+        if not self._unsent:
+            self._oldest = time.monotonic()
+        self._reports.append(report)
+        self._unsent += 1
+
+    def _broken(self, why: str) -> None:
+        self._said = why
+        self._exit = 3
+
+    def _drop(self, pairs: list[list[int]]) -> None:
+        """Leases that are not ours any more: rule 5."""
+        gone = {tuple(pair) for pair in pairs}
+        self._todo = deque(task for task in self._todo if tuple(task.pair) not in gone)
+        for slot in self._slots:
+            if slot.task is not None and tuple(slot.task.pair) in gone:
+                slot.stop("dropped")
+
+    def _told_to_leave(self, *_: Any) -> None:
+        if not self._leaving:
+            self._leaving = True
+            self._leave_by = time.monotonic() + max(0.0, self._orders.grace - LEAVING_SECONDS)
+
+    def _hand_back(self) -> None:
+        while self._todo:
+            task = self._todo.popleft()
+            self._report({"item": task.item, "lease": task.lease, "outcome": "returned"})
+
+    def _note_held(self) -> None:
+        held = [task.pair for task in self._todo]
+        held += [slot.task.pair for slot in self._slots if slot.task is not None]
+        held += [[one["item"], one["lease"]] for one in self._reports]
+        with self._held_lock:
+            self._held = held
+
+    def _heartbeat(self) -> tuple[dict[str, Any], float]:
+        with self._held_lock:
+            held = list(self._held)
+        return {"session": self._orders.session, "request": 0, "held": held}, self._lease / 3
+
+    def _hear(self, reply: dict[str, Any]) -> None:
+        if reply.get("lost") or reply["state"] == "cancelled":
+            self._heard.put(reply)
+            self._wake()
+
+    # -- the talk
+
+    def _talk(self, now: float) -> None:
+        """Send the next request when there is something to say or to ask."""
+        running = sum(1 for slot in self._slots if slot.task is not None)
+        idle = len(self._slots) - running
+        if self._leaving and not running and not self._todo:
+            if not self._bye_sent:
+                self._bye_sent = True
+                self._send(now, want=0, hold=0.0, bye=True)
+            return
+        wants = not self._leaving and not self._todo and (bool(idle) or not self._dry)
+        due = self._unsent and (
+            self._unsent >= REPORT_MANY or now >= self._oldest + REPORT_SECONDS or (wants and bool(idle))
+        )
+        if self._sent is not None:
+            held = self._sent[3] > 0
+            if not (held and due):
+                return  # one at a time: rule 1; but an answer does not wait behind a request that is held: rule 2
+        if due or (wants and self._sent is None):
+            self._send(now, want=WANT if wants else 0, hold=HOLD_SECONDS if wants and idle else 0.0, bye=False)
+
+    def _send(self, now: float, *, want: int, hold: float, bye: bool) -> None:
+        reports: list[str] = []
+        size = 0
+        for one in self._reports:
+            text = json.dumps(one, allow_nan=False)
+            if reports and size + len(text) > BODY_BYTES:
+                break
+            reports.append(text)
+            size += len(text)
+        if len(reports) < len(self._reports) and bye:
+            bye, self._bye_sent = False, False
+        self._number += 1
+        held = [task.pair for task in self._todo]
+        held += [slot.task.pair for slot in self._slots if slot.task is not None]
+        held += [[one["item"], one["lease"]] for one in self._reports[len(reports) :]]
+        head = {
+            "session": self._orders.session,
+            "request": self._number,
+            "held": held,
+            "want": want,
+            "slots": len(self._slots),
+            "memory": self._orders.item_memory,
+            "wait": hold,
+            "bye": bye,
+        }
+        body = json.dumps(head)[:-1] + ', "reports": [' + ", ".join(reports) + "]}"
+        self._sent = (self._number, len(reports), want > 0, hold)
+        self._unsent = len(self._reports) - len(reports)
+        self._oldest = now
+        self._exchanger.ask(self._number, body.encode(), hold)
+
+    def _answered(self, number: int, reply: dict[str, Any] | None, refused: Refused | None) -> None:
+        if self._sent is None or number != self._sent[0]:
+            return  # overtaken
+        _, reported, wanted, _ = self._sent
+        self._sent = None
+        if refused is not None:
+            self._refused(refused)
+            return
+        assert reply is not None
+        if reply["state"] == "stale":
+            self._unsent = len(self._reports)
+            return
+        del self._reports[:reported]
+        self._lease = float(reply["lease"])
+        self._timeout = reply.get("timeout")
+        self._drop(reply.get("lost") or [])
+        items = reply.get("items") or []
+        self._todo.extend(Task(item, lease, value) for item, lease, value in items)
+        if wanted:
+            self._dry = not items
+        if self._bye_sent:
+            self._exit = 0
+        else:
+            self._mind(reply["state"])
+
+    def _mind(self, state: str) -> None:
+        """What the map's state means for us."""
+        if state == "cancelled":
+            self._told_to_leave()
+            self._leave_by = 0.0
+        elif state == "finished" and not self._leaving:
+            self._leaving = True
+            self._leave_by = time.monotonic() + self._orders.grace
+
+    def _refused(self, refused: Refused) -> None:
+        if refused.status == 410:
+            self._said, self._exit = f"the map is gone: {refused}", 0
+        elif refused.code == "result_too_large":
+            for one in self._reports:
+                if len(json.dumps(one.get("value"))) > 200 * 1024:
+                    one.pop("value")
+                    one.update(outcome="error", message=str(refused))
+            self._unsent = len(self._reports)
+        elif refused.status in (401, 403):
+            self._said, self._exit = f"the server refuses this map's token: {refused}", 3
+        else:
+            self._said, self._exit = f"the server does not understand this worker: {refused}", 1
+
+
+def say(text: str) -> None:
+    """The last line, also where Kubernetes looks for the reason of an end."""
+    sys.stdout.flush()
+    print(f"moorage worker: {text}", file=sys.stderr, flush=True)
+    try:
+        with open("/dev/termination-log", "r+") as file:
+            file.write(text[:2000])
+    except OSError:
+        pass  # not in a container

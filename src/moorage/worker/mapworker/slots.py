@@ -1,0 +1,461 @@
+"""Where items run: a process for each of them, or one that has the function loaded and takes one after another.
+
+All of it is driven by the engine's loop: nothing here waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import memory
+
+TAIL_BYTES = 16 * 1024  # of an item's output that goes with a failure
+KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
+RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
+STOP_SECONDS = 3.0  # between TERM and KILL
+READ_BYTES = 64 * 1024
+PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")
+
+if TYPE_CHECKING:
+    Report = dict[str, Any]
+
+
+class Task:
+    """A lease."""
+
+    __slots__ = ("item", "lease", "value")
+
+    def __init__(self, item: int, lease: int, value: Any) -> None:
+        self.item = item
+        self.lease = lease
+        self.value = value
+
+    @property
+    def pair(self) -> list[int]:
+        return [self.item, self.lease]
+
+
+class Output:
+    """What an item prints: passed on line by line, cut at KEPT_BYTES, its end kept."""
+
+    def __init__(self, task: Task, keep: Callable[[int, int, str], None]) -> None:
+        self._task = task
+        self._keep = keep
+        self._passed = 0
+        self._cut = False
+        self._rest = b""
+        self.tail = b""
+
+    def add(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        room = KEPT_BYTES - self._passed
+        if room <= 0:
+            if not self._cut:
+                self._cut = True
+                self._pass(b"[more than %d bytes: the rest is not shown]\n" % KEPT_BYTES)
+            return
+        data = self._rest + data[:room]
+        self._passed += len(data) - len(self._rest)
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) < READ_BYTES:
+            self._rest = data
+            return
+        self._rest = data[cut:] if cut else b""
+        self._pass(data[:cut] if cut else data)
+
+    def close(self) -> None:
+        if self._rest:
+            self._pass(self._rest + b"\n")
+            self._rest = b""
+
+    def _pass(self, data: bytes) -> None:
+        self._keep(self._task.item, self._task.lease, base64.b64encode(data).decode())
+        mark = b"[%d] " % self._task.item
+        lines = b"".join(mark + line + b"\n" for line in data.splitlines())
+        try:
+            sys.stdout.buffer.write(lines)
+            sys.stdout.buffer.flush()
+        except OSError:
+            pass  # nobody reads
+
+
+class Slot:
+    """One place for one item at a time. `done(slot, report)` is called when an item has ended."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        done: Callable[[Slot, Report], None],
+        keep: Callable[[int, int, str], None],
+        memory_bytes: int,
+    ) -> None:
+        self._selector = selector
+        self._done = done
+        self._keep = keep
+        self._memory = memory_bytes
+        self.task: Task | None = None
+        self._output: Output | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+        self._timeout: float | None = None
+        self._deadline: float | None = None
+        self._kill_at: float | None = None
+        self._verdict: str | None = None  # why we stopped it: timeout, oom, preempted, dropped
+        self._peak = 0
+        self._oom_kills: int | None = None
+
+    # -- for the engine
+
+    def start(self, task: Task, timeout: float | None) -> None:
+        self.task = task
+        self._output = Output(task, self._keep)
+        self._began = time.monotonic()
+        self._timeout = timeout
+        self._deadline = None if timeout is None else self._began + timeout
+        self._kill_at = self._verdict = None
+        self._peak = 0
+        self._oom_kills = memory.kills_for_memory()
+        try:
+            self._begin(task)
+        except (OSError, ValueError) as error:
+            self._finish({"outcome": "error", "message": f"cannot be started: {error}"})
+
+    def stop(self, verdict: str) -> None:
+        """End the item early: TERM now, KILL a little later."""
+        if self.task is None or self._verdict is not None:
+            return
+        self._verdict = verdict
+        self._kill_at = time.monotonic() + (0.0 if verdict == "oom" else STOP_SECONDS)
+        self._signal(signal.SIGKILL if verdict == "oom" else signal.SIGTERM)
+
+    def look(self, now: float) -> None:
+        """Keep to time-outs and memory."""
+        if self.task is None:
+            return
+        if self._deadline is not None and now >= self._deadline:
+            self.stop("timeout")
+        if self._process is not None:
+            used = memory.resident(self._process.pid)
+            self._peak = max(self._peak, used)
+            if self._memory and used > self._memory:
+                self.stop("oom")
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+            self._kill_at = now + STOP_SECONDS
+
+    def next_time(self) -> float | None:
+        deadline = self._deadline if self._verdict is None else None
+        times = [one for one in (deadline, self._kill_at) if one is not None]
+        return min(times, default=None)
+
+    def exited(self, pid: int, status: int, peak: int) -> bool:
+        """Take note of a process that has ended; whether it was this slot's."""
+        if self._process is None or self._process.pid != pid:
+            return False
+        self._process.returncode = status
+        self._ended(status, peak)
+        return True
+
+    def close(self) -> None:
+        """End what is left when the worker leaves."""
+        self._signal(signal.SIGKILL)
+
+    # -- for the two kinds
+
+    def _begin(self, task: Task) -> None:
+        raise NotImplementedError
+
+    def _ended(self, status: int, peak: int) -> None:
+        raise NotImplementedError
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, number)
+            except OSError:
+                pass  # it has ended already
+
+    def _read(self, fd: int) -> bool:
+        """Read what is there; False at the end."""
+        while True:
+            try:
+                data = os.read(fd, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            if self._output is not None:
+                self._output.add(data)
+            if len(data) < READ_BYTES:
+                return True
+
+    def _watch(self, fd: int, call: Callable[[int], None]) -> None:
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, call)
+
+    def _unwatch(self, fd: int) -> None:
+        try:
+            self._selector.unregister(fd)
+        except KeyError:
+            return
+        os.close(fd)
+
+    def _how_it_died(self, status: int) -> Report:
+        """The report for a process that ended with a status other than 0."""
+        if self._verdict == "oom":
+            text = f"killed: it used more than {self._memory} bytes, what an item may use here"
+            return {"outcome": "oom", "message": text, "exit": status}
+        if self._verdict == "timeout":
+            return {"outcome": "timeout", "message": "stopped after its time", "exit": status}
+        if self._verdict is not None:
+            return {"outcome": "preempted", "exit": status}
+        if status == -signal.SIGKILL and self._oom_kills is not None:
+            now = memory.kills_for_memory()
+            if now is not None and now > self._oom_kills:
+                return {"outcome": "oom", "message": "killed by the kernel for memory", "exit": status}
+        if status < 0:
+            return {"outcome": "error", "message": f"killed by {_signal_name(-status)}", "exit": status}
+        return {"outcome": "error", "message": f"exit code {status}", "exit": status}
+
+    def _finish(self, report: Report) -> None:
+        task, output = self.task, self._output
+        assert task is not None
+        assert output is not None
+        output.close()
+        dropped = self._verdict == "dropped"
+        self.task = self._output = None
+        self._deadline = self._kill_at = None
+        report = dict(report, item=task.item, lease=task.lease)
+        report.setdefault("seconds", round(time.monotonic() - self._began, 6))
+        report.setdefault("memory", self._peak)
+        if report["outcome"] not in ("done", "preempted", "returned"):
+            if not report.get("message"):
+                report["message"] = "failed"
+            last = output.tail.rstrip().rpartition(b"\n")[2][-500:].decode("utf-8", "replace")
+            if last and report["outcome"] == "error" and "exit" in report:
+                report["message"] += ": " + last
+            report["output"] = base64.b64encode(output.tail).decode()
+        self._done(self, {} if dropped else report)
+
+
+class CommandSlot(Slot):
+    """A process of its own for each item.
+
+    It finds its value in the command's {item}, {item.field} and {index}, and in MOORAGE_ITEM (JSON) and
+    MOORAGE_INDEX. What it writes to the file $MOORAGE_RESULT is its result: JSON, else the text itself;
+    {"$path": "..."} says where a larger one is.
+    """
+
+    def __init__(self, *args: Any, command: list[str], scratch: str) -> None:
+        super().__init__(*args)
+        self._command = command
+        self._scratch = scratch
+        self._result = ""
+
+    def _begin(self, task: Task) -> None:
+        fd, self._result = tempfile.mkstemp(prefix="result-", dir=self._scratch)
+        os.close(fd)
+        env = dict(os.environ, MOORAGE_ITEM=json.dumps(task.value), MOORAGE_INDEX=str(task.item))
+        env["MOORAGE_RESULT"] = self._result
+        env.pop("MOORAGE_MAP_TOKEN", None)
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                fill(self._command, task),
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+        except (OSError, ValueError):
+            os.close(reading)
+            os.unlink(self._result)
+            raise
+        finally:
+            os.close(writing)
+        self._pipe = reading
+        self._watch(reading, self._printed)
+
+    def _printed(self, fd: int) -> None:
+        if not self._read(fd):
+            self._unwatch(fd)
+
+    def _ended(self, status: int, peak: int) -> None:
+        self._peak = max(self._peak, peak)
+        self._signal(signal.SIGKILL)  # what it left behind in its session
+        if self._pipe in self._selector.get_map():
+            self._read(self._pipe)
+            self._unwatch(self._pipe)
+        self._process = None
+        report = self._how_it_died(status) if status or self._verdict in ("oom", "timeout") else self._answer()
+        try:
+            os.unlink(self._result)
+        except OSError:
+            pass  # the item removed it
+        self._finish(report)
+
+    def _answer(self) -> Report:
+        try:
+            with open(self._result, "rb") as file:
+                data = file.read(RESULT_BYTES + 1)
+        except OSError as error:
+            return {"outcome": "error", "message": f"its result cannot be read: {error.strerror}"}
+        if len(data) > RESULT_BYTES:
+            return {"outcome": "error", "message": _TOO_LONG % f"more than {RESULT_BYTES}"}
+        if not data.strip():
+            return {"outcome": "done"}
+        try:
+            value = json.loads(data)
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            value = data.decode("utf-8", "replace")
+        if isinstance(value, dict) and set(value) == {"$path"}:
+            return {"outcome": "done", "path": str(value["$path"])[:4096]}
+        return {"outcome": "done", "value": value}
+
+
+class FunctionSlot(Slot):
+    """A process that keeps the function loaded; made anew when an item has killed it."""
+
+    def __init__(self, *args: Any, child: list[str], function: str, broken: Callable[[str], None]) -> None:
+        """`child` starts `child.main`; `broken` is told when the function does not load."""
+        super().__init__(*args)
+        self._child = child
+        self._function = function
+        self._broken = broken
+        self._answers = -1
+        self._printing = -1
+        self._send = -1
+        self._buffer = b""
+        self._reason = ""
+
+    def _begin(self, task: Task) -> None:
+        if self._process is None:
+            self._launch()
+        line = json.dumps(task.value).encode() + b"\n"
+        os.write(self._send, line) if len(line) <= 4096 else _write_all(self._send, line)
+
+    def _launch(self) -> None:
+        theirs, self._send = os.pipe()
+        self._answers, ours = os.pipe()
+        self._printing, printed = os.pipe()
+        env = {name: one for name, one in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
+        try:
+            self._process = subprocess.Popen(
+                [*self._child, "--child", str(theirs), str(ours), self._function],
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                env=dict(env, PYTHONUNBUFFERED="1"),
+                pass_fds=(theirs, ours),
+                start_new_session=True,
+            )
+        finally:
+            for fd in (theirs, ours, printed):
+                os.close(fd)
+        self._buffer, self._reason = b"", ""
+        self._watch(self._answers, self._answered)
+        self._watch(self._printing, self._printed)
+
+    def _printed(self, fd: int) -> None:
+        if not self._read(fd):
+            self._selector.unregister(fd)
+
+    def _answered(self, fd: int) -> None:
+        try:
+            data = os.read(fd, 1024 * 1024)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(fd)
+            return
+        self._buffer += data
+        while b"\n" in self._buffer:
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            self._take(json.loads(line), len(line))
+
+    def _take(self, answer: dict[str, Any], size: int) -> None:
+        if "loaded" in answer:
+            if not answer["loaded"]:
+                self._reason = str(answer["message"])
+            else:
+                self._began = time.monotonic()  # loading is not the item's
+                if self._deadline is not None and self._timeout is not None:
+                    self._deadline = self._began + self._timeout
+            return
+        if self.task is None:
+            return
+        self._read(self._printing)
+        self._peak = max(self._peak, int(answer["memory"]))
+        seconds = answer["seconds"]
+        if answer["ok"] and size > RESULT_BYTES:
+            self._finish({"outcome": "error", "message": _TOO_LONG % size, "seconds": seconds})
+        elif answer["ok"]:
+            self._finish({"outcome": "done", "value": answer["value"], "seconds": seconds})
+        else:
+            outcome = "oom" if answer.get("oom") else "error"
+            self._finish({"outcome": outcome, "message": answer["message"], "seconds": seconds})
+
+    def _ended(self, status: int, peak: int) -> None:
+        self._signal(signal.SIGKILL)
+        selected = self._selector.get_map()
+        if self._answers in selected:
+            self._answered(self._answers)
+        if self._printing in selected:
+            self._read(self._printing)
+        self._process = None
+        for fd in (self._answers, self._printing):
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+            os.close(fd)
+        os.close(self._send)
+        if self._reason:
+            self._broken(self._reason)
+            return
+        if self.task is not None:
+            self._peak = max(self._peak, peak)
+            self._finish(self._how_it_died(status or 1))
+
+
+_TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
+
+
+def fill(command: list[str], task: Task) -> list[str]:
+    """The command with {item}, {item.field.0} and {index} put in. Raises ValueError when there is none."""
+
+    def put(found: re.Match[str]) -> str:
+        if found.group(1) == "index":
+            return str(task.item)
+        value = task.value
+        for part in found.group(2).split(".")[1:]:
+            try:
+                value = value[int(part)] if isinstance(value, list) else value[part]
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise ValueError(f"{found.group(0)}: this item has no such part") from None
+        return value if isinstance(value, str) else json.dumps(value)
+
+    return [PLACEHOLDER.sub(put, part) for part in command]
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,469 @@
+"""The map's worker as a real process against a real queue over HTTP: what it does with items of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import queue as queues
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from moorage.apimachinery.serving import serve
+from moorage.controllers.mapjob.bundle import worker_zip
+from moorage.decide.leasing import Policy, State
+from moorage.queue.manager import Queue
+from moorage.queue.store import ItemView, NewItem, Store
+from moorage.server.service import ServerService
+from moorage.testing.fakeapi import FakeApi
+
+MEBI = 1024 * 1024
+PATIENCE_SECONDS = 90.0
+
+
+class Site:
+    """A server with its queue, on a loop and a thread of its own; it can go away and come back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.port = 0
+        self.queue: Queue
+        self.start()
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_SECONDS)
+
+    def start(self) -> None:
+        started: queues.SimpleQueue[int] = queues.SimpleQueue()
+
+        async def work() -> None:
+            service = ServerService(FakeApi(), usage_db=self.folder / "usage.db", page_token="page")
+            self.queue = service.queue
+            self._stop = asyncio.Event()
+            with socket.socket() as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(("127.0.0.1", self.port))
+                sock.listen(128)
+                sock.setblocking(False)
+                ticking = asyncio.create_task(service.queue.run())
+                await service.queue.start()
+                started.put(sock.getsockname()[1])
+                await serve(service.app, sock, stop=self._stop)
+                ticking.cancel()
+                await asyncio.wait({ticking})
+                service.usage.close()
+
+        self._serving = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        self.port = started.get(timeout=PATIENCE_SECONDS)
+
+    def go_away(self) -> None:
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._serving.result(PATIENCE_SECONDS)
+
+    def make(self, values: list[Any], *, name: str = "m", closed: bool = True, **policy: Any) -> int:
+        async def work() -> int:
+            found = await self.queue.create_map(
+                namespace="lab", name=name, owner="ada", policy=Policy(**policy), request=name
+            )
+            items = [NewItem(value=msgspec.Raw(json.dumps(one).encode())) for one in values]
+            await self.queue.add_items(found.map.id, items)
+            await self.queue.change_map(found.map.id, closed=closed)
+            self.token = self.queue.token_of(found.uid)
+            return found.map.id
+
+        return int(self.run(work()))
+
+    def worker(self, orders: dict[str, Any], **env: str) -> subprocess.Popen[bytes]:
+        file = self.folder / "worker.pyz"
+        file.write_bytes(worker_zip())
+        told = {
+            "MOORAGE_SERVER": f"http://127.0.0.1:{self.port}",
+            "MOORAGE_MAP_TOKEN": self.token,
+            "MOORAGE_MAP": json.dumps(orders),
+            "MOORAGE_POD": f"pod-{len(self.workers)}",
+        }
+        made = subprocess.Popen(
+            [sys.executable, str(file)],
+            env={**os.environ, **told, **env},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.workers.append(made)
+        return made
+
+    def ended(self, worker: subprocess.Popen[bytes]) -> tuple[int, str]:
+        out, _ = worker.communicate(timeout=PATIENCE_SECONDS)
+        return worker.returncode, out.decode("utf-8", "replace")
+
+    def results(self, of: int) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        after = -1
+        while page := self.run(self.queue.read(partial(Store.results, of=of, after=after))):
+            found |= {one.item: one.path or msgspec.json.decode(one.value) for one in page}
+            after = page[-1].item
+        return found
+
+    def items(self, of: int) -> list[ItemView]:
+        return list(
+            self.run(self.queue.read(lambda s: s.list_items(of, states=tuple(State), after=-1, limit=1000)))
+        )
+
+    def output(self, of: int, item: int) -> bytes:
+        found = self.run(self.queue.read(lambda store: store.get_item(of, item)))
+        return bytes(found[1])
+
+    def counts(self, of: int) -> Any:
+        return self.run(self.queue.read(lambda store: store.list_maps("lab")))[0].map.counts
+
+    def until(self, said: Callable[[], bool]) -> None:
+        async def wait() -> None:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not await asyncio.to_thread(said):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        asyncio.run(wait())
+
+    def close(self) -> None:
+        for one in self.workers:
+            if one.poll() is None:
+                one.kill()
+            if one.stdout is not None and not one.stdout.closed:
+                one.communicate()
+        if not self._serving.done():
+            self.go_away()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def python(text: str) -> dict[str, Any]:
+    """A command that is a few lines of Python; `value` is the item's."""
+    head = "import json, os, sys\nvalue = json.loads(os.environ['MOORAGE_ITEM'])\n"
+    tail = "\ndef result(x):\n    open(os.environ['MOORAGE_RESULT'], 'w').write(json.dumps(x))\n"
+    return {"command": [sys.executable, "-c", head + tail + text]}
+
+
+def function(site: Site, text: str, entry: str = "made:f", **about: Any) -> dict[str, Any]:
+    path = site.folder / "function.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("made.py", text)
+        archive.writestr("map.json", json.dumps({"entry": entry, **about}))
+    return {"function": str(path)}
+
+
+def test_every_item_is_run_once_and_its_result_is_kept(site: Site) -> None:
+    of = site.make(list(range(30)))
+    worker = site.worker(python("result(value * value)") | {"slots": 3})
+    assert site.ended(worker)[0] == 0
+    assert site.results(of) == {at: at * at for at in range(30)}
+    counts = site.counts(of)
+    assert (counts.done, counts.granted - counts.returned, counts.refused, counts.workers) == (30, 30, 0, 0)
+
+
+def test_a_function_stays_loaded_and_takes_many_items(site: Site) -> None:
+    text = (
+        "import os\ncalls = []\ndef f(x):\n    calls.append(x)\n    return {'pid': os.getpid(), 'sum': sum(calls)}"
+    )
+    of = site.make(list(range(50)))
+    assert site.ended(site.worker(function(site, text)))[0] == 0
+    found = site.results(of)
+    assert len(found) == 50
+    assert len({one["pid"] for one in found.values()}) == 1
+    assert max(one["sum"] for one in found.values()) == sum(range(50))
+
+
+def test_parts_of_an_item_are_put_into_the_command(site: Site) -> None:
+    of = site.make([{"date": "2019-10-03", "races": [7, 8]}])
+    code = "import os, sys\nopen(os.environ['MOORAGE_RESULT'], 'w').write(' '.join(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "{item.date}", "{item.races.1}", "n{index}", "{other}"]
+    site.ended(site.worker({"command": command}))
+    assert site.results(of) == {0: "2019-10-03 8 n0 {other}"}
+
+
+def test_a_part_that_an_item_lacks_is_its_own_error(site: Site) -> None:
+    of = site.make([{"a": 1}, {"b": 2}], retries=0)
+    site.ended(site.worker({"command": ["true", "{item.a}"]}))
+    assert [one.state for one in site.items(of)] == ["done", "dead"]
+    failure = site.items(of)[1].failure
+    assert failure is not None
+    assert failure.message == "cannot be started: {item.a}: this item has no such part"
+
+
+POISON = {
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "exit": "print('the reason', file=sys.stderr); sys.exit(7)",
+    "loop": "while True: pass",
+    "much": "[os.write(1, b'y' * 65536) for _ in range(1600)]; sys.exit(1)",
+    "binary": "os.write(1, bytes(range(256)) * 8); sys.exit(1)",
+    "memory": "x = bytearray(700 * 1024 * 1024)\nwhile True: pass",
+    "daemon": "os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '1000')",
+    "large": "result('x' * 300_000)",
+    "nan": "open(os.environ['MOORAGE_RESULT'], 'w').write('NaN')",
+    "fine": "result('fine')",
+}
+EXPECTED = {
+    "segfault": ("error", "killed by signal 11 (SIGSEGV)"),
+    "exit": ("error", "exit code 7: the reason"),
+    "loop": ("timeout", "stopped after its time"),
+    "much": ("error", "exit code 1"),
+    "binary": ("error", "exit code 1"),
+    "memory": ("oom", "killed: it used more than"),
+    "large": ("error", "its result has more than 262144 bytes"),
+}
+
+
+def test_a_poison_item_hurts_only_itself(site: Site) -> None:
+    of = site.make(list(POISON.values()), retries=0, timeout_seconds=6.0)
+    worker = site.worker(python("exec(value)") | {"slots": 2}, MOORAGE_MEMORY=str(640 * MEBI))
+    code, printed = site.ended(worker)
+    assert code == 0
+    items = dict(zip(POISON, site.items(of), strict=True))
+    for name, (cause, message) in EXPECTED.items():
+        failure = items[name].failure
+        assert failure is not None, name
+        assert failure.cause == cause, (name, failure)
+        assert failure.message.startswith(message), (name, failure)
+    found = site.results(of)
+    at = {name: number for number, name in enumerate(POISON)}
+    assert (found[at["fine"]], found[at["nan"]], found[at["daemon"]]) == ("fine", "NaN", None)
+    assert site.output(of, at["binary"]) == bytes(range(256)) * 8
+    assert site.output(of, at["much"]) == b"y" * 16 * 1024
+    assert len(printed) < 4 * MEBI
+    assert (
+        "sleep"
+        not in subprocess.run(["ps", "-o", "args", "-g", str(worker.pid)], capture_output=True).stdout.decode()
+    )
+
+
+def test_a_poison_call_hurts_only_itself(site: Site) -> None:
+    text = (
+        "import os, sys\ndef f(text):\n    scope = {'os': os, 'sys': sys}\n    exec(text, scope)\n"
+        "    return scope.get('r')\n"
+    )
+    calls = {
+        "segfault": "import ctypes; ctypes.string_at(0)",
+        "exit": "sys.exit('gone')",
+        "raise": "print('before'); 1 / 0",
+        "loop": "while True: pass",
+        "hard": "os._exit(5)",
+        "set": "r = {1, 2}",
+        "nan": "r = float('nan')",
+        "printed": "os.write(1, b'half a line')",
+        "fine": "r = 'fine'",
+    }
+    of = site.make(list(calls.values()), retries=0, timeout_seconds=4.0)
+    code, printed = site.ended(site.worker(function(site, text)))
+    assert code == 0
+    items = dict(zip(calls, site.items(of), strict=True))
+    said = {
+        name: (one.failure.cause, one.failure.message) for name, one in items.items() if one.failure is not None
+    }
+    assert said == {
+        "segfault": ("error", "killed by signal 11 (SIGSEGV)"),
+        "exit": ("error", "SystemExit: gone"),
+        "raise": ("error", "ZeroDivisionError: division by zero"),
+        "loop": ("timeout", "stopped after its time"),
+        "hard": ("error", "exit code 5"),
+        "set": ("error", "TypeError: Object of type set is not JSON serializable"),
+        "nan": ("error", "ValueError: Out of range float values are not JSON compliant"),
+    }
+    at = {name: number for number, name in enumerate(calls)}
+    assert site.results(of) == {at["fine"]: "fine", at["printed"]: None}
+    assert b"before\nTraceback" in site.output(of, at["raise"])
+    assert f"[{at['printed']}] half a line" in printed
+
+
+def test_told_to_stop_it_hands_back_what_it_has_not_begun(site: Site) -> None:
+    of = site.make(list(range(20)), batch_items=10)
+    flag = site.folder / "go"
+    worker = site.worker(
+        python(f"import time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\nresult(1)")
+    )
+    site.until(lambda: site.counts(of).leased > 0)
+    worker.send_signal(signal.SIGTERM)
+    flag.touch()
+    assert site.ended(worker)[0] == 0
+    counts = site.counts(of)
+    assert (counts.leased, counts.leases, counts.lost, counts.workers) == (0, 0, 0, 0)
+    assert counts.done >= 1
+    assert counts.done + counts.ready == 20
+
+
+def test_what_does_not_end_within_the_grace_is_abandoned_free_of_charge(site: Site) -> None:
+    of = site.make(["x"], retries=0)
+    worker = site.worker(python("import time; print('on', flush=True); time.sleep(1000)"), MOORAGE_GRACE="6")
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == b"[0] on\n"
+    worker.send_signal(signal.SIGTERM)
+    assert site.ended(worker)[0] == 0
+    counts = site.counts(of)
+    assert (counts.ready, counts.dead, counts.lost, counts.failed) == (1, 0, 1, 0)
+
+
+def test_a_server_that_is_away_costs_no_answer(site: Site) -> None:
+    of = site.make(list(range(40)), batch_items=20, lease_seconds=30.0)
+    flag = site.folder / "go"
+    worker = site.worker(
+        python(
+            f"import time\nwhile value > 9 and not os.path.exists({str(flag)!r}): time.sleep(0.01)\nresult(value)"
+        )
+    )
+    site.until(lambda: site.counts(of).done > 0)
+    site.go_away()
+    flag.touch()
+    site.start()
+    assert site.ended(worker)[0] == 0
+    assert site.results(of) == {at: at for at in range(40)}
+    counts = site.counts(of)
+    assert counts.granted - counts.returned == 40 + counts.lost
+
+
+def test_a_worker_killed_outright_loses_nothing(site: Site) -> None:
+    of = site.make(list(range(60)), lease_seconds=2.0)
+    orders = python("import time; time.sleep(0.05); result(value)") | {"slots": 2}
+    first, second = site.worker(orders), site.worker(orders)
+    site.until(lambda: site.counts(of).done > 5)
+    first.kill()
+    assert site.ended(second)[0] == 0
+    assert site.results(of) == {at: at for at in range(60)}
+    counts = site.counts(of)
+    assert counts.granted - counts.returned == 60 + counts.lost
+
+
+def test_a_paused_worker_that_comes_back_late_cannot_overwrite(site: Site) -> None:
+    of = site.make(["x"], lease_seconds=2.0)
+    flag = site.folder / "go"
+    text = (
+        f"import time\nprint('on', flush=True)\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\n"
+        "result(os.environ['WHO'])"
+    )
+    late = site.worker(python(text), WHO="late")
+    assert late.stdout is not None
+    assert late.stdout.readline() == b"[0] on\n"
+    late.send_signal(signal.SIGSTOP)
+    flag.touch()
+    assert site.ended(site.worker(python(text), WHO="second"))[0] == 0
+    late.send_signal(signal.SIGCONT)
+    assert site.ended(late)[0] == 0
+    assert site.results(of) == {0: "second"}
+    assert site.counts(of).granted == 2
+
+
+def test_idle_workers_leave_when_the_last_item_is_done(site: Site) -> None:
+    of = site.make(["x"])
+    flag = site.folder / "go"
+    text = f"import time\nprint('on', flush=True)\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)"
+    busy = site.worker(python(text))
+    assert busy.stdout is not None
+    assert busy.stdout.readline() == b"[0] on\n"
+    idle = site.worker(python(text))
+    site.until(lambda: bool(site.queue._parked))
+    assert idle.poll() is None
+    flag.touch()
+    assert (site.ended(busy)[0], site.ended(idle)[0]) == (0, 0)
+    assert site.counts(of).done == 1
+
+
+def test_a_cancelled_map_stops_its_workers_at_once(site: Site) -> None:
+    from moorage.decide.leasing import MapState
+
+    of = site.make(list(range(5)), lease_seconds=3.0)
+    worker = site.worker(python("import time; print('on', flush=True); time.sleep(1000)"))
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    site.run(site.queue.change_map(of, state=MapState.CANCELLED))
+    assert site.ended(worker)[0] == 0
+    assert site.counts(of).leased == 0
+
+
+@pytest.mark.parametrize(
+    ("orders", "env", "said"),
+    [
+        ({"command": ["true"], "preflight": {"read": ["/nope"]}}, {}, "input /nope cannot be read: No such file"),
+        ({"command": ["true"], "preflight": {"write": ["/proc/x"]}}, {}, "output /proc/x cannot be written:"),
+        ({}, {}, "MOORAGE_MAP needs one of command and function"),
+        ({"command": ["true"]}, {"MOORAGE_MAP_TOKEN": "wrong"}, "the server refuses this map's token"),
+        ({"function": "/nope.zip"}, {}, "the function does not load: FileNotFoundError"),
+    ],
+)
+def test_a_worker_that_cannot_work_here_says_why(
+    site: Site, orders: dict[str, Any], env: dict[str, str], said: str
+) -> None:
+    of = site.make(["x"])
+    code, printed = site.ended(site.worker(orders, **env))
+    assert code == 3
+    assert f"moorage worker: {said}" in printed.splitlines()[-1]
+    assert site.counts(of).dead == 0
+
+
+def test_a_pickle_of_another_python_is_refused_with_what_to_do(site: Site) -> None:
+    site.make(["x"])
+    path = site.folder / "f.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("f.pkl", b"x")
+        archive.writestr("map.json", json.dumps({"pickle": "f.pkl", "python": "3.1"}))
+    code, printed = site.ended(site.worker({"function": str(path)}))
+    assert code == 3
+    assert "it was pickled by Python 3.1" in printed
+    assert "use an image with Python 3.1" in printed
+
+
+def test_a_pickled_function_takes_and_gives_any_object(site: Site) -> None:
+    import pickle
+
+    path = site.folder / "f.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("f.pkl", pickle.dumps(complex))
+        python_version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        about = {"pickle": "f.pkl", "python": python_version, "codec": "pickle"}
+        archive.writestr("map.json", json.dumps(about))
+    of = site.make([base64.b64encode(pickle.dumps("1+2j")).decode()])
+    assert site.ended(site.worker({"function": str(path)}))[0] == 0
+    assert pickle.loads(base64.b64decode(site.results(of)[0])) == 1 + 2j
+
+
+def test_the_worker_runs_on_the_oldest_python_it_promises(site: Site) -> None:
+    import shutil
+
+    old = next((one for one in ("python3.8", "python3.9") if _runs(shutil.which(one))), None)
+    if old is None:
+        pytest.skip("no Python 3.8 or 3.9 on this machine")
+    of = site.make([1, 2, 3])
+    text = "def f(x):\n    return x + 1\n"
+    orders = function(site, text)
+    (site.folder / "worker.pyz").write_bytes(worker_zip())
+    told = {
+        "MOORAGE_SERVER": f"http://127.0.0.1:{site.port}",
+        "MOORAGE_MAP_TOKEN": site.token,
+        "MOORAGE_MAP": json.dumps(orders),
+    }
+    subprocess.run([old, "worker.pyz"], cwd=site.folder, env={**os.environ, **told}, check=True, timeout=90)
+    assert site.results(of) == {0: 2, 1: 3, 2: 4}
+
+
+def _runs(path: str | None) -> bool:
+    return path is not None and subprocess.run([path, "-c", "0"], capture_output=True, check=False).returncode == 0
