@@ -266,6 +266,7 @@ class Snapshot:
     used: Mapping[str, Mapping[str, int]]
     history: History = field(default_factory=History)
     machines: tuple[Obj, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)  # node with GPUs → their type
     allowed: dict[object, tuple[NodeInfo, ...]] = field(default_factory=dict)  # answers of `usable`, remembered
     usuals: dict[tuple[str, datetime], Usual | None] = field(default_factory=dict)  # and of `usual`
 
@@ -289,14 +290,13 @@ class Snapshot:
         """What the pod is compared by. One without a node is compared as on the first type that it names."""
         pod, kind = one.pod, ""
         if pod.gpus:
-            node = next((node for node in self.nodes if node.name == pod.node), None) if pod.node else None
             named = wanted_types(pod)
-            kind = gpu_type(node.labels) if node else named[0] if named else self._only_type()
+            kind = self.types.get(pod.node) or (named[0] if named else self._only_type())
         name = pod.labels.get(RUN_LABEL) or pod.name
         return Like(owner=owner_of(pod), name=name, work=work_of(one.obj.get("spec") or {}), gpu_type=kind)
 
     def _only_type(self) -> str:
-        kinds = {gpu_type(node.labels) for node in self.nodes if node.gpus}
+        kinds = set(self.types.values())
         return kinds.pop() if len(kinds) == 1 else ""
 
 
@@ -311,7 +311,8 @@ def snapshot(
         if one.holder is not None and one.pod.node in on_node:
             on_node[one.pod.node].append(one.pod)
     used = {name: used_on(there) for name, there in on_node.items()}
-    return Snapshot(tuple(infos), read, on_node, used, history or History(), tuple(machines))
+    types = {node.name: gpu_type(node.labels) for node in infos if node.gpus}
+    return Snapshot(tuple(infos), read, on_node, used, history or History(), tuple(machines), types)
 
 
 def _see(obj: Obj) -> Seen:
@@ -564,61 +565,73 @@ class _Waiting:
         Given back too: what is used on each node once those ahead that fit now have started.
         """
         seen, now = self.seen, self.now
-        names = {node.name for node in self.usable}
+        mine = Seen(self.me, self.obj, None)
+        queue = [*line[:QUEUE_LIMIT], mine]
+        # pods of one key are alike to the scheduler: when one finds no room, the others need not be tried
+        keys = [
+            0 if one is mine else (_placing(one.pod), tuple(sorted(one.pod.requests.items()))) for one in queue
+        ]
+        allowed: dict[object, dict[str, NodeInfo]] = {}
+        for one, key in zip(queue, keys, strict=True):
+            if key not in allowed:
+                nodes = self.usable if one is mine else seen.usable(one.pod)
+                allowed[key] = {node.name: node for node in nodes}
         left: dict[str, dict[str, int]] = {}
         ticket = count()
         ends: list[tuple[datetime, int, str, Seen, Usual | None]] = []
         for other in self.others:
-            if other.holder is None or other.pod.node not in names or is_reservation(other.pod):
+            if other.holder is None or other.pod.node not in allowed[0] or is_reservation(other.pod):
                 continue
             end, by = self._end_of(other, usual=usual)
             if end is not None:
-                heapq.heappush(ends, (max(now, end), next(ticket), other.pod.node, other, by))
-        mine = Seen(self.me, self.obj, None)
-        queue = [*line[:QUEUE_LIMIT], mine]
-        at, freed, last = now, names, None
-        first: dict[str, dict[str, int]] | None = None
+                ends.append((max(now, end), next(ticket), other.pod.node, other, by))
+        heapq.heapify(ends)
+        at, last = now, None
+        freed: Sequence[str] = tuple(allowed[0])
+        first: Mapping[str, Mapping[str, int]] | None = None
         while True:
-            refused: set[object] = set()  # what did not fit a moment ago does not fit now: room only shrinks
+            refused: set[object] = set()
             done: Earliest | None = None
-            for one in list(queue):
-                key = (_placing(one.pod), tuple(sorted(one.pod.requests.items())), one is mine)
+            waiting = len(set(keys))
+            started = []
+            for place, (one, key) in enumerate(zip(queue, keys, strict=True)):
                 if key in refused:
                     continue
-                nodes = self.usable if one is mine else seen.usable(one.pod)
+                there = allowed[key]
                 node = next(
                     (
-                        n
-                        for n in nodes
-                        if n.name in freed and not shortages(one.pod, n, left.get(n.name) or seen.used[n.name])
+                        name
+                        for name in freed
+                        if name in there and not shortages(one.pod, there[name], left.get(name) or seen.used[name])
                     ),
                     None,
                 )
                 if node is None:
                     refused.add(key)
-                    continue
-                if one is mine:
-                    done = Earliest(
-                        at=at,
-                        node=node.name,
-                        after=last[0].holder if last else None,
-                        usual=last[1] if last else None,
-                    )
+                    if len(refused) == waiting:
+                        break
+                elif one is mine:
+                    after, by = last or (None, None)
+                    done = Earliest(at=at, node=node, after=after.holder if after else None, usual=by)
                     break
-                queue.remove(one)
-                _hold(left.setdefault(node.name, dict(seen.used[node.name])), one.pod, 1)
-                if span := self._span_of(one, usual=usual):
-                    heapq.heappush(ends, (at + span, next(ticket), node.name, one, None))
+                else:
+                    started.append(place)
+                    _hold(left.setdefault(node, dict(seen.used[node])), one.pod, 1)
+                    if span := self._span_of(one, usual=usual):
+                        heapq.heappush(ends, (at + span, next(ticket), node, one, None))
+            for place in reversed(started):
+                del queue[place], keys[place]
             if first is None:
-                first = {**seen.used, **{name: dict(used) for name, used in left.items()}}  # type: ignore[dict-item]
+                first = {**seen.used, **{name: dict(used) for name, used in left.items()}}
             if done is not None or not ends:
                 return done, first
-            at, freed = ends[0][0], set()
+            at, gone = ends[0][0], set()
             while ends and ends[0][0] == at:
                 _, _, where, ended, by = heapq.heappop(ends)
                 _hold(left.setdefault(where, dict(seen.used[where])), ended.pod, -1)
-                freed.add(where)
+                gone.add(where)
                 last = (ended, by)
+            freed = sorted(gone)
 
     def _end_of(self, other: Seen, *, usual: bool) -> tuple[datetime | None, Usual | None]:
         """When a holder is expected to end, and the past that says so (None: its limit does)."""
