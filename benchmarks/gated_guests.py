@@ -7,8 +7,8 @@ processes of their own. There is no scheduler: this program binds the reservatio
 anybody waits. Every pool has its places on a node of its own, and as many guests as its share of all.
 
 1. The floor: merge patches per second by one client, 16 at a time, on the same pods: reservations (no webhook sees
-   them), and guests by a user (mutating and validating webhook see each). The operator's own patches of pods are not
-   reviewed, so the floor of a hand-over is two patches of the first kind.
+   them), and guests by a user (mutating and validating webhook see each). The operator's patches of pods are
+   not reviewed, so the floor of a hand-over is two patches of the first kind.
 2. The operator is started on all the guests: from the first gate lifted to the last place given. The bar: 200/s.
 3. With the rest still waiting, new guests come one at a time: from created to the server's answer (`moor explain`)
    that puts as many before them as are, and to the Machine's count of those who wait. The bar: 1 s.

@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 
 from moorage.apimachinery.meta import annotations_of, labels_of
-from moorage.apimachinery.resources import NAMESPACES, NODES, PODS, Obj
+from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, Obj
+from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
+from moorage.decide.injection import lift
 from moorage.errors import Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS
@@ -48,7 +52,7 @@ async def nodes(api: KubeClient, unique: str) -> AsyncIterator[HollowNodes]:
 async def offer(api: KubeClient, unique: str, nodes: HollowNodes) -> AsyncIterator[Callable[..., Awaitable[Obj]]]:
     """Offers machines of types `name=available` on both nodes; it goes again, and nodes are clean."""
 
-    async def make(*, taint: bool = False, **available: int) -> Obj:
+    async def make(*, taint: bool = False, order: str = "fifo", **available: int) -> Obj:
         entries = [
             {
                 "name": name,
@@ -64,6 +68,7 @@ async def offer(api: KubeClient, unique: str, nodes: HollowNodes) -> AsyncIterat
             "kind": MACHINES.kind,
             "metadata": {"name": unique, "labels": {"moorage.dev/machine-group": unique}},
             "spec": {
+                "order": order,
                 "nodePool": entries,
                 "machineTypes": [
                     {"name": kind.replace("_", "-"), "spec": size, "available": count}
@@ -169,7 +174,7 @@ async def test_a_machine_is_reserved_used_waited_for_and_reserved_again(
 
 
 async def test_nobody_takes_a_place_but_its_own_guest(
-    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+    cluster: Cluster, api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
 ) -> None:
     await offer(red=2, blue=2)
     await until_counts(api, namespace, "red", reserved=2)
@@ -186,6 +191,17 @@ async def test_nobody_takes_a_place_but_its_own_guest(
     await until_counts(api, namespace, "blue", maximum=2, reserved=2, used=0, waiting=0)
     assert not (await api.get(PODS, "ordinary", namespace))["spec"].get("nodeName")
     assert not (await api.get(PODS, "stray", elsewhere))["spec"].get("nodeName")
+    # who never passed the webhook and fits beside the places runs, takes none, and is shown
+    small = a_guest("small", namespace, "red")
+    await api.create(PODS, small, elsewhere)
+    await api.create(PODS, a_guest("red-2", namespace, "red"), namespace)  # blue places are not for it
+    await until_counts(api, namespace, "red", maximum=2, reserved=0, used=2, waiting=1, unmanaged=2)
+    await until_counts(api, namespace, "blue", maximum=2, reserved=2, used=0, waiting=0)
+    shown = cluster.moor("machines", namespace)
+    header, *rows = shown.stdout.splitlines()
+    at = header.split().index("UNMANAGED")
+    assert {row.split()[1]: row.split()[at] for row in rows} == {"red": "2", "blue": "0"}
+    assert "Pods that never passed the webhook: 2 red" in shown.stderr
     await api.delete(NAMESPACES, elsewhere)
 
 
@@ -238,3 +254,125 @@ async def test_what_cannot_be_is_refused_with_every_field(
         assert field in told.value.message
     with pytest.raises(Invalid, match="is no machine type of"):
         await api.create(PODS, a_guest("ada", namespace, "nosuch"), namespace)
+
+
+SEED = """
+apiVersion: moorage.dev/v1alpha1
+kind: Machine
+metadata:
+  name: machine-with-gpus
+  labels:
+    moorage.dev/machine-group: gpu-machines
+spec:
+  nodePool:
+    - name: kind-control-plane
+      mode: ready
+      taint: false
+      machineType:
+        - name: compute-xmedium
+  machineTypes:
+    - name: compute-xmedium
+      spec:
+        cpu: 4000m
+        memory: 12Gi
+        gpu:
+          type: nvidia.com/gpu
+          num: 1
+          family: ampere
+      available: 1
+"""
+
+
+async def test_the_documents_machine_goes_through_all_its_states(api: KubeClient, namespace: str) -> None:
+    name, group, kind, node = "machine-with-gpus", "gpu-machines", "compute-xmedium", "kind-control-plane"
+
+    async def mode(word: str) -> None:
+        entry = {"name": node, "mode": word, "taint": False, "machineType": [{"name": kind}]}
+        await api.patch(MACHINES, name, {"spec": {"nodePool": [entry]}})
+
+        async def is_marked() -> bool:
+            return labels_of(await api.get(NODES, node)).get("moorage.dev/machine-mode") == word
+
+        await until(f"the node to be marked {word}", is_marked)
+
+    async def says(condition: str) -> None:
+        async def read() -> bool:
+            status = (await api.get(NODE_POOLS, name)).get("status") or {}
+            return [one["condition"] for one in status.get("nodePool") or ()] == [condition]
+
+        await until(f"the pool to say {condition}", read)
+
+    async with hollow_nodes(api, node, gpus=2, gpu_type=namespace):
+        await api.create(MACHINES, yaml.safe_load(SEED))
+        await until_counts(api, name, kind, maximum=1, reserved=1, used=0, waiting=0)
+        await says("Healthy")
+        await api.create(PODS, a_guest("first", group, kind), namespace)
+        await until_counts(api, name, kind, maximum=1, reserved=0, used=1, waiting=0)
+        first = await api.get(PODS, "first", namespace)
+        size = {"cpu": "4", "memory": "12Gi", "nvidia.com/gpu": "1"}
+        asked = first["spec"]["containers"][0]["resources"]["limits"]
+        assert asked == size or asked == size | {"cpu": "4000m"}
+        await api.create(PODS, a_guest("second", group, kind), namespace)
+        await until_counts(api, name, kind, maximum=1, reserved=0, used=1, waiting=1)
+        await mode("not-ready")
+        await says("Unhealthy")
+        await api.delete(PODS, "first", namespace)
+        await until_counts(api, name, kind, maximum=0, reserved=0, used=0, waiting=1, unplaced=1)
+        await mode("ready")
+        await until_counts(api, name, kind, maximum=1, reserved=0, used=1, waiting=0)
+        await mode("maintenance")
+        await says("Maintenance")
+        await until_counts(api, name, kind, maximum=1, reserved=0, used=1, waiting=0)  # nobody is evicted
+        await api.delete(MACHINES, name)
+        await until("the pool to go", lambda: _gone(api, name))
+        assert not [key for key in labels_of(await api.get(NODES, node)) if "machine" in key]
+
+
+async def test_fair_lets_through_who_used_less_though_they_came_later(
+    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    await offer(order="fair", xmedium=1)
+    await until_counts(api, namespace, reserved=1)
+    heavy, light = (api.as_user(f"{who}-{namespace}", ("system:masters",)) for who in ("heavy", "light"))
+    await heavy.create(PODS, a_guest("heavy-1", namespace), namespace)
+    await until_counts(api, namespace, used=1)
+
+    async def has_used() -> bool:
+        status = (await api.get(MACHINES, namespace)).get("status") or {}
+        age = SYSTEM.now() - parse_rfc3339(status["sharesAt"]) if status.get("sharesAt") else timedelta(0)
+        return [one["holding"] for one in status.get("shares") or ()] == [1] and age > timedelta(seconds=3)
+
+    await until("three seconds of use", has_used)
+    await heavy.create(PODS, a_guest("heavy-2", namespace), namespace)
+    await until_counts(api, namespace, used=1, waiting=1)
+    await light.create(PODS, a_guest("light-1", namespace), namespace)
+    await until_counts(api, namespace, used=1, waiting=2)
+    await api.delete(PODS, "heavy-1", namespace)
+    await until_counts(api, namespace, used=1, waiting=1)
+    assert (await api.get(PODS, "light-1", namespace))["spec"].get("nodeName")
+    assert not (await api.get(PODS, "heavy-2", namespace))["spec"].get("nodeName")
+
+
+async def test_a_guest_whose_place_was_lost_gets_another(
+    api: KubeClient, namespace: str, nodes: HollowNodes, offer: Callable[..., Awaitable[Obj]]
+) -> None:
+    await offer(xmedium=0)
+    await until_counts(api, namespace, maximum=0)
+    await api.create(PODS, a_guest("ada", namespace), namespace)
+    await until_counts(api, namespace, waiting=1)
+    # as the operator would have, had the node not gone a moment later
+    guest = await api.get(PODS, "ada", namespace)
+    await api.patch(PODS, "ada", lift(guest, f"{namespace}-gone", rfc3339(SYSTEM.now())), namespace)
+    await until_counts(api, namespace, used=1, waiting=0)
+    assert (await api.get(PODS, "ada", namespace))["spec"]["nodeName"] in nodes.names
+
+    async def is_told() -> bool:
+        events = (await api.list(EVENTS, namespace, field_selector="involvedObject.name=ada")).items
+        return "PlaceLost" in {one.get("reason") for one in events}
+
+    async def is_unmarked() -> bool:
+        found = [labels_of(await api.get(NODES, name)) for name in nodes.names]
+        return not any(key.startswith("place.machine.moorage.dev/") for labels in found for key in labels)
+
+    await until("the event", is_told)
+    await until("the mark to go", is_unmarked)
