@@ -117,6 +117,8 @@ def simulate(
     """
     from moorage.decide.simulation import Scheduler, bound
 
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise UsageError(f"a plot is written as SVG, not as {plot.name}", hint="name it packing.svg")
     nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
     scheduler = Scheduler(weight=weight, default_scores=default_scores)
     if handler:
@@ -280,8 +282,10 @@ WIDTH, HEIGHT, MARGIN = 640, 420, 60  # pixels
 
 
 def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> str:
-    """Allocation over arrivals as SVG, from 60 % on, where policies part."""
-    low = 0.6
+    """Allocation over arrivals as SVG, from where policies part."""
+    parting = min((x for curve in curves.values() for x, y in curve if x - y > 0.005), default=1.0)
+    low = max(0.0, min(0.9, int(parting * 20) / 20 - 0.05))
+    step = next(one for one in (0.01, 0.02, 0.05, 0.1, 0.2) if (1 - low) / one < 6)
 
     def x(value: float) -> float:
         return MARGIN + (value - low) / (1 - low) * (WIDTH - 2 * MARGIN)
@@ -294,7 +298,7 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
-    for tick in (0.6, 0.7, 0.8, 0.9, 1.0):
+    for tick in (1 - at * step for at in range(int((1 - low) / step + 1e-6) + 1)):
         parts.append(
             f'<path d="M{x(tick):.1f} {y(low):.1f}V{y(1):.1f}M{x(low):.1f} {y(tick):.1f}H{x(1):.1f}" '
             'stroke="#ddd"/>'
@@ -302,14 +306,18 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
             f'<text x="{x(low) - 8:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.0%}</text>'
         )
     parts.append(
-        f'<path d="M{x(low):.1f} {y(most):.1f}H{x(1):.1f}" stroke="#000" stroke-dasharray="4 3"/>'
-        f'<text x="{x(low) + 4:.1f}" y="{y(most) - 6:.1f}">no policy beyond</text>'
+        f'<path d="M{x(low):.1f} {y(max(low, most)):.1f}H{x(1):.1f}" stroke="#000" stroke-dasharray="4 3"/>'
+        f'<text x="{x(low) + 4:.1f}" y="{y(max(low, most)) - 6:.1f}">no policy beyond {most:.1%}</text>'
     )
     for at, (policy, curve) in enumerate(curves.items()):
         colour = COLOURS[at % len(COLOURS)]
         points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve if a >= low and b >= low)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{x(0.88):.1f}" y="{y(0.74) + 18 * at:.1f}" fill="{colour}">{policy}</text>')
+        key_x, key_y = WIDTH - MARGIN - 150, HEIGHT - MARGIN - 20 - 18 * (len(curves) - 1 - at)
+        parts.append(
+            f'<path d="M{key_x} {key_y - 4}h20" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{key_x + 26}" y="{key_y}">{policy}</text>'
+        )
     parts.append(
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 14}" text-anchor="middle">GPUs asked for, of all</text>'
         f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">GPUs in use, of all</text>'

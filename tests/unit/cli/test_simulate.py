@@ -46,4 +46,27 @@ def test_a_file_that_is_no_trace_is_named(trace, tmp_path, capsys):
 def test_the_plot_names_every_policy():
     text = draw({"pack": [(0.0, 0.0), (0.9, 0.9)], "spread": [(0.9, 0.8)]}, 0.99)
     words = [one.text for one in ElementTree.fromstring(text).iter() if one.text]
-    assert {"pack", "spread", "no policy beyond"} <= set(words)
+    assert {"pack", "spread", "no policy beyond 99.0%"} <= set(words)
+
+
+def test_a_plot_that_would_be_no_svg_is_refused_before_anything_is_played(trace, tmp_path, capsys):
+    assert main([*trace, "--plot", str(tmp_path / "packing.png")]) == 2
+    assert "a plot is written as SVG" in capsys.readouterr().err
+
+
+def test_slices_of_gpus_are_a_resource_of_their_own(trace, tmp_path, capsys):
+    (tmp_path / "nodes.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model,resource\n"
+        "whole,96000,393216,8,A100,\nsliced,96000,393216,14,A100,nvidia.com/mig-1g.10gb\n"
+    )
+    (tmp_path / "pods.csv").write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,resource\n"
+        "a,1000,64,1,1000,nvidia.com/mig-1g.10gb\nb,8000,1024,2,1000,nvidia.com/gpu\n"
+    )
+    assert main([*trace, "--policy", "fragmentation", "--seeds", "1", "--handler", "-o", "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["allocated"] > 0.5
+    assert found["allocatedBound"] == pytest.approx((8 + 22 / 3) / 22, abs=1e-6)  # whole GPUs: 8 there, more asked
+    (tmp_path / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,resource\na,1,1,1,1000,disk\n")
+    assert main(trace) == 2
+    assert "line 2: resource is 'disk', which counts no GPUs" in capsys.readouterr().err
