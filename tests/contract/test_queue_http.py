@@ -23,11 +23,12 @@ PAGE = "the-page-token"
 class Site:
     def __init__(self, folder):
         self.clock = FakeClock()
-        api = FakeApi(users={"ada-token": "ada", "eve-token": "eve"})
+        api = FakeApi(users={"ada-token": "ada", "eve-token": "eve", "boss-token": "boss"})
+        api.readers |= {("ada", "lab"), ("boss", "lab"), ("boss", None)}
         self.service = ServerService(api, usage_db=folder / "usage.db", page_token=PAGE, clock=self.clock)
         self.queue = self.service.queue
 
-    async def ask(self, method, path, body=None, *, token=PAGE, raw=None, gone=None):
+    async def ask(self, method, path, body=None, *, token="ada-token", raw=None, gone=None):
         """(status, decoded body). `gone`: an event after which the asker has left."""
         sent = raw if raw is not None else (b"" if body is None else json.dumps(body).encode())
         path, _, query = path.partition("?")
@@ -71,10 +72,10 @@ class Site:
             return answered[0]["status"], [json.loads(line) for line in text.splitlines()]
         return answered[0]["status"], json.loads(text)
 
-    async def make(self, items=0, *, name="m", close=True, owner="ada-token", **fields):
+    async def make(self, items=0, *, name="m", close=True, **fields):
         """A map with its worker's token."""
         body = {"name": name, "request": name} | fields
-        status, made = await self.ask("POST", "/api/v1/maps/lab", body, token=owner)
+        status, made = await self.ask("POST", "/api/v1/maps/lab", body)
         assert status == 201, made
         lines = b"".join(b'{"value":%d}\n' % at for at in range(items))
         query = "close=true" if close else ""
@@ -144,8 +145,13 @@ async def test_a_token_is_good_for_its_own_map_only(site):
 
 
 @pytest.mark.anyio
-async def test_a_map_is_its_owners_and_the_administrators(site):
+async def test_a_map_is_its_owners_and_theirs_whom_rbac_allows(site):
     await site.make(1)
+    assert (await site.ask("GET", "/api/v1/maps/lab/m", token="boss-token"))[0] == 200
+    assert (await site.ask("POST", "/api/v1/maps/lab", {"name": "x", "request": "x"}, token="eve-token"))[0] == 403
+    assert (await site.ask("GET", "/api/v1/maps/lab/m/results", token=PAGE))[0] == 403
+    assert (await site.ask("PUT", "/api/v1/limits/mysql", {"capacity": 3}))[0] == 403
+    assert (await site.ask("PUT", "/api/v1/limits/mysql", {"capacity": 3}, token="boss-token"))[0] == 200
     for method, path in [
         ("GET", ""),
         ("GET", "/items"),

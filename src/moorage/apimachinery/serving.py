@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from moorage.clock import SYSTEM, Clock
 
@@ -30,6 +31,48 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _OneWrite:
+    """A transport that holds the head of an answer until its first bytes of body, or the loop's next turn.
+
+    uvicorn writes them one after the other: two system calls and two segments for every small answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        if self._held:
+            data, self._held = self._held + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._held = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._flush()
+        self._transport.set_protocol(protocol)
+
+    def _flush(self) -> None:
+        if self._held:
+            data, self._held = self._held, b""
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Protocol(HttpToolsProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
+
+
 async def serve(
     app: Any,
     sock: socket.socket,
@@ -45,7 +88,7 @@ async def serve(
     """
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=_Protocol,
         loop="asyncio",
         lifespan="off",
         access_log=False,

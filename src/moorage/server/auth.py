@@ -22,6 +22,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError
+from moorage.model.names import GROUP
 from moorage.server.problems import Problem, answer, problem_of
 
 COOKIE = "moorage_session"
@@ -148,7 +149,13 @@ class Auth:
         except ApiError:
             return False
 
-    async def _may(self, user: User, verb: str, resource: str, *, namespace: str = "", name: str = "") -> bool:
+    async def may_use_maps(self, user: User, verb: str, namespace: str = "") -> bool:
+        """Whether RBAC lets a user do this with MapJobs of a namespace, or of all; never the page's token."""
+        return await self._may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
+
+    async def _may(
+        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = ""
+    ) -> bool:
         """Ask the API server whether a user may do something; an answer is kept for REVIEW_SECONDS.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
@@ -159,7 +166,7 @@ class Auth:
         known = self._access.get(key)
         if known is not None and known[0] > now:
             return known[1]
-        wanted = {"verb": verb, "resource": resource, "namespace": namespace, "name": name}
+        wanted = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
             "kind": SUBJECTACCESSREVIEWS.kind,

@@ -21,9 +21,10 @@ from moorage.apimachinery.resources import Obj
 from moorage.decide import leasing
 from moorage.decide.leasing import Exchange, MapState, Policy, State
 from moorage.errors import AlreadyExists, NotFound, Unauthorized
+from moorage.model.names import GROUP
 from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.store import PAGE_ROWS, NewItem, Store, Stored
-from moorage.server.auth import PAGE_USER, bearer_of
+from moorage.server.auth import User, bearer_of
 from moorage.server.context import Context
 from moorage.server.problems import Json, Problem
 
@@ -140,13 +141,25 @@ def routes(context: Context) -> list[Route]:
     if queue is None:
         return []
 
-    async def found_map(request: Request) -> Stored:
+    async def found_map(request: Request, verb: str = "get") -> Stored:
+        """The map of the path, where the one who asks may do this with it. Raises Problem."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         found = await queue.read(lambda store: store.find_map(namespace, name))
         if found is None:
             raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
-        _check_owner(request, found)
+        user = _user(request)
+        if found.owner != user.name or user.is_page:
+            await allow(user, verb, namespace)
         return found
+
+    async def allow(user: User, verb: str, namespace: str) -> None:
+        if not await context.auth.may_use_maps(user, verb, namespace):
+            raise Problem(
+                403,
+                "forbidden",
+                f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
+                "ask the owner of the map, or whoever manages the namespace's roles",
+            )
 
     async def view(found: Stored) -> Obj:
         rate = await queue.rate_of(found)
@@ -155,6 +168,7 @@ def routes(context: Context) -> list[Route]:
     async def create(request: Request) -> Response:
         """Make a map; its items are added next."""
         namespace = request.path_params["namespace"]
+        await allow(_user(request), "create", namespace)
         asked = await _body(request, NewMap)
         limits = {name: one.tokens for name, one in asked.limits.items()}
         policy = Policy(**msgspec.structs.asdict(asked.policy), limits=limits)
@@ -162,7 +176,7 @@ def routes(context: Context) -> list[Route]:
             found = await queue.create_map(
                 namespace=namespace,
                 name=asked.name,
-                owner=_user(request),
+                owner=_user(request).name,
                 policy=policy,
                 request=asked.request,
                 limits={name: one.capacity for name, one in asked.limits.items() if one.capacity is not None},
@@ -173,11 +187,15 @@ def routes(context: Context) -> list[Route]:
         return Json(await view(found), 201)
 
     async def listing(request: Request) -> Response:
-        """The maps of all namespaces, or of one: those of the one who asks."""
+        """The maps of all namespaces, or of one: those that the one who asks may see."""
         namespace = request.path_params.get("namespace")
         stored = await queue.read(lambda store: store.list_maps(namespace))
         user = _user(request)
-        return Json({"maps": [await view(one) for one in stored if user in (PAGE_USER, one.owner)]})
+        seen = {
+            one: await context.auth.may_use_maps(user, "list", one) for one in {one.namespace for one in stored}
+        }
+        mine = "" if user.is_page else user.name
+        return Json({"maps": [await view(one) for one in stored if seen[one.namespace] or one.owner == mine]})
 
     async def show(request: Request) -> Response:
         """Counts, rate, expected end and policy of a map."""
@@ -185,7 +203,7 @@ def routes(context: Context) -> list[Route]:
 
     async def change(request: Request) -> Response:
         """Pause, resume, cancel, close or reopen a map, set its priority or rate."""
-        found = await found_map(request)
+        found = await found_map(request, "update")
         asked = await _body(request, MapChange)
         changed = await queue.change_map(
             found.map.id, state=asked.state, closed=asked.closed, priority=asked.priority, rate=asked.rate
@@ -194,13 +212,13 @@ def routes(context: Context) -> list[Route]:
 
     async def delete(request: Request) -> Response:
         """Delete a map with its items and results."""
-        found = await found_map(request)
+        found = await found_map(request, "delete")
         await queue.delete_map(found.map.id)
         return Json({"deleted": True})
 
     async def add(request: Request) -> Response:
         """Add items, one JSON object per line; `first` numbers them, so that sending again adds nothing twice."""
-        found = await found_map(request)
+        found = await found_map(request, "update")
         first = _whole_number(request, "first")
         tag = request.query_params.get("request")
         added, start, part = 0, first, 0
@@ -278,7 +296,7 @@ def routes(context: Context) -> list[Route]:
 
     async def retry(request: Request) -> Response:
         """Make the dead items ready again; a cancelled or paused map runs on."""
-        found = await found_map(request)
+        found = await found_map(request, "update")
         retried = await queue.retry(found.map.id)
         if found.map.state is not MapState.RUNNING:
             await queue.change_map(found.map.id, state=MapState.RUNNING)
@@ -286,7 +304,7 @@ def routes(context: Context) -> list[Route]:
 
     async def token(request: Request) -> Response:
         """The token that the workers of a map present."""
-        found = await found_map(request)
+        found = await found_map(request, "update")
         return Json({"token": queue.token_of(found.uid)})
 
     async def limits(_: Request) -> Response:
@@ -298,8 +316,7 @@ def routes(context: Context) -> list[Route]:
         """Set how many tokens a named limit has; leases that hold more keep them until they end."""
         asked = await _body(request, LimitChange)
         name = request.path_params["limit"]
-        if _user(request) != PAGE_USER:
-            raise Problem(403, "forbidden", f"only the administrator may change limit {name!r}")
+        await allow(_user(request), "update", "")
         await queue.set_limit(name, asked.capacity)
         return Json({"name": name, "capacity": asked.capacity})
 
@@ -356,19 +373,9 @@ def _moment(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _user(request: Request) -> str:
-    return str(request.scope["state"]["user"].name)
-
-
-def _check_owner(request: Request, found: Stored) -> None:
-    user = _user(request)
-    if user not in (PAGE_USER, found.owner):
-        raise Problem(
-            403,
-            "forbidden",
-            f"map {found.namespace}/{found.name} is {found.owner}'s; you are {user}",
-            "ask its owner",
-        )
+def _user(request: Request) -> User:
+    user: User = request.scope["state"]["user"]
+    return user
 
 
 def _exchange(body: bytes) -> Exchange:
