@@ -453,7 +453,8 @@ OWNERS = st.tuples(st.sampled_from(["ada", "bob", "cyd"]), st.sampled_from(["lab
 EVENTS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("guest"),
+            st.just("guests"),
+            st.integers(1, 4),
             OWNERS,
             st.one_of(st.none(), st.integers(1, 300)),
             st.booleans(),
@@ -479,20 +480,20 @@ EVENTS = st.lists(
 
 def happen(world: World, event: tuple[Any, ...]) -> None:
     match event:
-        case ("guest", (owner, namespace), limit, backfill, grace):
-            number = next(world.numbers)
-            world.guests[f"g{number}"] = Guest(
-                namespace=namespace,
-                name=f"g{number}",
-                uid=f"g{number}",
-                type="big",
-                owner=owner,
-                created=f"{number:04}",
-                gated=True,
-                limit=None if limit is None else limit * MINUTE,
-                backfill=backfill,
-                grace=grace * SECOND,
-            )
+        case ("guests", count, (owner, namespace), limit, backfill, grace):
+            for number in itertools.islice(world.numbers, count):
+                world.guests[f"g{number}"] = Guest(
+                    namespace=namespace,
+                    name=f"g{number}",
+                    uid=f"g{number}",
+                    type="big",
+                    owner=owner,
+                    created=f"{number:04}",
+                    gated=True,
+                    limit=None if limit is None else limit * MINUTE,
+                    backfill=backfill,
+                    grace=grace * SECOND,
+                )
         case ("book", (owner, namespace), for_user, count, start, length, lead):
             number = next(world.numbers)
             begins = world.now + start * MINUTE
@@ -517,6 +518,7 @@ def happen(world: World, event: tuple[Any, ...]) -> None:
             del world.guests[world.holding[at % len(world.holding)].uid]
         case ("time", minutes, stop_after):
             world.pass_time(world.now + minutes * MINUTE, stop_after)
+    world.pass_time(world.now + SECOND, len(world.guests) % 3)
 
 
 @settings(max_examples=200, deadline=None)
@@ -537,6 +539,32 @@ def test_whatever_happens_nothing_is_promised_twice_nobody_is_evicted_and_what_w
     gated = [one for one in world.guests.values() if not one.place]
     assert [one for one in gated if free.refuse(one)] == []
     assert not gated or len(world.holding) == 4
+
+
+GUESTS = st.tuples(
+    st.just("guests"),
+    st.integers(1, 4),
+    OWNERS,
+    st.one_of(st.none(), st.integers(1, 300)),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 30, 600]),
+)
+BOOKS = st.tuples(
+    st.just("book"), OWNERS, st.booleans(), st.integers(2, 4), st.integers(20, 120), st.integers(30, 200),
+    st.sampled_from([0, 30, 120]),
+)  # fmt: skip
+TIMES = st.tuples(st.just("time"), st.integers(1, 40), st.integers(0, 5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(BOOKS, min_size=1, max_size=3), st.lists(st.tuples(GUESTS, TIMES), min_size=2, max_size=8))
+def test_who_comes_after_a_booking_was_granted_is_not_in_its_way(
+    books: list[tuple[Any, ...]], then: list[tuple[tuple[Any, ...], tuple[Any, ...]]]
+) -> None:
+    world = World(places=4)
+    for event in (*books, *itertools.chain.from_iterable(then)):
+        happen(world, event)
+    world.pass_time(NOON + 400 * MINUTE, 1)
 
 
 @settings(max_examples=100, deadline=None)
