@@ -239,8 +239,8 @@ def measure(kind: str, database: str, args: argparse.Namespace) -> bool:
             requests = len(tally.claim) + len(tally.both)
             print(
                 f"{kind}: {args.items} items added in {added:.1f} s; drained by {args.workers} workers"
-                f" in {took:.1f} s ({args.items / took:.0f} items/s, {requests / took:.0f} requests/s), {lost} lost,"
-                f" {tally.refused} refused, client's CPU {client:.1f} s"
+                f" in {took:.1f} s ({args.items / took:.0f} items/s, {requests / took:.0f} requests/s),"
+                f" {lost} lost, {tally.refused} refused, client's CPU {client:.1f} s"
             )
             print(
                 f"  ms per request, p50/p99: claim {share(tally.claim, 0.5)}/{share(tally.claim, 0.99)},"

@@ -454,6 +454,25 @@ def test_a_database_of_a_newer_release_is_left_alone(opened, store):
     opened()
 
 
+def test_a_restart_of_postgresql_loses_nothing_and_is_over_when_it_is_over(opened, store, request):
+    if "postgres" not in request.node.callspec.id:
+        pytest.skip("SQLite has no server")
+    server = request.getfixturevalue("postgres")
+    of = a_map(store, items=2)
+    ask(store, of, request=1, want=1)
+    server.stop()
+    try:
+        with pytest.raises(StorageError):
+            ask(store, of, request=2, want=1, reports=[done(0, 1)])
+        with pytest.raises(StorageError):
+            ask(store, of, request=2, want=1, reports=[done(0, 1)])
+    finally:
+        server.start()
+    reply = ask(store, of, request=2, want=1, reports=[done(0, 1)])
+    assert (reply.refused, pairs(reply)) == ([], [(1, 1)])
+    assert counts(store).done == 1
+
+
 WRITER = """
 import sys, msgspec
 from moorage.decide.leasing import Call, Exchange, Outcome, Policy, Report

@@ -51,6 +51,7 @@ log = logging.getLogger("moorage.services")
 
 PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0
+QUEUE_VARIABLE = "MOORAGE_QUEUE_URL"  # `postgresql://…` for the queue of maps; else queue.db in the data folder
 POLICY_VARIABLE = "MOORAGE_PACKING_POLICY"  # the default of `moor extender --policy`, and the one of `moor up`
 
 
@@ -162,7 +163,11 @@ def _works(
             if settings.data is None:
                 raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
             service = ServerService(
-                api, hosts=settings.hosts, usage_db=settings.data / "usage.db", page_token=settings.page_token
+                api,
+                hosts=settings.hosts,
+                usage_db=settings.data / "usage.db",
+                queue_db=os.environ.get(QUEUE_VARIABLE) or None,
+                page_token=settings.page_token,
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))

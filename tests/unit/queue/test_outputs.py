@@ -1,0 +1,93 @@
+"""Kept output: everything comes back in order, by item or all; a map keeps to its bound and costs no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from moorage.errors import StorageError
+from moorage.queue.outputs import ROW_BYTES, Outputs
+
+pytestmark = pytest.mark.anyio
+BOUND = 100_000
+
+
+@pytest.fixture
+async def outputs(tmp_path: Path) -> AsyncIterator[Outputs]:
+    made = Outputs(tmp_path / "outputs.db", map_bytes=BOUND)
+    yield made
+    made.close()
+
+
+async def everything(outputs: Outputs, of: int, item: int | None = None) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    after = 0
+    while page := await outputs.page(of, item=item, after=after):
+        found += [(one.item, one.output) for one in page]
+        after = page[-1].id
+    return found
+
+
+async def test_what_was_printed_comes_back_in_order(outputs: Outputs) -> None:
+    await outputs.add(1, "p1", [(0, 1, 5, b"a\n"), (1, 1, 6, b"\xff\x00")])
+    await outputs.add(2, "p1", [(0, 1, 7, b"of another map\n")])
+    await outputs.add(1, "p2", [(0, 2, 8, b"b\n")])
+    assert await everything(outputs, 1) == [(0, b"a\n"), (1, b"\xff\x00"), (0, b"b\n")]
+    assert await everything(outputs, 1, item=0) == [(0, b"a\n"), (0, b"b\n")]
+    assert (await outputs.page(1, item=0))[1].pod == "p2"
+
+
+async def test_a_map_keeps_its_newest_output_within_its_bound(outputs: Outputs) -> None:
+    await outputs.add(2, "p", [(0, 1, 0, b"kept")])
+    for number in range(300):
+        await outputs.add(1, "p", [(number, 1, 0, b"x" * 1000)])
+    found = await everything(outputs, 1)
+    assert [item for item, _ in found] == list(range(300 - len(found), 300))
+    assert BOUND // 2 < len(found) * (1000 + ROW_BYTES) <= BOUND
+    assert await everything(outputs, 2) == [(0, b"kept")]
+
+
+async def test_a_large_output_comes_in_pages(outputs: Outputs, tmp_path: Path) -> None:
+    large = Outputs(tmp_path / "large.db")
+    await large.add(1, "p", [(0, 1, 0, b"x" * 700_000)] * 4)
+    assert len(await large.page(1)) == 2
+    assert len(await everything(large, 1)) == 4
+    large.close()
+
+
+async def test_the_output_of_maps_that_are_gone_is_forgotten(outputs: Outputs) -> None:
+    for of in (1, 2, 3):
+        await outputs.add(of, "p", [(0, 1, 0, b"x")])
+    await outputs.keep_only([2])
+    assert [bool(await outputs.page(of)) for of in (1, 2, 3)] == [False, True, False]
+    await outputs.add(1, "p", [(7, 1, 0, b"again")])
+    assert await everything(outputs, 1) == [(7, b"again")]
+
+
+async def test_who_waits_for_news_hears_of_it(outputs: Outputs) -> None:
+    waiting = asyncio.create_task(outputs.news(1))
+    await asyncio.sleep(0)
+    await outputs.add(2, "p", [(0, 1, 0, b"x")])
+    assert not waiting.done()
+    await outputs.add(1, "p", [(0, 1, 0, b"x")])
+    await asyncio.wait_for(waiting, 30)
+
+
+async def test_a_restart_finds_everything_and_keeps_the_bound(outputs: Outputs, tmp_path: Path) -> None:
+    await outputs.add(1, "p", [(0, 1, 0, b"x" * 60_000)])
+    second = Outputs(tmp_path / "outputs.db", map_bytes=BOUND)
+    await second.add(1, "p", [(1, 1, 0, b"y" * 60_000)])
+    assert [item for item, _ in await everything(second, 1)] == [1]
+    second.close()
+
+
+async def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.db"
+    path.write_bytes(b"no database, but long enough to be looked at as one" * 100)
+    outputs = Outputs(path)
+    with pytest.raises(StorageError, match=r"outputs.db: file is not a database"):
+        await outputs.add(1, "p", [(0, 1, 0, b"x")])
+    outputs.close()
