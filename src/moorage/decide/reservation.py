@@ -216,8 +216,21 @@ def plan(seen: Seen) -> Plan:
     places: dict[str, list[Reservation]] = {}
     for one in seen.reservations:
         places.setdefault(one.type, []).append(one)
+    nodes: dict[str, set[str]] = {}
+    for node, offered in seen.pool.offers.items():
+        for name in offered:
+            if serves(seen.nodes.get(node), seen.pool, name):
+                nodes.setdefault(name, set()).add(node)
     drafts = [
-        _TypePlan(seen, kind, shares, busy, guests.get(kind.name, ()), places.get(kind.name, ()))
+        _TypePlan(
+            seen,
+            kind,
+            shares,
+            busy,
+            nodes.get(kind.name, set()),
+            guests.get(kind.name, ()),
+            places.get(kind.name, ()),
+        )
         for kind in seen.pool.types.values()
     ]
     for draft in drafts:
@@ -311,12 +324,13 @@ class _TypePlan:
         kind: MachineType,
         shares: Mapping[str, Share],
         busy: dict[str, set[str]],
+        nodes: set[str],
         guests: Sequence[Guest],
         places: Sequence[Reservation],
     ) -> None:
-        """`guests` and `places` are those of the type."""
+        """`nodes` serve the type; `guests` and `places` are of it."""
         self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
-        self.nodes = {name for name, node in seen.nodes.items() if serves(node, seen.pool, kind.name)}
+        self.nodes = nodes
         self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
         self.used = [one for one in self.placed if one.node]
         self.flying = {one.uid: one for one in self.placed if not one.node}
