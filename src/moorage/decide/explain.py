@@ -567,15 +567,16 @@ class _Waiting:
         seen, now = self.seen, self.now
         mine = Seen(self.me, self.obj, None)
         queue = [*line[:QUEUE_LIMIT], mine]
-        # pods of one key are alike to the scheduler: when one finds no room, the others need not be tried
-        keys = [
-            0 if one is mine else (_placing(one.pod), tuple(sorted(one.pod.requests.items()))) for one in queue
-        ]
-        allowed: dict[object, dict[str, NodeInfo]] = {}
-        for one, key in zip(queue, keys, strict=True):
-            if key not in allowed:
-                nodes = self.usable if one is mine else seen.usable(one.pod)
-                allowed[key] = {node.name: node for node in nodes}
+        # pods of one number are alike to the scheduler: when one finds no room, the others need not be tried
+        numbers: dict[object, int] = {}
+        keys = [0] * len(queue)
+        allowed = [{node.name: node for node in self.usable}]
+        for place, one in enumerate(line[:QUEUE_LIMIT]):
+            key = (_placing(one.pod), tuple(sorted(one.pod.requests.items())))
+            if key not in numbers:
+                numbers[key] = len(allowed)
+                allowed.append({node.name: node for node in seen.usable(one.pod)})
+            keys[place] = numbers[key]
         left: dict[str, dict[str, int]] = {}
         ticket = count()
         ends: list[tuple[datetime, int, str, Seen, Usual | None]] = []
@@ -590,14 +591,14 @@ class _Waiting:
         freed: Sequence[str] = tuple(allowed[0])
         first: Mapping[str, Mapping[str, int]] | None = None
         while True:
-            refused: set[object] = set()
+            refused: set[int] = set()
             done: Earliest | None = None
             waiting = len(set(keys))
             started = []
-            for place, (one, key) in enumerate(zip(queue, keys, strict=True)):
-                if key in refused:
+            for place, (one, kind) in enumerate(zip(queue, keys, strict=True)):
+                if kind in refused:
                     continue
-                there = allowed[key]
+                there = allowed[kind]
                 node = next(
                     (
                         name
@@ -607,7 +608,7 @@ class _Waiting:
                     None,
                 )
                 if node is None:
-                    refused.add(key)
+                    refused.add(kind)
                     if len(refused) == waiting:
                         break
                 elif one is mine:
