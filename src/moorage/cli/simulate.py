@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from moorage.cli.console import output_option, print_document, say, table
+from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
 if TYPE_CHECKING:
     from moorage.decide.simulation import Churned, Filled, Scheduler, TraceNode, TracePod
     from moorage.extender.replay import Handler
 
+LEAST_HISTORY = 20  # pods with GPUs
 POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
 
 
@@ -52,15 +54,21 @@ class Outcome:
     "--nodes",
     "nodes_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
     help="CSV of nodes: sn, cpu_milli, memory_mib, gpu, model.",
 )
 @click.option(
     "--pods",
     "pods_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
     help="CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli and, if known, gpu_spec.",
+)
+@click.option(
+    "--history", is_flag=True, help="Take the cluster's own nodes and the pods it has run, instead of files."
+)
+@click.option(
+    "--usage-db",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The server's file of past use, for --history.  [default: usage.db of the local cluster's data folder]",
 )
 @click.option(
     "--policy",
@@ -95,9 +103,13 @@ class Outcome:
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot there, as SVG.")
 @output_option
+@target_options
 def simulate(
-    nodes_file: Path,
-    pods_file: Path,
+    target: Target,
+    nodes_file: Path | None,
+    pods_file: Path | None,
+    history: bool,
+    usage_db: Path | None,
     policies: tuple[str, ...],
     seeds: int,
     churn_load: float,
@@ -119,7 +131,16 @@ def simulate(
 
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"a plot is written as SVG, not as {plot.name}", hint="name it packing.svg")
-    nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
+    if history and (nodes_file is not None or pods_file is not None):
+        raise UsageError("--history takes nodes and pods from the cluster", hint="leave out --nodes and --pods")
+    if history:
+        nodes, pods = recall(target, usage_db)
+        if whole_gpus:
+            pods = [pod for pod in pods if pod.devices]
+    elif nodes_file is None or pods_file is None:
+        raise UsageError("which load?", hint="give --nodes FILE and --pods FILE, or --history")
+    else:
+        nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
     scheduler = Scheduler(weight=weight, default_scores=default_scores)
     if handler:
         from moorage.extender.replay import make_pod
@@ -179,6 +200,46 @@ def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceN
         raise UsageError(
             f"{pods_file} has no pod that asks for GPUs", hint="leave out --whole-gpus" if whole else None
         )
+    return nodes, pods
+
+
+def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list[TracePod]]:
+    """The cluster's nodes, and the pods of its history. Raises UsageError for too little of either."""
+    from datetime import UTC, datetime
+
+    from moorage.apimachinery.meta import labels_of
+    from moorage.apimachinery.resources import NODES
+    from moorage.apimachinery.scheduling import parse_node
+    from moorage.cli.datafolder import default_folder
+    from moorage.decide.gpus import gpu_type
+    from moorage.decide.simulation import node_of, pods_of
+    from moorage.usage.store import UsageStore
+
+    path = usage_db if usage_db is not None else (target.data or default_folder()) / "usage.db"
+    if not path.exists():
+        raise UsageError(
+            f"there is no {path}", hint="copy usage.db from the server's data folder and give it with --usage-db"
+        )
+    store = UsageStore(path)
+    try:
+        begin, end = (datetime(year, 1, 1, tzinfo=UTC) for year in (1970, 9999))
+        pods = pods_of(store.overlapping(begin, end))
+    finally:
+        store.close()
+    known = sum(1 for pod in pods if pod.devices)
+    if known < LEAST_HISTORY:
+        raise UsageError(
+            f"{path} knows {known} pods with GPUs; a replay of fewer than {LEAST_HISTORY} tells nothing",
+            hint="come back when more has run, or describe the load you expect with --nodes and --pods",
+        )
+
+    async def work(session: Session) -> list[TraceNode]:
+        listed = (await session.api.list(NODES)).items
+        return [node_of(parse_node(node), gpu_type(labels_of(node))) for node in listed]
+
+    nodes = in_session(target, work)
+    if not any(node.gpus for node in nodes):
+        raise UsageError("this cluster has no node with GPUs")
     return nodes, pods
 
 

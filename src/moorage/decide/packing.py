@@ -74,6 +74,10 @@ class Policy(Protocol):
         """A node came or changed in size, with its rooms as when empty; None: it went."""
         ...
 
+    def hold(self, node: str, rooms: Rooms | None) -> None:
+        """A node has these rooms now; None: it went. Moves no version."""
+        ...
+
 
 def gpus_asked(requests: Amounts) -> dict[str, int]:
     """The GPU resources in a pod's requests, with counts above zero."""
@@ -164,4 +168,7 @@ class Plain:
         pass
 
     def offer(self, node: str, rooms: Rooms | None) -> None:
+        pass
+
+    def hold(self, node: str, rooms: Rooms | None) -> None:
         pass

@@ -57,6 +57,7 @@ class Scoreboard(Generic[T]):
             return
         else:
             self._rooms[node] = rooms
+        self.policy.hold(node, rooms)
         self._changes.append(node)
         if len(self._changes) > 4 * len(self._rooms) + 1000:
             half = len(self._changes) // 2

@@ -29,14 +29,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from moorage.apimachinery.scheduling import is_gpu
+from moorage.apimachinery.scheduling import NodeInfo, is_gpu
 from moorage.decide.fragmentation import Fragmentation, Mix
-from moorage.decide.packing import WHOLE, Ask, Policy, Room, take
+from moorage.decide.packing import WHOLE, Ask, Policy, Room, gpus_asked, take
 from moorage.decide.scoreboard import Scoreboard, make_policy
+from moorage.decide.usage import Interval
 from moorage.decide.winner import winner
 from moorage.errors import UsageError
 
 GPU = "nvidia.com/gpu"  # where a trace names no resource
+MIB = 2**20
 POINT = 10  # kube-scheduler multiplies an extender's points by this and by the weight, without a limit
 WARM_LIFETIMES = 2.5  # mean lifetimes before churn is measured; after them 92 % of the final load is there
 MEASURED_LIFETIMES = 2.5
@@ -152,6 +154,27 @@ def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) 
             ask = Ask((), WHOLE, cpu)
         found.append(TracePod(row.get("name") or f"pod-{line}", ask, memory))
     return sorted(found, key=lambda pod: pod.name)
+
+
+def pods_of(history: Iterable[Interval]) -> list[TracePod]:
+    """The pods of a cluster's own history, by name. It keeps no resource name and no types asked for: any GPU
+    will do."""
+    found = [
+        TracePod(
+            f"{one.namespace}/{one.pod}/{one.pod_uid}",
+            Ask(((GPU, one.gpus),), WHOLE, one.cpu_milli) if one.gpus else Ask((), WHOLE, one.cpu_milli),
+            one.memory_bytes // MIB,
+        )
+        for one in history
+    ]
+    return sorted(found, key=lambda pod: pod.name)
+
+
+def node_of(node: NodeInfo, kind: str) -> TraceNode:
+    """A node of a cluster: all its GPUs, whatever they are."""
+    gpus = sum(gpus_asked(node.allocatable).values())
+    memory = node.allocatable.get("memory", 0) // MIB
+    return TraceNode(node.name, node.allocatable.get("cpu", 0), memory, gpus, kind)
 
 
 def _resource(row: Mapping[str, str | None], line: int) -> str:
@@ -486,7 +509,7 @@ def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str,
             of = weights.setdefault(pod.ask.gpus[0][0], {})
             of[pod.ask] = of.get(pod.ask, 0.0) + 1.0
     return {
-        name: Mix(of, offered([node for node in nodes if node.resource == name]), scarcity=0, stranded=0.0)
+        name: Mix(of, offered([node for node in nodes if node.resource == name]), stranded=0.0)
         for name, of in weights.items()
     }
 

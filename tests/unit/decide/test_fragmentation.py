@@ -67,6 +67,19 @@ def test_the_mix_is_renewed_now_and_then_and_forgets():
     assert policy.mix(GPU).lost("a100", (WHOLE,) * 4, 48000) < before / 3
 
 
+def test_a_type_is_dear_while_little_of_it_is_free_and_cheap_while_there_is_plenty():
+    def advantage(t4_used: int) -> int:
+        policy = a_policy(*[rooms(kind="t4")] * 4, *[rooms()] * 6)
+        board: Scoreboard[int] = Scoreboard(policy, lambda _, points: points)
+        for at in range(10):
+            board.put(f"n{at}", rooms(kind="t4", used=t4_used) if at < 4 else rooms())
+        for ask in (an_ask(kinds=("t4",)), *(an_ask(),) * 5) * 32:
+            policy.learn(ask)
+        return policy.points(an_ask(), rooms(used=4)) - policy.points(an_ask(), rooms(used=4, kind="t4"))
+
+    assert advantage(7) > 3 * advantage(0) > 0
+
+
 devices = st.lists(st.integers(1, WHOLE), max_size=8).map(lambda left: tuple(sorted(left, reverse=True)))
 asks = st.builds(
     an_ask,
@@ -78,7 +91,7 @@ asks = st.builds(
 
 @given(st.dictionaries(asks, st.floats(0.1, 100), min_size=1), devices, st.integers(0, 96000))
 def test_what_is_lost_is_between_nothing_and_all_of_it(weights, free, cpu):
-    mix = Mix(weights, {room: 1 for room in rooms().values()}, scarcity=0, stranded=0)
+    mix = Mix(weights, {room: 1 for room in rooms().values()}, stranded=0)
     assert -1e-9 <= mix.lost("a100", free, cpu) <= sum(free) / WHOLE + 1e-9
 
 
