@@ -532,7 +532,7 @@ class _Making:
         return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
     def _gpu_terms(self) -> list[Obj]:
-        request, resource = self.request, None
+        request, named = self.request, None
         nodes = self.facts.nodes if self.facts.nodes is not None else self.facts.gpu_nodes
         if nodes is None:
             if request.gpu_resource is not None:
@@ -549,10 +549,10 @@ class _Making:
             self.refuse("--gpus", f"{request.gpus} asked, but no node of this cluster has GPUs", "see `moor gpus`")
             return []
         if request.gpu_resource is not None:
-            resource = self._named_resource(request.gpu_resource, offered)
-            if resource is None:
+            named = self._named_resource(request.gpu_resource, offered)
+            if named is None:
                 return []
-            offered = [node for node in offered if node.allocatable.get(resource)]
+            offered = [node for node in offered if node.allocatable.get(named)]
         terms: list[Obj] = []
         if request.gpu_type is not None:
             types = gpu_types(nodes, self.facts.pods)
@@ -590,7 +590,7 @@ class _Making:
             for resource, count in node.allocatable.items():
                 if is_gpu(resource):
                     totals[resource] = totals.get(resource, 0) + count
-        self.gpu_resource = resource or max(
+        self.gpu_resource = named or max(
             totals, key=lambda one: (one == DEFAULT_GPU_RESOURCE, one.endswith("/gpu"), totals[one], one)
         )
         largest = max(offered, key=lambda node: (node.allocatable.get(self.gpu_resource, 0), node.name))

@@ -813,3 +813,33 @@ def test_the_manifest_of_a_full_line_is_the_golden_one():
         GOLDEN.parent.mkdir(exist_ok=True)
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "resource", "tolerated"),
+    [
+        ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]),
+        ("mig-1g.10gb", "nvidia.com/mig-1g.10gb", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]),
+        ("gpu", "nvidia.com/gpu", ["nvidia.com/gpu"]),
+        (None, "nvidia.com/gpu", ["nvidia.com/gpu"]),
+    ],
+)
+def test_a_slice_of_a_gpu_is_asked_for_by_its_resource(asked, resource, tolerated):
+    nodes = tuple(
+        NodeInfo(name=name, allocatable={"cpu": 16000, "memory": 2**36, what: 4})
+        for name, what in (("n1", "nvidia.com/gpu"), ("n2", "nvidia.com/mig-1g.10gb"))
+    )
+    request = RunRequest(command=("x",), gpus=1, gpu_resource=asked, image="py", memory="1Gi", workdir="v:x")
+    plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes, claims={"v": "1Gi"}))
+    assert plan.problems == ()
+    spec = plan.job["spec"]["template"]["spec"]
+    assert resource in spec["containers"][0]["resources"]["limits"]
+    assert [one["key"] for one in spec["tolerations"]] == tolerated
+
+
+def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
+    nodes = (NodeInfo(name="n1", allocatable={"cpu": 16000, "memory": 2**36, "nvidia.com/gpu": 4}),)
+    request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
+    plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
+    [problem] = [one for one in plan.problems if one.option == "--gpu-resource"]
+    assert (problem.message, problem.hint) == ("no node offers 'mig-9g'", "there are: nvidia.com/gpu")
