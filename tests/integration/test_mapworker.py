@@ -53,7 +53,9 @@ class Site:
         started: queues.SimpleQueue[int] = queues.SimpleQueue()
 
         async def work() -> None:
-            service = ServerService(FakeApi(), usage_db=self.folder / "usage.db", page_token="page")
+            service = ServerService(
+                FakeApi(users={"ada-token": "ada"}), usage_db=self.folder / "usage.db", page_token="page"
+            )
             self.queue = service.queue
             self._stop = asyncio.Event()
             with socket.socket() as sock:
@@ -295,6 +297,32 @@ def test_a_poison_call_hurts_only_itself(site: Site) -> None:
     assert site.results(of) == {at["fine"]: "fine", at["printed"]: None}
     assert b"before\nTraceback" in site.output(of, at["raise"])
     assert f"[{at['printed']}] half a line" in printed
+
+
+def printed(site: Site, query: str = "", name: str = "m") -> list[tuple[int, bytes]]:
+    import urllib.request
+
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{site.port}/api/v1/maps/lab/{name}/output{query}",
+        headers={"Authorization": "Bearer ada-token"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        lines = [json.loads(line) for line in answer]
+    return [(one["item"], base64.b64decode(one["output"])) for one in lines]
+
+
+def test_what_items_print_is_there_when_the_worker_is_gone(site: Site) -> None:
+    of = site.make(["eins", "zwei"])
+    following: queues.SimpleQueue[list[tuple[int, bytes]]] = queues.SimpleQueue()
+    follower = threading.Thread(target=lambda: following.put(printed(site, "?follow=true")))
+    follower.start()
+    site.ended(site.worker(python("print('this is', value); os.write(2, b'no line end')")))
+    said = b"".join(one for item, one in printed(site, "?item=1") if item == 1)
+    assert said in (b"no line endthis is zwei\n", b"this is zwei\nno line end\n")
+    assert {item for item, _ in printed(site)} == {0, 1}
+    assert sorted(following.get(timeout=PATIENCE_SECONDS)) == sorted(printed(site))
+    follower.join()
+    assert site.counts(of).done == 2
 
 
 def test_told_to_stop_it_hands_back_what_it_has_not_begun(site: Site) -> None:

@@ -19,11 +19,13 @@ from moorage.server.context import Context
 from moorage.server.pages import Board, page_routes
 from moorage.server.problems import Problem, on_error
 from moorage.server.routes import checkpoint, events, explain, gpus, health, jobs, top
+from moorage.server.routes import outputs as outputs_routes
 from moorage.server.routes import queue as queue_routes
 from moorage.server.static_files import StaticFolder
 
 if TYPE_CHECKING:
     from moorage.queue.manager import Queue
+    from moorage.queue.outputs import Outputs
     from moorage.usage.store import UsageStore
 
 
@@ -36,13 +38,15 @@ def create_app(
     clock: Clock = SYSTEM,
     hosts: Iterable[str] = (),
     queue: Queue | None = None,
+    outputs: Outputs | None = None,
 ) -> Starlette:
     """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
-    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock, queue=queue)
+    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock, queue=queue, outputs=outputs)
     board = Board(context)
     return Starlette(
         routes=[
             *queue_routes.routes(context),
+            *outputs_routes.routes(context),
             *gpus.routes(context),
             *top.routes(context),
             *jobs.routes(context),

@@ -36,7 +36,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})  # asked by kubelets under the pod's address
 OPEN_PREFIX = "/static/"
-OWN_AUTH_PATHS = frozenset({"/api/v1/work"})  # checks the map's own token
+OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
 SECURITY_HEADERS = {

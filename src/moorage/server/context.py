@@ -16,6 +16,7 @@ from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
     from moorage.queue.manager import Queue
+    from moorage.queue.outputs import Outputs
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -31,6 +32,7 @@ class Context:
     auth: Auth
     clock: Clock
     queue: Queue | None = None
+    outputs: Outputs | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

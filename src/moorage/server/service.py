@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,13 +12,19 @@ from starlette.applications import Starlette
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
+from moorage.errors import MoorageError
 from moorage.queue.manager import Queue
+from moorage.queue.outputs import Outputs
 from moorage.queue.store import Store
 from moorage.server.app import create_app
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 600.0  # between two looks for output of maps that are gone
 
 
 class ServerService:
@@ -47,6 +54,8 @@ class ServerService:
         self.recorder = Recorder(self.usage, pods=self.cluster.pods, nodes=self.cluster.nodes, clock=clock)
         where = usage_db.with_name("queue.db") if queue_db is None else queue_db
         self.queue = Queue(lambda: open_store(where), clock=clock)
+        self.outputs = Outputs(usage_db.with_name("outputs.db"))
+        self._clock = clock
         self.auth = Auth(api, page_token=page_token, clock=clock)
         self.app: Starlette = create_app(
             api=api,
@@ -56,6 +65,7 @@ class ServerService:
             clock=clock,
             hosts=hosts,
             queue=self.queue,
+            outputs=self.outputs,
         )
 
     async def run(self) -> None:
@@ -65,9 +75,21 @@ class ServerService:
                 tasks.create_task(self.cluster.run())
                 tasks.create_task(self.recorder.run())
                 tasks.create_task(self.queue.run())
+                tasks.create_task(self._sweep_outputs())
         finally:
             self.cluster.close()
+            self.outputs.close()
             self.usage.close()
+
+    async def _sweep_outputs(self) -> None:
+        """Forget what deleted maps have printed."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            try:
+                maps = await self.queue.read(lambda store: store.list_maps(None))
+                await self.outputs.keep_only(one.map.id for one in maps)
+            except MoorageError as error:
+                log.warning("output of deleted maps stays for now", extra={"error": error.message})
 
 
 def open_store(where: Path | str) -> Store:

@@ -142,24 +142,7 @@ def routes(context: Context) -> list[Route]:
         return []
 
     async def found_map(request: Request, verb: str = "get") -> Stored:
-        """The map of the path, where the one who asks may do this with it. Raises Problem."""
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        found = await queue.read(lambda store: store.find_map(namespace, name))
-        if found is None:
-            raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
-        user = _user(request)
-        if found.owner != user.name or user.is_page:
-            await allow(user, verb, namespace)
-        return found
-
-    async def allow(user: User, verb: str, namespace: str) -> None:
-        if not await context.auth.may_use_maps(user, verb, namespace):
-            raise Problem(
-                403,
-                "forbidden",
-                f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
-                "ask the owner of the map, or whoever manages the namespace's roles",
-            )
+        return await map_of(request, context, queue, verb)
 
     async def view(found: Stored) -> Obj:
         rate = await queue.rate_of(found)
@@ -168,8 +151,8 @@ def routes(context: Context) -> list[Route]:
     async def create(request: Request) -> Response:
         """Make a map; its items are added next."""
         namespace = request.path_params["namespace"]
-        await allow(_user(request), "create", namespace)
-        asked = await _body(request, NewMap)
+        await _allow(context, _user(request), "create", namespace)
+        asked = await body_of(request, NewMap)
         limits = {name: one.tokens for name, one in asked.limits.items()}
         policy = Policy(**msgspec.structs.asdict(asked.policy), limits=limits)
         try:
@@ -204,7 +187,7 @@ def routes(context: Context) -> list[Route]:
     async def change(request: Request) -> Response:
         """Pause, resume, cancel, close or reopen a map, set its priority or rate."""
         found = await found_map(request, "update")
-        asked = await _body(request, MapChange)
+        asked = await body_of(request, MapChange)
         changed = await queue.change_map(
             found.map.id, state=asked.state, closed=asked.closed, priority=asked.priority, rate=asked.rate
         )
@@ -219,7 +202,7 @@ def routes(context: Context) -> list[Route]:
     async def add(request: Request) -> Response:
         """Add items, one JSON object per line; `first` numbers them, so that sending again adds nothing twice."""
         found = await found_map(request, "update")
-        first = _whole_number(request, "first")
+        first = whole_number(request, "first")
         tag = request.query_params.get("request")
         added, start, part = 0, first, 0
         items: list[NewItem] = []
@@ -263,7 +246,7 @@ def routes(context: Context) -> list[Route]:
         """Items in order, of some states; `after` and `limit` page through them."""
         found = await found_map(request)
         states = _states(request)
-        after, limit = _whole_number(request, "after"), _whole_number(request, "limit")
+        after, limit = whole_number(request, "after"), whole_number(request, "limit")
         limit = min(limit or PAGE_ROWS, PAGE_ROWS)
         page = await queue.read(
             lambda store: store.list_items(
@@ -284,7 +267,7 @@ def routes(context: Context) -> list[Route]:
     async def results(request: Request) -> Response:
         """All results so far, one JSON object per line, in the items' order."""
         found = await found_map(request)
-        after = _whole_number(request, "after")
+        after = whole_number(request, "after")
 
         async def pages() -> AsyncIterator[bytes]:
             at = -1 if after is None else after
@@ -314,9 +297,9 @@ def routes(context: Context) -> list[Route]:
 
     async def limit(request: Request) -> Response:
         """Set how many tokens a named limit has; leases that hold more keep them until they end."""
-        asked = await _body(request, LimitChange)
+        asked = await body_of(request, LimitChange)
         name = request.path_params["limit"]
-        await allow(_user(request), "update", "")
+        await _allow(context, _user(request), "update", "")
         await queue.set_limit(name, asked.capacity)
         return Json({"name": name, "capacity": asked.capacity})
 
@@ -337,6 +320,28 @@ def routes(context: Context) -> list[Route]:
         Route("/api/v1/limits", limits, methods=["GET"]),
         Route("/api/v1/limits/{limit}", limit, methods=["PUT"]),
     ]
+
+
+async def map_of(request: Request, context: Context, queue: Queue, verb: str = "get") -> Stored:
+    """The map of the path, where the one who asks may do this with it. Raises Problem."""
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    found = await queue.read(lambda store: store.find_map(namespace, name))
+    if found is None:
+        raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
+    user = _user(request)
+    if found.owner != user.name or user.is_page:
+        await _allow(context, user, verb, namespace)
+    return found
+
+
+async def _allow(context: Context, user: User, verb: str, namespace: str) -> None:
+    if not await context.auth.may_use_maps(user, verb, namespace):
+        raise Problem(
+            403,
+            "forbidden",
+            f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
+            "ask the owner of the map, or whoever manages the namespace's roles",
+        )
 
 
 def map_json(found: Stored, *, rate: float | None) -> Obj:
@@ -416,8 +421,9 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _body(request: Request, kind: type[T]) -> T:
-    body = await _whole(request.receive, BODY_BYTES)
+async def body_of(request: Request, kind: type[T], *, most: int = BODY_BYTES) -> T:
+    """The JSON body of a request, at most so many bytes. Raises Problem."""
+    body = await _whole(request.receive, most)
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as exc:
@@ -448,7 +454,8 @@ async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
         yield number + 1, rest
 
 
-def _whole_number(request: Request, name: str) -> int | None:
+def whole_number(request: Request, name: str) -> int | None:
+    """A parameter of the query; None when it is not there. Raises Problem."""
     text = request.query_params.get(name)
     if text is None:
         return None
