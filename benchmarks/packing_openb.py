@@ -1,6 +1,8 @@
 """Packing on the openb trace (Weng et al., USENIX ATC 2023) against bars.
 
-    python benchmarks/packing_openb.py [FOLDER] [--quick] [--first-seed=N]     FOLDER: default $MOORAGE_OPENB
+    python benchmarks/packing_openb.py [FOLDER] [--quick] [--first-seed=N] [--handler]
+
+FOLDER: default $MOORAGE_OPENB. `--handler`: whole-GPU lists through the extender's own HTTP handler.
 
 FOLDER holds `openb_node_list_gpu_node.csv` and any `openb_pod_list_*.csv`, from
 https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023. Five seeds, policy `fragmentation` for
@@ -66,6 +68,7 @@ def main(argv: list[str]) -> int:
                 load_=LOAD,
                 scheduler=Scheduler(default_scores=True),
                 first_seed=first,
+                handler=whole and "--handler" in argv,
             )
             allocated = sum(one.allocated for one in found.fills) / seeds
             large = sum(one.large_refused for one in found.fills) / seeds
