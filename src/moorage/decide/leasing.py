@@ -320,8 +320,8 @@ def needed_items(call: Call, session: Session | None, *, idempotent: bool) -> se
     if asked.bye or (asked.request and asked.request == session.request) or idempotent:
         return wanted | {lease.item for lease in session.leases}
     if asked.request and asked.held is not None:
-        held = {item for item, _ in asked.held}
-        return wanted | {lease.item for lease in session.leases if lease.item not in held}
+        held = set(asked.held)
+        return wanted | {lease.item for lease in session.leases if (lease.item, lease.fence) not in held}
     return wanted
 
 
@@ -452,6 +452,8 @@ class _Book:
         if asked.want and asked.request and not asked.bye and not reply.items:
             workers = found.counts.workers + tally.workers + (before is None)
             for one, fence in self._grant(of, found, tally, asked, len(leases), workers):
+                if one.item.seq in leases:  # an older lease of it, answered by somebody else, ends here
+                    self._end_leases(policy, tally, 1)
                 leases[one.item.seq] = Lease(one.item.seq, fence, self.now, asked.request)
                 reply.items.append((one.item.seq, fence, _raw(one.value)))
         self._keep_session(key, tally, before, asked, tuple(leases.values()), policy)

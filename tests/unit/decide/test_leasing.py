@@ -231,6 +231,27 @@ def test_a_lease_whose_grant_was_lost_goes_back_at_the_next_request():
     world.validate()
 
 
+def test_a_worker_that_remembers_an_older_lease_of_an_item_does_not_keep_the_newer():
+    world = World().add()
+    world.ask(request=1, want=1)
+    world.now += 100_000
+    world.tick()
+    world.ask(request=2, want=1, held=[(0, 1)])  # the answer, a lease of fence 2, is lost
+    assert world.ask(request=3, held=[(0, 1)]).lost == [(0, 1)]
+    world.validate()
+    assert world.claim() == [(0, 3)]
+
+
+def test_an_answer_from_another_session_leaves_no_token_behind():
+    world = World(p=Policy(limits={"mysql": 1}, retries=5, backoff_seconds=0)).add()
+    world.capacity = {"mysql": 5}
+    world.ask("old", request=1, want=1)
+    assert world.ask("new", reports=[failed(0, 1)]).refused == []
+    world.tick()
+    assert world.claim("old", held=[(0, 1)], slots=2) == [(0, 2)]
+    world.validate()
+
+
 def test_a_heartbeat_does_not_take_back_what_it_cannot_know_of():
     world = World().add()
     world.ask(request=1, want=1)
