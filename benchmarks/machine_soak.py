@@ -1,0 +1,168 @@
+"""Many machine types, guests that come and go at random: at every quiet moment the counts are those of the pods.
+
+    KUBEBUILDER_ASSETS=… python benchmarks/machine_soak.py [--types 200] [--guests 5000] [--quiet-every 200]
+
+On a real control plane (etcd, kube-apiserver, kube-scheduler, kube-controller-manager of KUBEBUILDER_ASSETS) with
+hollow nodes; all services of ours in one process. An hour of arrivals is played as fast as the control plane takes
+it: guests of types at random come, and those that run end, until the number asked for has come. After every
+`--quiet-every` of them nobody comes or goes until the counts in the Machine's status are those that the pods
+themselves give, and nobody waits for a free place; who never gets there within two minutes ends the run. `--guests
+300 --types 40` takes a minute or two. The figure: quiet moments, and how many of them were right (the bar: all).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
+from moorage.errors import NotFound
+from moorage.kube.client import KubeClient
+from moorage.kube.config import load_connection
+from moorage.model.machine import MACHINES
+from moorage.model.names import (
+    GUARD_LABEL,
+    MACHINE_GROUP_LABEL,
+    MACHINE_TYPE_LABEL,
+    PLACE_ANNOTATION,
+    RESERVATION_LABEL,
+    SYSTEM_NAMESPACE,
+)
+from moorage.testing.cluster import start_cluster
+from moorage.testing.hollow import hollow_nodes
+
+GROUP, NAMESPACE = "soak", "soak"
+DEVICES, NODES_OF_A_TYPE = 8, 2
+PATIENCE_SECONDS = 120.0
+
+
+def a_machine(names: list[str], nodes: list[str], chance: random.Random) -> Obj:
+    """A place of each type, two of some, each type on two nodes; no node offers more than it has devices."""
+    size = {"cpu": "1", "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1}}
+    offers: dict[str, list[str]] = {node: [] for node in nodes}
+    for at, name in enumerate(names):
+        for more in range(NODES_OF_A_TYPE):
+            offers[nodes[(at + more) % len(nodes)]].append(name)
+    return {
+        "apiVersion": MACHINES.api_version,
+        "kind": MACHINES.kind,
+        "metadata": {"name": GROUP, "labels": {MACHINE_GROUP_LABEL: GROUP}},
+        "spec": {
+            "nodePool": [
+                {"name": node, "mode": "ready", "taint": True, "machineType": [{"name": one} for one in offered]}
+                for node, offered in offers.items()
+            ],
+            "machineTypes": [
+                {"name": name, "spec": size, "available": 2 if chance.random() < 0.2 else 1} for name in names
+            ],
+        },
+    }
+
+
+def a_guest(name: str, kind: str) -> Obj:
+    return {
+        "metadata": {"name": name, "labels": {MACHINE_GROUP_LABEL: GROUP, MACHINE_TYPE_LABEL: kind}},
+        "spec": {"containers": [{"name": "main", "image": "none"}]},
+    }
+
+
+def wrong(machines: Informer, guests: Informer, places: Informer) -> list[str]:
+    """In what the status differs from the pods, by type; and who waits though there is a place."""
+    machine = machines.get(GROUP) or {}
+    status = machine.get("status") or {}
+    told = {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
+    used, waiting, held = (Counter[str]() for _ in range(3))
+    for pod in guests.all():
+        kind = labels_of(pod)[MACHINE_TYPE_LABEL]
+        waiting[kind] += bool(pod["spec"].get("schedulingGates"))
+        used[kind] += bool(pod["spec"].get("nodeName")) and PLACE_ANNOTATION in annotations_of(pod)
+    for pod in places.all():
+        held[labels_of(pod)[MACHINE_TYPE_LABEL]] += bool(pod["spec"].get("nodeName")) and not is_deleting(pod)
+    found = []
+    for kind in (machine.get("spec") or {}).get("machineTypes") or ():
+        name, available = kind["name"], kind["available"]
+        want = {"maximum": available, "reserved": held[name], "used": used[name], "waiting": waiting[name]}
+        want |= {"pending": 0, "unplaced": 0, "unmanaged": 0}
+        is_full = held[name] + used[name] == available and (not waiting[name] or used[name] == available)
+        if told.get(name) != want or not is_full:
+            found.append(f"{name}: told {told.get(name)}, is {want} of {available}")
+    return found
+
+
+async def soak(kubeconfig: Path, types: int, guests: int, quiet_every: int, seed: int) -> bool:
+    chance = random.Random(seed)
+    names = [f"type-{number:03}" for number in range(types)]
+    nodes = [f"soak-{number:02}" for number in range(-(-types * 3 // (2 * DEVICES)))]
+    at_once = types * 3 // 2  # more than there are places, so that some wait
+    async with KubeClient(load_connection(kubeconfig)) as api:
+        await api.create(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {GUARD_LABEL: "enabled"}}})
+        machines, pods = Informer(api, MACHINES), Informer(api, PODS, NAMESPACE)
+        places = Informer(api, PODS, SYSTEM_NAMESPACE, label_selector=RESERVATION_LABEL)
+        async with hollow_nodes(api, *nodes, gpus=DEVICES, cpu="64"):
+            following = [asyncio.create_task(one.run()) for one in (machines, pods, places)]
+            await wait_synced(machines, pods, places)
+            await api.create(MACHINES, a_machine(names, nodes, chance))
+            began, made, moments, slowest = time.monotonic(), 0, 0, 0.0
+
+            async def quiet() -> bool:
+                nonlocal moments, slowest
+                since = time.monotonic()
+                while found := wrong(machines, pods, places):
+                    if time.monotonic() - since > PATIENCE_SECONDS:
+                        print("\n".join([f"not right within {PATIENCE_SECONDS:g} s:", *found[:20]]))
+                        return False
+                    await asyncio.sleep(0.05)
+                moments += 1
+                slowest = max(slowest, time.monotonic() - since)
+                return True
+
+            good = await quiet()
+            while good and made < guests:
+                running = [pod for pod in pods.all() if pod["spec"].get("nodeName") and not is_deleting(pod)]
+                if len(pods) < at_once and (chance.random() < 0.6 or not running):
+                    made += 1
+                    await api.create(PODS, a_guest(f"g-{made:05}", chance.choice(names)), NAMESPACE)
+                    if made % quiet_every == 0 or made == guests:
+                        good = await quiet()
+                elif running:
+                    try:
+                        await api.delete(PODS, chance.choice(running)["metadata"]["name"], NAMESPACE)
+                    except NotFound:
+                        continue
+                else:
+                    await asyncio.sleep(0.05)  # all that are there wait for somebody's place
+            took = time.monotonic() - began
+            print(f"{made} guests of {types} types on {len(nodes)} nodes in {took:.0f} s, seed {seed}")
+            told = "all right" if good else "then one was wrong"
+            print(f"quiet moments: {moments}, {told}; the slowest came {slowest:.1f} s after the last change")
+            for task in following:
+                task.cancel()
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--types", type=int, default=200)
+    parser.add_argument("--guests", type=int, default=5000)
+    parser.add_argument("--quiet-every", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if not os.environ.get("KUBEBUILDER_ASSETS"):
+        print("KUBEBUILDER_ASSETS is not set: nothing is said about a real control plane", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="moor-") as folder, start_cluster(Path(folder) / "home") as cluster:
+        work = soak(cluster.kubeconfig, options.types, options.guests, options.quiet_every, options.seed)
+        return 0 if asyncio.run(work) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
