@@ -23,10 +23,11 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo
@@ -269,7 +270,7 @@ def _is_deleting(obj: Mapping[str, Any]) -> bool:
 
 
 def _draft(request: Request) -> _Draft:
-    draft = _Draft(request, json.loads(json.dumps(request.obj)))
+    draft = _Draft(request, msgspec.json.decode(msgspec.json.encode(request.obj)))
     draft.obj["metadata"] = draft.obj.get("metadata") or {}
     return draft
 
