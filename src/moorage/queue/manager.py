@@ -23,7 +23,7 @@ import msgspec
 from moorage.clock import SYSTEM, Clock
 from moorage.decide import leasing
 from moorage.decide.leasing import Call, Exchange, MapState, Reply
-from moorage.errors import MoorageError, NotFound, Unauthorized
+from moorage.errors import MoorageError, NotFound, NotReady, Unauthorized
 from moorage.queue.store import Answered, NewItem, Store, Stored
 
 log = logging.getLogger(__name__)
@@ -138,20 +138,20 @@ class Queue:
     # -- workers -----------------------------------------------------------------------------------------------
 
     def token_of(self, uid: str) -> str:
-        """The token that workers of this map present. Raises Unauthorized before `start`."""
+        """The token that workers of this map present. Raises NotReady before `start`."""
         return f"{uid}.{self._sign(uid)}"
 
     async def map_of_token(self, token: str) -> int:
-        """The map that a worker's token is good for. Raises Unauthorized."""
+        """The map that a worker's token is good for. Raises Unauthorized; NotFound when the map is gone."""
         known = self._tokens.get(token)
         if known is not None:
             return known
         uid, _, signature = token.partition(".")
-        if not uid or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
+        if not (uid and signature) or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
             raise Unauthorized("this is no worker's token", hint="the token is in the map's Secret")
         found = await self._read(lambda store: store.find_uid(uid))
         if found is None:
-            raise Unauthorized("the map of this token is gone", hint="it was deleted; stop")
+            raise NotFound("the map of this token is gone", hint="it was deleted; stop")
         self._tokens[token] = found.map.id
         while len(self._tokens) > TOKENS_KEPT:
             self._tokens.popitem(last=False)
@@ -369,7 +369,7 @@ class Queue:
 
     def _sign(self, uid: str) -> str:
         if self._secret is None:
-            raise Unauthorized("the queue has not started", hint="try again in a moment")
+            raise NotReady("the queue has not started", hint="try again in a moment")
         return hmac.new(self._secret, f"worker of {uid}".encode(), hashlib.sha256).hexdigest()
 
     def _now(self) -> int:

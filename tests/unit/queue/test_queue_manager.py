@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from moorage.decide.leasing import Exchange, MapState, Outcome, Policy, Report
-from moorage.errors import MoorageError, NotFound, StorageError, Unauthorized
+from moorage.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
 from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.sqlite import SqliteDatabase
 from moorage.queue.store import NewItem, Store
@@ -121,8 +121,17 @@ async def test_who_waits_for_a_deleted_map_is_told(queue):
     await queue.delete_map(found.map.id)
     with pytest.raises(NotFound):
         await waiting
-    with pytest.raises(Unauthorized):
+    with pytest.raises(NotFound):
         await queue.map_of_token(token)
+    with pytest.raises(Unauthorized):
+        await queue.map_of_token(token + "0")
+
+
+async def test_before_the_start_a_worker_is_told_to_try_again_and_not_that_it_is_wrong(tmp_path):
+    queue = Queue(lambda: Store(SqliteDatabase(tmp_path / "queue.db")), clock=FakeClock())
+    with pytest.raises(NotReady):
+        await queue.map_of_token("some.token")
+    await queue.close()
 
 
 async def test_a_back_off_that_ends_wakes_one_who_waits(queue, clock):
