@@ -41,12 +41,12 @@ from moorage.testing.cluster import start_cluster
 from moorage.testing.hollow import hollow_nodes
 
 GROUP, NAMESPACE = "soak", "soak"
-DEVICES, NODES_OF_A_TYPE = 8, 2
+TYPES_PER_NODE, NODES_OF_A_TYPE = 8, 2
 PATIENCE_SECONDS = 120.0
 
 
 def a_machine(names: list[str], nodes: list[str], chance: random.Random) -> Obj:
-    """A place of each type, two of some, each type on two nodes; no node offers more than it has devices."""
+    """A place of each type, two of some, each type on two nodes."""
     size = {"cpu": "1", "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1}}
     offers: dict[str, list[str]] = {node: [] for node in nodes}
     for at, name in enumerate(names):
@@ -66,6 +66,13 @@ def a_machine(names: list[str], nodes: list[str], chance: random.Random) -> Obj:
             ],
         },
     }
+
+
+def devices_for(machine: Obj) -> int:
+    """So many that every node has room for all that it offers: no place of one type crowds out another's."""
+    available = {one["name"]: one["available"] for one in machine["spec"]["machineTypes"]}
+    pool = machine["spec"]["nodePool"]
+    return max(sum(available[one["name"]] for one in node["machineType"]) for node in pool)
 
 
 def a_guest(name: str, kind: str) -> Obj:
@@ -101,16 +108,17 @@ def wrong(machines: Informer, guests: Informer, places: Informer) -> list[str]:
 async def soak(kubeconfig: Path, types: int, guests: int, quiet_every: int, seed: int) -> bool:
     chance = random.Random(seed)
     names = [f"type-{number:03}" for number in range(types)]
-    nodes = [f"soak-{number:02}" for number in range(-(-types * 3 // (2 * DEVICES)))]
+    nodes = [f"soak-{number:02}" for number in range(max(NODES_OF_A_TYPE, -(-types // TYPES_PER_NODE)))]
     at_once = types * 3 // 2  # more than there are places, so that some wait
     async with KubeClient(load_connection(kubeconfig)) as api:
         await api.create(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {GUARD_LABEL: "enabled"}}})
         machines, pods = Informer(api, MACHINES), Informer(api, PODS, NAMESPACE)
         places = Informer(api, PODS, SYSTEM_NAMESPACE, label_selector=RESERVATION_LABEL)
-        async with hollow_nodes(api, *nodes, gpus=DEVICES, cpu="64"):
+        machine = a_machine(names, nodes, chance)
+        async with hollow_nodes(api, *nodes, gpus=devices_for(machine), cpu="64"):
             following = [asyncio.create_task(one.run()) for one in (machines, pods, places)]
             await wait_synced(machines, pods, places)
-            await api.create(MACHINES, a_machine(names, nodes, chance))
+            await api.create(MACHINES, machine)
             began, made, moments, slowest = time.monotonic(), 0, 0, 0.0
 
             async def quiet() -> bool:
