@@ -13,6 +13,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
+from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
@@ -72,6 +73,7 @@ async def _run_controllers(
         ReservationController(api, machines, clock=clock, events=events, metrics=metrics),
         MachineNodePoolController(api, clock=clock, metrics=metrics),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
+        MapJobController(api, clock=clock, events=events, metrics=metrics),
     ]
     async with asyncio.TaskGroup() as tasks:
         for controller in controllers:

@@ -14,6 +14,7 @@ import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
+from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
 from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
@@ -47,6 +48,19 @@ KINDS = (
         columns=(
             ("Group", "string", ".spec.machineGroupName"),
             ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=MAPJOBS,
+        struct=MapJob,
+        columns=(
+            ("State", "string", ".status.state"),
+            ("Total", "integer", ".status.items.total"),
+            ("Done", "integer", ".status.items.done"),
+            ("Dead", "integer", ".status.items.dead"),
+            ("Workers", "integer", ".status.workers.ready"),
+            ("Reason", "string", ".status.conditions[?(@.type=='Working')].reason"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),
     ),
@@ -85,7 +99,7 @@ KINDS = (
     ),
 )
 
-_DROPPED = frozenset({"title", "$defs", "$ref"})
+_DROPPED = frozenset({"title", "$defs", "$ref", "propertyNames"})  # the last: judged by us, CRDs cannot say it
 
 
 def all_crds() -> list[Obj]:

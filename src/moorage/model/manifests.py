@@ -126,7 +126,12 @@ OPERATOR = Service(
         Rule(group=GROUP, resources=("machines/status", "machinenodepools/status"), verbs=("patch",)),
         Rule(group=GROUP, resources=("reservations",), verbs=LIST),
         Rule(group=GROUP, resources=("reservations/status",), verbs=("patch",)),
-        Rule(group=GROUP, resources=("machines/finalizers",), verbs=("update",)),
+        Rule(group=GROUP, resources=("machines/finalizers", "mapjobs/finalizers"), verbs=("update",)),
+        Rule(group=GROUP, resources=("mapjobs",), verbs=LIST),
+        Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
+        Rule(group="batch", resources=("jobs",), verbs=("delete",)),  # of maps, some time after their end
+        Rule(resources=("configmaps",), verbs=("create",)),  # with the worker of maps
+        Rule(resources=("resourcequotas",), verbs=("list",)),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
         Rule(
@@ -207,6 +212,9 @@ SERVER = Service(
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
         Rule(group=GROUP, resources=("machines",), verbs=("list",)),
+        Rule(group=GROUP, resources=("mapjobs",), verbs=(*LIST, "patch")),  # patch: its finalizer
+        Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
+        Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read
         Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
     ),

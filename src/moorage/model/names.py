@@ -79,6 +79,14 @@ GUEST_PRIORITY = "moorage-guest"  # PriorityClass, value 0, may preempt
 DEFAULT_PRIORITY = "moorage-default"  # PriorityClass, value 0, may not preempt, the cluster's default
 RESERVATION_BUDGET = "moorage-reservations"  # PodDisruptionBudget in SYSTEM_NAMESPACE over reservations kept
 
+# maps (docs/design/0008-mapjob.md)
+MAP_LABEL = "moorage.dev/map"  # name of the MapJob; on its Jobs and pods
+MAP_FINALIZER = "moorage.dev/map"  # on a MapJob: its map in the queue goes first
+MAP_ROUND_LABEL = "moorage.dev/map-round"  # "1", "2", …: which of its Jobs
+MAP_TEMPLATE_ANNOTATION = "moorage.dev/map-template"  # on such a Job: hash of what its pods are made from
+MAP_SCALED_ANNOTATION = "moorage.dev/map-scaled-at"  # on such a Job, RFC 3339: when it was last made smaller
+MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of `moor plan` it was made by
+
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
 MEMORY_LABEL = "moorage.dev/memory"  # on such a replacement: held, raised (it got more memory) or RELEASED

@@ -19,6 +19,7 @@ from moorage.queue.store import Store
 from moorage.server.app import create_app
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
+from moorage.server.maps import MapBridge
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
@@ -56,6 +57,7 @@ class ServerService:
         self.queue = Queue(lambda: open_store(where), clock=clock)
         self.outputs = Outputs(usage_db.with_name("outputs.db"))
         self._clock = clock
+        self.maps = MapBridge(api, self.queue, clock=clock)
         self.auth = Auth(api, page_token=page_token, clock=clock)
         self.app: Starlette = create_app(
             api=api,
@@ -75,6 +77,7 @@ class ServerService:
                 tasks.create_task(self.cluster.run())
                 tasks.create_task(self.recorder.run())
                 tasks.create_task(self.queue.run())
+                tasks.create_task(self.maps.run())
                 tasks.create_task(self._sweep_outputs())
         finally:
             self.cluster.close()

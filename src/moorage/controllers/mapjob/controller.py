@@ -1,0 +1,264 @@
+"""MapJobs, kept going: the reads and writes around `plan`.
+
+Writes do not grow with the number of pods: a Job and a ConfigMap to begin with, a patch for each change of scale,
+a round for each burst of losses, the status at most once in two seconds. Pods are the Job controller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of, with_condition
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NODES, PODS, Obj, Resource
+from moorage.apimachinery.scheduling import NodeInfo, parse_node
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.mapjob.objects import (
+    grace_of,
+    hold_of,
+    is_noteworthy,
+    job_seen,
+    keep_pod,
+    make_config,
+    make_job,
+    pod_seen,
+    quota_of,
+    scaled,
+    template_hash,
+)
+from moorage.controllers.mapjob.plan import Plan, Seen, Step, Verb, Word, plan
+from moorage.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.mapjob import COMPLETE, FAILED, MAPJOBS, WORKING, BadMapJob, MapView, parse_mapjob
+from moorage.model.names import MAP_LABEL, attempt_name
+
+log = logging.getLogger(__name__)
+
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+TELL_EVERY = timedelta(seconds=2)
+
+
+class MapJobController:
+    """One per operator. `informers` are to be run by the caller."""
+
+    def __init__(
+        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._maps = Informer(api, MAPJOBS)
+        self._jobs = Informer(api, JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
+        self._pods = Informer(
+            api, PODS, label_selector=MAP_LABEL, indexes={"noteworthy": _by_map_if_noteworthy}, keep=keep_pod
+        )
+        self._nodes = Informer(api, NODES)
+        self.informers = (self._maps, self._jobs, self._pods, self._nodes)
+        self.loop = Loop("mapjob", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._maps, lambda obj: [key_of(obj)])
+        self.loop.hear(self._jobs, _map_of)
+        self.loop.hear(self._pods, lambda pod: _map_of(pod) if is_noteworthy(pod) else ())
+        self._told_at: dict[str, float] = {}  # by uid
+        self._refused: dict[tuple[str, str], str] = {}  # by uid and template: why no Job can be made of it
+        self._maps.on_change(self._forget)
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one map's workers to what its queue can use; return when to look again."""
+        obj = self._maps.get(key.name, key.namespace)
+        if obj is None:
+            return None
+        try:
+            view = parse_mapjob(obj)
+        except BadMapJob:
+            return None  # the server says so in the condition Accepted
+        decided = plan(seen := self._observe(view))
+        if any(step.verb is Verb.MAKE or _grows(step) for step in decided.steps):
+            quotas = (await self._api.list(QUOTAS, key.namespace)).items
+            if (allowed := quota_of(view, quotas)) is not None:
+                decided = plan(dataclasses.replace(seen, quota=allowed))
+        for step in decided.steps:
+            if not await self._act(view, obj, step):
+                decided = plan(self._observe(view))  # the API will not have it: say so instead
+                break
+        if view.deleting:
+            return decided.look_again_in
+        wait = await self._report(view, obj, decided)
+        return min((one for one in (wait, decided.look_again_in) if one is not None), default=None)
+
+    # --- reads
+
+    def _observe(self, view: MapView) -> Seen:
+        jobs = [
+            job_seen(job)
+            for job in self._jobs.by_index("map", view.name)
+            if job["metadata"].get("namespace") == view.namespace and _is_owned_by(job, view)
+        ]
+        pods = [
+            pod_seen(pod)
+            for pod in self._pods.by_index("noteworthy", view.name)
+            if pod["metadata"].get("namespace") == view.namespace
+        ]
+        template = template_hash(view)
+        return Seen(
+            map=view,
+            template=template,
+            now=self._clock.now(),
+            jobs=tuple(sorted(jobs, key=lambda one: one.round)),
+            pods=tuple(pods),
+            hold=hold_of(view, self._readable_nodes()) if view.spec.template.get("spec") else None,
+            grace=grace_of(view),
+            refused=self._refused.get((view.uid, template), ""),
+        )
+
+    def _readable_nodes(self) -> Iterable[NodeInfo]:
+        for obj in self._nodes.all():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                yield parse_node(obj)
+
+    # --- writes
+
+    async def _act(self, view: MapView, obj: Obj, step: Step) -> bool:
+        """Do one step; False when the API will not have what is asked for."""
+        now = self._clock.now()
+        if step.verb is Verb.MAKE:
+            return await self._make(view, obj, step)
+        assert step.job is not None
+        with contextlib.suppress(NotFound):
+            if step.verb is Verb.DELETE:
+                await self._api.delete(
+                    JOBS, step.job.name, view.namespace, uid=step.job.uid, propagation="Background"
+                )
+            else:
+                patch = scaled(step.job, step.parallelism, now)
+                await self._api.patch(JOBS, step.job.name, patch, view.namespace)
+                told = {"map": f"{view.namespace}/{view.name}", "job": step.job.name, "workers": step.parallelism}
+                log.info("changed the number of workers", extra=told)
+        return True
+
+    async def _make(self, view: MapView, obj: Obj, step: Step) -> bool:
+        with contextlib.suppress(AlreadyExists):  # its name says what is in it
+            await self._api.create(CONFIGMAPS, make_config(view, obj), view.namespace)
+        name = attempt_name(view.name, step.round)
+        try:
+            job = make_job(view, obj, number=step.round, parallelism=step.parallelism)
+            await self._api.create(JOBS, job, view.namespace)
+        except AlreadyExists as error:
+            found = await self._api.get(JOBS, name, view.namespace)
+            if _is_owned_by(found, view):
+                return True  # an earlier pass made it
+            if found["metadata"].get("deletionTimestamp"):
+                raise Conflict(f"Job {name} of an earlier map is on its way out") from error
+            return self._refuse(view, f"a Job named {name} exists that is not of this map: remove or rename it")
+        except (Invalid, BadRequest) as error:
+            return self._refuse(view, error.message)
+        told = {"map": f"{view.namespace}/{view.name}", "job": name, "workers": step.parallelism}
+        log.info("made workers", extra=told)
+        return True
+
+    def _refuse(self, view: MapView, message: str) -> bool:
+        self._refused[view.uid, template_hash(view)] = message
+        return False
+
+    async def _report(self, view: MapView, obj: Obj, decided: Plan) -> timedelta | None:
+        """Write what changed: conditions at once, counts every two seconds. Returns when to write the rest."""
+        before = (obj.get("status") or {}).get("conditions") or []
+        conditions = self._conditions(view, before, decided)
+        status: Obj = {"workers": _workers(decided)}
+        same_workers = _workers_of(obj) == status["workers"]
+        meta, now = obj["metadata"], self._clock.monotonic()
+        if conditions == before:
+            if same_workers:
+                return None
+            wait = self._told_at.get(view.uid, 0.0) + TELL_EVERY.total_seconds() - now
+            if view.uid in self._told_at and wait > 0:
+                return timedelta(seconds=wait)
+            patch: Obj = {"metadata": {"uid": view.uid}, "status": status}
+        else:
+            # one list, two writers: the server has a condition of its own in it
+            version = {"resourceVersion": meta["resourceVersion"]}
+            patch = {"metadata": version, "status": status | {"conditions": conditions}}
+        with contextlib.suppress(NotFound):
+            await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
+            self._told_at[view.uid] = now
+            await self._tell(view, obj, decided)
+        return None
+
+    def _conditions(self, view: MapView, before: list[Obj], decided: Plan) -> list[Obj]:
+        words: list[tuple[str, Word]] = [(WORKING, decided.working), (COMPLETE, decided.complete)]
+        if decided.failed is not None:
+            words.append((FAILED, decided.failed))
+        found = before
+        for kind, word in words:
+            status = "True" if word.status else "False"
+            known = next((one for one in found if one.get("type") == kind), {})
+            generation = view.generation
+            if kind == FAILED and known.get("status") == status:
+                generation = int(known.get("observedGeneration") or 0)  # that for which it failed
+            found = with_condition(
+                found,
+                kind,
+                status,
+                now=rfc3339(self._clock.now()),
+                reason=word.reason,
+                message=word.message,
+                observedGeneration=generation,
+            )
+        return found
+
+    async def _tell(self, view: MapView, obj: Obj, decided: Plan) -> None:
+        if decided.failed is not None and decided.failed.status and not view.is_true(FAILED):
+            log.warning(
+                "a map's workers failed",
+                extra={"map": f"{view.namespace}/{view.name}", "reason": decided.failed.reason},
+            )
+            about = {"apiVersion": MAPJOBS.api_version, "kind": MAPJOBS.kind} | obj
+            await self._events.record(about, "Warning", decided.failed.reason, decided.failed.message[:1000])
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            uid = before["metadata"]["uid"]
+            self._told_at.pop(uid, None)
+            for key in [key for key in self._refused if key[0] == uid]:
+                del self._refused[key]
+
+
+def _workers(decided: Plan) -> dict[str, Any]:
+    one = decided.workers
+    return {
+        "desired": one.desired,
+        "active": one.active,
+        "ready": one.ready,
+        "lost": one.lost,
+        "restarts": one.restarts,
+        "excused": one.excused,
+    }
+
+
+def _workers_of(obj: Obj) -> Obj:
+    found: Obj = (obj.get("status") or {}).get("workers") or {}
+    return found
+
+
+def _grows(step: Step) -> bool:
+    return step.verb is Verb.SCALE and step.job is not None and step.parallelism > step.job.parallelism
+
+
+def _map_of(obj: Obj) -> Iterable[Key]:
+    name = labels_of(obj).get(MAP_LABEL)
+    return (Key(obj["metadata"].get("namespace") or "", name),) if name else ()
+
+
+def _by_map_if_noteworthy(pod: Obj) -> Iterable[str]:
+    name = labels_of(pod).get(MAP_LABEL)
+    return (name,) if name and is_noteworthy(pod) else ()
+
+
+def _is_owned_by(job: Obj, view: MapView) -> bool:
+    owner = controller_ref(job)
+    return owner is not None and owner.get("uid") == view.uid

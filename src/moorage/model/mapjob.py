@@ -1,0 +1,383 @@
+"""MapJob: the workers of a map, and what they run. Items, leases and results are the queue's, never etcd's.
+
+The server writes `status.state`, `queue`, `items` and the condition Accepted; the operator `workers` and the rest.
+docs/design/0008-mapjob.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.apimachinery.resources import Obj, Resource
+from moorage.errors import MoorageError, QuantityError
+from moorage.model.machine import Fault
+from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, RUN_NAME_MAX, VERSION, is_dns_label
+from moorage.model.tenant import Condition
+
+MAPJOBS = Resource(GROUP, VERSION, "mapjobs", "MapJob")
+
+RUNNING, PAUSED, CANCELLED, FINISHED = "running", "paused", "cancelled", "finished"
+STATES = (RUNNING, PAUSED, CANCELLED, FINISHED)
+ACCEPTED, WORKING, COMPLETE, FAILED = "Accepted", "Working", "Complete", "Failed"
+
+PARALLELISM_MAX = 10_000
+RESTARTS_MIN = 100  # the default restartLimit is this or `parallelism`, the larger: one preemption of all
+KEPT_SECONDS = 3600  # worker pods stay so long after the end; their logs stay with the server
+MOUNT = "/moorage"
+FUNCTION_FILE = "function.zip"
+
+_CONDITIONS = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
+_TIME = Meta(extra_json_schema={"format": "date-time"})
+_NATURAL = Meta(ge=0, le=2**53)
+_LIMIT_NAME = Meta(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
+_PATH = Meta(min_length=1, max_length=4096, pattern="^/")
+
+
+class FunctionSource(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A function, packed as `moorage.map` packs it."""
+
+    config_map: Annotated[
+        str, Meta(min_length=1, max_length=253, description="ConfigMap that holds it, of this namespace.")
+    ]
+    key: Annotated[
+        str, Meta(max_length=253, pattern=r"^[-._a-zA-Z0-9]*$", description="Default function.zip.")
+    ] = ""
+
+
+class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How the queue treats the items; what is not set has the queue's default."""
+
+    retries: Annotated[
+        Annotated[int, Meta(ge=0, le=1000)] | None, Meta(description="Further tries. Default 3.")
+    ] = None
+    loss_limit: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        Meta(description="Workers that may vanish under one item. Default 20."),
+    ] = None
+    backoff_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    backoff_limit_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(ge=0.001, le=1e7)] | None, Meta(description="Of one item. Default: none.")
+    ] = None
+    lease_seconds: Annotated[
+        Annotated[float, Meta(ge=2, le=86_400)] | None,
+        Meta(description="So long a worker may be silent. Default 60."),
+    ] = None
+    memory_bytes: Annotated[int, _NATURAL] | None = None
+    memory_limit_bytes: Annotated[
+        Annotated[int, _NATURAL] | None, Meta(description="An item killed for its memory may grow up to it.")
+    ] = None
+    idempotent: Annotated[bool | None, Meta(description="Slow items may run twice; the first answer counts.")] = (
+        None
+    )
+    batch_items: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    rate: Annotated[
+        Annotated[float, Meta(ge=0.001, le=1e6)] | None, Meta(description="Items begun per second, at most.")
+    ] = None
+
+
+class LimitUse(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Tokens of a named limit."""
+
+    tokens: Annotated[int, Meta(ge=1, le=1_000_000, description="That each item holds while it runs.")] = 1
+    capacity: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None, Meta(description="Makes the limit, if it is new.")
+    ] = None
+
+
+class Preflight(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What each worker tries before it takes items; the first alone, before others are made."""
+
+    read: Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)] = []
+    write: Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)] = []
+
+
+class Notify(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who is told, and of what."""
+
+    targets: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=2048)]],
+        Meta(min_length=1, max_length=10, description="https://… (Slack's form) or mailto:ADDRESS."),
+    ]
+    first_failure: Annotated[bool, Meta(extra_json_schema={"default": True})] = True
+    failure_share: Annotated[
+        Annotated[float, Meta(ge=0.0001, le=1)] | None, Meta(description="Of the items finished.")
+    ] = None
+    at_end: Annotated[bool, Meta(extra_json_schema={"default": True})] = True
+
+
+class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the workers run, in which pods, how many."""
+
+    parallelism: Annotated[int, Meta(ge=1, le=PARALLELISM_MAX, description="Workers at most.")]
+    template: Annotated[
+        dict[str, Any], Meta(description="A PodTemplateSpec; its first container is the worker's.")
+    ]
+    command: Annotated[
+        list[str],
+        Meta(max_length=1000, description="A process for each item; {item}, {key} and {index} are put in."),
+    ] = []
+    function: Annotated[FunctionSource | None, Meta(description="Loaded once, called for each item.")] = None
+    slots: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="Items that a worker runs at the same time. Default 1."),
+    ] = None
+    restart_limit: Annotated[
+        Annotated[int, Meta(ge=0, le=100_000)] | None,
+        Meta(description="Lost workers that are replaced. Default 100, or parallelism if that is more."),
+    ] = None
+    policy: MapPolicy = MapPolicy()
+    limits: dict[Annotated[str, _LIMIT_NAME], LimitUse] = {}
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    preflight: Preflight | None = None
+    spot: Annotated[bool, Meta(description="Let workers run on preemptible nodes, spread over them.")] = False
+    notify: Notify | None = None
+    ttl_seconds_after_finished: Annotated[
+        Annotated[int, Meta(ge=0, le=2_592_000)] | None,
+        Meta(description="Worker pods are deleted so long after the end. Default an hour."),
+    ] = None
+
+
+class QueueStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Where the map's queue is."""
+
+    url: str = ""
+    uid: Annotated[str, Meta(description="Of the map in the queue.")] = ""
+    secret: Annotated[str, Meta(description="Secret with the workers' token.")] = ""
+    heard_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"}, description="First lease.")] = ""
+    progress_at: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="An item was seen to end.")
+    ] = ""
+    round: Annotated[int, Meta(ge=0, description="Starts over again, by retry, after an end.")] = 0
+    marks: Annotated[list[str], Meta(description="Notices that were sent.")] = []
+
+
+class ItemCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How the items stand."""
+
+    total: Annotated[int, _NATURAL] = 0
+    waiting: Annotated[int, _NATURAL] = 0
+    ready: Annotated[int, _NATURAL] = 0
+    large: Annotated[int, _NATURAL] = 0
+    leased: Annotated[int, _NATURAL] = 0
+    done: Annotated[int, _NATURAL] = 0
+    dead: Annotated[int, _NATURAL] = 0
+    lost: Annotated[int, Meta(ge=0, description="Leases whose worker vanished.")] = 0
+    at_once: Annotated[
+        Annotated[int, _NATURAL] | None, Meta(description="Items that named limits and rate let run together.")
+    ] = None
+    mean_seconds: float | None = None
+
+
+class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How the workers stand."""
+
+    desired: Annotated[int, _NATURAL] = 0
+    active: Annotated[int, _NATURAL] = 0
+    ready: Annotated[int, _NATURAL] = 0
+    lost: Annotated[int, Meta(ge=0, description="Ended before the map did.")] = 0
+    restarts: Annotated[int, Meta(ge=0, description="Of these, replaced or to be.")] = 0
+    excused: Annotated[int, Meta(ge=0, description="Ended when there was nothing to do.")] = 0
+
+
+class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What server and operator report."""
+
+    state: Annotated[str, Meta(extra_json_schema={"enum": ["", *STATES]})] = ""
+    queue: QueueStatus = QueueStatus()
+    items: ItemCounts = ItemCounts()
+    workers: WorkerCounts = WorkerCounts()
+    plan: Annotated[dict[str, Any], Meta(description="What was reckoned before, by moor plan.")] = {}
+    conditions: Annotated[list[Condition], _CONDITIONS] = []
+    observed_generation: Annotated[int, Meta(ge=0)] = 0
+
+
+class MapJob(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The workers of a map: what they run, in which pods, how many."""
+
+    spec: MapJobSpec
+    status: MapJobStatus = MapJobStatus()
+
+
+# --- as decisions read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapView:
+    """A MapJob, parsed."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    deleting: bool
+    owner: str
+    owner_label: str
+    spec: MapJobSpec
+    status: MapJobStatus
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        return self.spec.slots or 1
+
+    @property
+    def restart_limit(self) -> int:
+        given = self.spec.restart_limit
+        return max(RESTARTS_MIN, self.spec.parallelism) if given is None else given
+
+    @property
+    def kept_seconds(self) -> int:
+        given = self.spec.ttl_seconds_after_finished
+        return KEPT_SECONDS if given is None else given
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((one for one in self.status.conditions if one.type == kind), None)
+
+    def is_true(self, kind: str) -> bool:
+        found = self.condition(kind)
+        return found is not None and found.status == "True"
+
+    def since(self, kind: str) -> datetime | None:
+        """When the condition last changed its status."""
+        found = self.condition(kind)
+        return moment(found.last_transition_time) if found is not None else None
+
+
+class BadMapJob(MoorageError):
+    """A MapJob that cannot be read; the message says where."""
+
+
+def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
+    """Read a MapJob as stored. Raises BadMapJob with the field's path."""
+    meta = obj["metadata"]
+    try:
+        spec = msgspec.convert(obj.get("spec") or {}, MapJobSpec)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise BadMapJob(f"spec{path.strip('`')}: {message}") from error
+    try:
+        status = msgspec.convert(obj.get("status") or {}, MapJobStatus)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise BadMapJob(f"status{path.strip('`')}: {message}") from error
+    label = labels_of(obj).get(OWNER_LABEL, "")
+    return MapView(
+        namespace=meta.get("namespace") or "",
+        name=meta["name"],
+        uid=meta.get("uid") or "",
+        generation=int(meta.get("generation") or 0),
+        deleting=is_deleting(obj),
+        owner=annotations_of(obj).get(OWNER_ANNOTATION) or label,
+        owner_label=label,
+        spec=spec,
+        status=status,
+        notes=annotations_of(obj),
+    )
+
+
+def secret_name(name: str, uid: str) -> str:
+    """The Secret with the token of a map's workers; of another MapJob of that name it is another."""
+    return f"{name}-map-{uid.replace('-', '')[:8]}"
+
+
+def function_file(source: FunctionSource) -> str:
+    return source.key or FUNCTION_FILE
+
+
+def check_mapjob(obj: Mapping[str, Any]) -> list[Fault]:
+    """Everything that the schema of a MapJob cannot say; all at once."""
+    name = str(obj["metadata"].get("name") or "")
+    found: list[Fault] = []
+    if name and (not is_dns_label(name) or len(name) > RUN_NAME_MAX):
+        allowed = f"must be at most {RUN_NAME_MAX} of a-z, 0-9 and '-': its Jobs and pods are named after it"
+        found.append(Fault("metadata.name", name, allowed))
+    try:
+        view = parse_mapjob({**obj, "status": {}})
+    except BadMapJob as error:
+        path, _, message = error.message.partition(": ")
+        return [*found, Fault(path, "", message)]
+    spec = view.spec
+    if bool(spec.command) == (spec.function is not None):
+        said = "give one of spec.command and spec.function" + (", not both" if spec.command else "")
+        found.append(Fault("spec.command", " ".join(spec.command)[:80], said))
+    if spec.command and not spec.command[0]:
+        found.append(Fault("spec.command[0]", "", "must be a program"))
+    if spec.notify is not None:
+        found += _check_targets(spec.notify)
+    lowest, highest = spec.policy.backoff_seconds, spec.policy.backoff_limit_seconds
+    if lowest is not None and highest is not None and lowest > highest:
+        said = f"must be at most backoffLimitSeconds, {highest:g}"
+        found.append(Fault("spec.policy.backoffSeconds", f"{lowest:g}", said))
+    return [*found, *_check_template(spec.template)]
+
+
+def _check_targets(notify: Notify) -> Iterator[Fault]:
+    from moorage.errors import UsageError
+    from moorage.notify.targets import parse_target
+
+    for at, text in enumerate(notify.targets):
+        try:
+            parse_target(text)
+        except UsageError as error:
+            yield Fault(f"spec.notify.targets[{at}]", "", error.message)
+
+
+def _check_template(template: Mapping[str, Any]) -> list[Fault]:
+    where = "spec.template.spec"
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(containers, list) or not containers:
+        return [Fault(f"{where}.containers", "", "must have a container: the first is the worker's")]
+    found: list[Fault] = []
+    if spec.get("restartPolicy") not in (None, "", "Never"):
+        said = "must be Never: a lost worker is replaced by another pod"
+        found.append(Fault(f"{where}.restartPolicy", str(spec["restartPolicy"]), said))
+    for at, one in enumerate(containers):
+        path = f"{where}.containers[{at}]"
+        if not isinstance(one, dict):
+            found.append(Fault(path, str(one), "must be a container"))
+            continue
+        for number, variable in enumerate(_dicts(one.get("env"))):
+            if at == 0 and str(variable.get("name", "")).startswith("MOORAGE_"):
+                said = "is one of Moorage's own; choose a name without MOORAGE_"
+                found.append(Fault(f"{path}.env[{number}].name", str(variable["name"]), said))
+        for number, mount in enumerate(_dicts(one.get("volumeMounts"))):
+            if f"{mount.get('mountPath', '')}/".startswith(f"{MOUNT}/"):
+                said = f"must be outside {MOUNT}, where the worker itself is"
+                found.append(Fault(f"{path}.volumeMounts[{number}].mountPath", str(mount["mountPath"]), said))
+    first = containers[0] if isinstance(containers[0], dict) else {}
+    if not first.get("image"):
+        found.append(Fault(f"{where}.containers[0].image", "", "must be set: an image with python3"))
+    for key in ("command", "args"):
+        if first.get(key):
+            said = "must be left out: the worker runs there; what the items run is spec.command"
+            found.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], said))
+    return found + _check_resources(first, f"{where}.containers[0].resources")
+
+
+def _check_resources(container: Mapping[str, Any], where: str) -> list[Fault]:
+    found = []
+    for table in ("limits", "requests"):
+        given = (container.get("resources") or {}).get(table) or {}
+        for resource, text in given.items() if isinstance(given, dict) else ():
+            try:
+                parse_quantity(text)
+            except QuantityError:
+                found.append(
+                    Fault(f"{where}.{table}[{resource}]", str(text), "must be a quantity, such as 500m or 2Gi")
+                )
+    return found
+
+
+def _dicts(given: Any) -> list[Obj]:
+    return [one if isinstance(one, dict) else {} for one in given] if isinstance(given, list) else []
