@@ -24,6 +24,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("Runs", "logs", "moorage.cli.logs:logs", "Print or follow the logs of a run, all its pods in one view"),
     ("Runs", "explain", "moorage.cli.explain:explain", "Say why a run waits, and who holds what it needs"),
     ("Runs", "cancel", "moorage.cli.jobs:cancel", "Stop runs, and start them no more"),
+    ("Maps", "map", "moorage.cli.map:map", "Run a command or a function once for each of many items"),
     ("Maps", "plan", "moorage.cli.plan:plan", "Say what a map will take: nodes, time, money"),
     ("Maps", "notify", "moorage.cli.notify:notify", "Send a trial notice, to see that it arrives"),
     ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or whose"),

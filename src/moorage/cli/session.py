@@ -71,6 +71,10 @@ class Server(Protocol):
         """The JSON answer to a JSON body. Raises as `get` does."""
         ...
 
+    async def address(self) -> tuple[str, dict[str, str]]:
+        """Its URL and the headers that say who asks. Raises NotReady when this cluster has no server."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Session:
@@ -219,11 +223,7 @@ class HttpServer:
     async def post(self, path: str, body: Any) -> Any:
         return await self._ask("POST", path, json=body)
 
-    async def _ask(self, method: str, path: str, **sent: Any) -> Any:
-        import aiohttp
-
-        from moorage.errors import ServerError
-
+    async def address(self) -> tuple[str, dict[str, str]]:
         if self._url is None:
             self._url = (await server_url(self._api)).rstrip("/")
         if not self._url:
@@ -234,23 +234,31 @@ class HttpServer:
         headers = {"Authorization": f"Bearer {self._connection.token}"} if self._connection.token else {}
         if self._connection.impersonate_user:
             headers["Impersonate-User"] = self._connection.impersonate_user
+        return self._url, headers
+
+    async def _ask(self, method: str, path: str, **sent: Any) -> Any:
+        import aiohttp
+
+        from moorage.errors import ServerError
+
+        url, headers = await self.address()
         timeout = aiohttp.ClientTimeout(total=SERVER_SECONDS)
         try:
             async with (
                 aiohttp.ClientSession(timeout=timeout) as http,
-                http.request(method, self._url + path, headers=headers, **sent) as answer,
+                http.request(method, url + path, headers=headers, **sent) as answer,
             ):
                 body = await answer.json(content_type=None) if answer.status != 204 else None
                 if answer.status >= 400:
-                    raise _refusal(answer.status, body)
+                    raise refusal(answer.status, body)
                 return body
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise ServerError(
-                f"Moorage's server at {self._url} does not answer: {error or type(error).__name__}", status=0
+                f"Moorage's server at {url} does not answer: {error or type(error).__name__}", status=0
             ) from error
 
 
-def _refusal(status: int, body: Any) -> ApiError:
+def refusal(status: int, body: Any) -> ApiError:
     """The error for an answer in our server's shape, `{code, message, hint?}`."""
     told = body if isinstance(body, dict) else {}
     error = api_error(status, {"message": str(told.get("message") or f"Moorage's server answered HTTP {status}")})

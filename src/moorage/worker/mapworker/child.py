@@ -3,14 +3,16 @@
     python3 worker.pyz --child IN OUT FUNCTION.zip
 
 The zip holds `map.json`: {"entry": "module:function"} with the module beside it, or {"pickle": "function.pkl"}
-with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec": "json" or
-"pickle" of values and results. Messages are JSON, one per line. What it prints is read by the worker.
+with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec" of values and
+results: "json", "pickle", or "auto": as they are where JSON gives back the very same, else {"$pickle": base64}.
+Messages are JSON, one per line. What it prints is read by the worker.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import pickle
 import sys
@@ -21,6 +23,8 @@ from collections.abc import Callable
 from typing import IO, Any
 
 CANNOT_LOAD = 3
+PICKLED = "$pickle"
+SAFE_INTEGER = 2**53
 
 
 def main(arguments: list[str]) -> int:
@@ -95,13 +99,42 @@ def serve(source: IO[bytes], sink: IO[bytes], function: Callable[[Any], Any], co
 
 
 def decode(value: Any, codec: str) -> Any:
+    if codec == "auto":
+        if type(value) is dict and PICKLED in value:
+            return pickle.loads(base64.b64decode(value[PICKLED]))
+        return value
     return pickle.loads(base64.b64decode(value)) if codec == "pickle" else value
 
 
 def encode(value: Any, codec: str) -> Any:
-    if codec != "pickle":
+    if codec == "json" or (codec == "auto" and is_plain(value)):
         return value
-    return base64.b64encode(pickle.dumps(value, protocol=4)).decode()
+    text = base64.b64encode(pickle.dumps(value, protocol=4)).decode()
+    return {PICKLED: text} if codec == "auto" else text
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON gives back the very same value: no tuples, no NaN, no whole numbers that others round."""
+    kind = type(value)
+    if kind is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+    if value is None or kind is bool:
+        return True
+    if kind is int:
+        return abs(int(value)) <= SAFE_INTEGER
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        return all(is_plain(one) for one in value)
+    if kind is dict:
+        if PICKLED in value:
+            return False
+        return all(type(name) is str and is_plain(name) and is_plain(one) for name, one in value.items())
+    return False
 
 
 def describe(error: BaseException) -> str:

@@ -121,6 +121,9 @@ class Engine:
                 break
             self._drop(heard.get("lost") or [])
             self._mind(heard["state"])
+        if self._orders.parent and os.getppid() != self._orders.parent:
+            self._said, self._exit = "who has started it is gone", 0
+            return
         now = time.monotonic()
         if self._leaving:
             self._hand_back()

@@ -25,6 +25,7 @@ class Orders:
     MOORAGE_MAP        JSON: {"command": [...]} or {"function": "/path/of.zip"}; "slots", "preflight", "timeout"
     MOORAGE_POD        name of the pod; MOORAGE_MEMORY bytes the pod may use (0: not limited)
     MOORAGE_GRACE      seconds between SIGTERM and SIGKILL
+    MOORAGE_PARENT     a process id: the worker ends when that is not its parent any more (maps on one machine)
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -45,6 +46,7 @@ class Orders:
         self.pod = env.get("MOORAGE_POD") or os.uname().nodename
         self.memory = int(env.get("MOORAGE_MEMORY") or 0)
         self.grace = float(env.get("MOORAGE_GRACE") or 30.0)
+        self.parent = int(env.get("MOORAGE_PARENT") or 0)
         self.session = f"{self.pod[-47:]}/{secrets.token_hex(8)}"
 
     @property

@@ -1,0 +1,390 @@
+"""`moor map`: one command or function over many items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from moorage.sdk.client import MapClient
+
+STATES = ("waiting", "ready", "leased", "done", "dead")
+FAILED = "dead"
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+def map() -> None:
+    """Run a command or a function once for each of many items, on many workers."""
+
+
+def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of maps, for the shell; none when the cluster does not answer."""
+    import asyncio
+
+    from click.shell_completion import CompletionItem
+
+    from moorage.cli.session import open_session
+    from moorage.model.mapjob import MAPJOBS
+
+    async def ask() -> list[str]:
+        given = {name: ctx.params.get(name) for name in ("namespace", "context", "kubeconfig", "as_user", "data")}
+        async with asyncio.timeout(2), open_session(Target(**given)) as session:
+            return [one["metadata"]["name"] for one in (await session.api.list(MAPJOBS, session.namespace)).items]
+
+    try:
+        return [CompletionItem(name) for name in asyncio.run(ask()) if name.startswith(incomplete)]
+    except (MoorageError, OSError, TimeoutError):
+        return []
+
+
+name_argument = click.argument("name", shell_complete=complete_names)
+
+
+def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where items come from."""
+    for option in reversed(
+        (
+            click.option(
+                "-f",
+                "--file",
+                "file",
+                default=None,
+                metavar="FILE",
+                help="Lines; .jsonl, .csv, .parquet; - for stdin.",
+            ),
+            click.option("--glob", "pattern", default=None, help="Files that match, ** for all folders."),
+            click.option(
+                "--range", "range_", default=None, metavar="A:B[:STEP]", help="Numbers; B is not included."
+            ),
+            click.option("--query", default=None, metavar="SQL", help="Rows; of a single column its values."),
+            click.option("--database", default=None, metavar="URL", help="sqlite:///file.db or postgresql://…"),
+            click.option(
+                "--format",
+                "format_",
+                type=click.Choice(["lines", "jsonl", "csv", "parquet"]),
+                default=None,
+                help="Of FILE (default: by its name).",
+            ),
+            click.option(
+                "--item-seconds", default=None, metavar="FIELD", help="Field of items: how long each may take."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@map.command(
+    context_settings={"allow_interspersed_args": True},
+    epilog="Example: moor map create features -f dates.txt --parallelism 100 -- python make.py {item}",
+)
+@click.argument("name")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@item_options
+@click.option("--function", default=None, metavar="MODULE:NAME", help="Call this for each item, loaded once.")
+@click.option("--parallelism", type=int, default=1, show_default=True, help="Workers at most.")
+@click.option(
+    "--slots", type=click.IntRange(1, 1000), default=1, show_default=True, help="Items at once per worker."
+)
+@click.option("--cpu", default=None, help="CPUs of a worker, such as 4 or 500m (default: the tenant's, or 1).")
+@click.option(
+    "--memory", default=None, help="Memory limit of a worker, such as 8Gi (default: the tenant's, or 2Gi)."
+)
+@click.option("--gpus", type=int, default=0, help="GPUs of a worker.")
+@click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
+@click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
+@click.option("--image", default=None, help="Container image; it needs python3.")
+@click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
+@click.option("--priority-class", default=None, help="PriorityClass of the workers.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME[=CAPACITY]", help="Each item holds a token. May repeat."
+)
+@click.option("--rate", type=float, default=None, help="Items begun each second, at most.")
+@click.option(
+    "--retries", type=click.IntRange(0, 1000), default=None, help="Further tries of an item (default 3)."
+)
+@click.option("--timeout", default=None, metavar="TIME", help="Longest time of an item: 30s, 5m.")
+@click.option("--memory-limit", default=None, help="An item killed for its memory is tried with more, up to this.")
+@click.option("--idempotent", is_flag=True, help="Slow items may run twice; the first answer counts.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Of the map, beside others.")
+@click.option("--spot", is_flag=True, help="Workers may run on preemptible nodes.")
+@click.option("--restart-limit", type=click.IntRange(0), default=None, help="Lost workers that are replaced.")
+@click.option("--preflight-read", multiple=True, metavar="PATH", help="Must be readable in a worker. May repeat.")
+@click.option("--preflight-write", multiple=True, metavar="PATH", help="Must be writable in a worker. May repeat.")
+@click.option("--notify", multiple=True, metavar="TARGET", help="https://… or mailto:ADDRESS. May repeat.")
+@click.option("--open", "open_", is_flag=True, help="More items will be added; see `moor map add`.")
+@click.option(
+    "--machines", type=_FILE, default=None, help="Machine types with prices, for a plan; see `moor plan`."
+)
+@click.option("--seconds", default=None, help="Time of an item, for the plan: 4, lognormal:mean=4,p99=30.")
+@click.option(
+    "--sample", type=click.IntRange(1), default=None, help="Run so many items first, then plan the rest."
+)
+@click.option("--deadline", default=None, metavar="TIME", help="For the plan: ends within this time.")
+@click.option("--budget", type=float, default=None, help="For the plan: costs no more.")
+@click.option("--yes", is_flag=True, help="After --sample go on without asking.")
+@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar; 1 when an item failed.")
+@click.option("--dry-run", is_flag=True, help="Print the MapJob, and the plan; create nothing.")
+@target_options
+def create(target: Target, **given: Any) -> int:
+    """Make a map: its workers, and its items from a file, a glob, a range or a query.
+
+    In the command {item} is the item, {item.FIELD} a part of it and {index} its number. What the command writes
+    to the file $MOORAGE_RESULT is the item's result.
+    """
+    from moorage.cli.mapcreate import create as made
+
+    return in_session(target, lambda session: made(session, given))
+
+
+@map.command()
+@name_argument
+@item_options
+@click.option(
+    "--resume", is_flag=True, help="The same items again, after an upload that broke off: none is doubled."
+)
+@click.option("--close", is_flag=True, help="No more items will come.")
+@target_options
+def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> int:
+    """Add items to a map that is open."""
+    from moorage.cli.mapcreate import add as added
+
+    return in_session(target, lambda session: added(session, name, given, resume=resume, close=close or resume))
+
+
+@map.command()
+@name_argument
+@click.option("--watch", is_flag=True, help="Go on showing it until it ends.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@target_options
+def status(target: Target, name: str, watch: bool, output: str) -> int:
+    """Show how a map stands: items, rate, time left, workers, and the plan beside what came."""
+    from moorage.cli.mapshow import status as shown
+
+    return in_session(target, lambda session: shown(session, name, output=output, watch=watch))
+
+
+@map.command("list")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@console.output_option
+@target_options
+def list_(target: Target, all_namespaces: bool, output: str) -> int:
+    """List maps and how they stand."""
+    from moorage.cli.mapshow import listing
+
+    return in_session(target, lambda session: listing(session, output=output, everywhere=all_namespaces))
+
+
+@map.command()
+@name_argument
+@click.option("--failed", is_flag=True, help="Only those that failed for good.")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only those. May repeat.")
+@click.option("--limit", type=click.IntRange(1), default=None, help="So many at most (default: 100 in a table).")
+@console.output_option
+@target_options
+def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limit: int | None, output: str) -> int:
+    """List items: state, tries, time, why they failed."""
+    from moorage.cli.mapshow import items as shown
+
+    wanted = dict.fromkeys((*states, *((FAILED,) if failed else ())))
+    return in_session(target, lambda session: shown(session, name, states=wanted, limit=limit, output=output))
+
+
+@map.command()
+@name_argument
+@click.argument("item", type=click.IntRange(0), required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the map has ended.")
+@click.option("--prefix/--no-prefix", default=None, help="Begin lines with the item's number (default: if many).")
+@target_options
+def logs(target: Target, name: str, item: int | None, follow: bool, prefix: bool | None) -> int:
+    """Print what items have printed, of all workers or of one item, also when their pods are gone."""
+    from moorage.cli.mapshow import logs as shown
+
+    prefixed = item is None if prefix is None else prefix
+    return in_session(target, lambda session: shown(session, name, item=item, follow=follow, prefix=prefixed))
+
+
+@map.command()
+@name_argument
+@click.option(
+    "-o", "--output", default="-", show_default=True, metavar="FILE", help=".jsonl, .csv, .parquet; -: stdout."
+)
+@target_options
+def results(target: Target, name: str, output: str) -> int:
+    """Write the results so far, in the order of the items; says how many are missing.
+
+    Exit code 1 when items are missing. A file is there whole or not at all.
+    """
+    from moorage.cli.mapresults import write
+
+    return in_session(target, lambda session: write(session, name, output))
+
+
+@map.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@target_options
+def retry(target: Target, names: tuple[str, ...]) -> int:
+    """Run the items again that failed; those that are done stay. A cancelled or paused map goes on."""
+
+    async def one(session: Session, client: MapClient, name: str) -> str:
+        count = await client.retry(session.namespace, name)
+        return f"{name}: {count:,} items to be tried again"
+
+    return _each(target, names, one)
+
+
+def _changing(state: str, said: str) -> Callable[[Session, MapClient, str], Awaitable[str]]:
+    async def one(session: Session, client: MapClient, name: str) -> str:
+        found = await client.change(session.namespace, name, state=state)
+        if found["state"] == "finished":
+            return f"{name} had finished already"
+        return f"{name} {said}"
+
+    return one
+
+
+@map.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@target_options
+def cancel(target: Target, names: tuple[str, ...]) -> int:
+    """Stop maps now; results are kept, and `moor map retry` goes on."""
+    return _each(target, names, _changing("cancelled", "cancelled"))
+
+
+@map.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@target_options
+def pause(target: Target, names: tuple[str, ...]) -> int:
+    """Begin no more items; those that run are finished."""
+    return _each(target, names, _changing("paused", "paused"))
+
+
+@map.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@target_options
+def resume(target: Target, names: tuple[str, ...]) -> int:
+    """Let paused or cancelled maps go on."""
+    return _each(target, names, _changing("running", "resumed"))
+
+
+@map.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@target_options
+def delete(target: Target, names: tuple[str, ...]) -> int:
+    """Delete maps with their items, results and output."""
+    from moorage.model.mapjob import MAPJOBS
+
+    async def one(session: Session, client: MapClient, name: str) -> str:
+        try:
+            await session.api.delete(MAPJOBS, name, session.namespace, propagation="Background")
+        except NotFound:
+            await client.delete(session.namespace, name)
+        return f"{name} deleted"
+
+    return _each(target, names, one)
+
+
+@map.group(invoke_without_command=True)
+@console.output_option
+@target_options
+@click.pass_context
+def limits(ctx: click.Context, target: Target, output: str) -> int:
+    """List named limits: how many tokens there are, and how many are held."""
+    if ctx.invoked_subcommand is not None:
+        return 0
+
+    async def work(session: Session) -> int:
+        async with await _client(session) as client:
+            found = await client.limits()
+        console.print_listing(
+            output,
+            headers=("NAME", "CAPACITY", "HELD"),
+            rows=lambda: [[one["name"], f"{one['capacity']:,}", f"{one['held']:,}"] for one in found],
+            items=found,
+            names=[one["name"] for one in found],
+            nothing="no limits; make one: moor map limits set mysql 100",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+@limits.command("set")
+@click.argument("name")
+@click.argument("capacity", type=click.IntRange(0, 1_000_000))
+@target_options
+def set_(target: Target, name: str, capacity: int) -> int:
+    """Set how many tokens a limit has, for all maps. Items that run keep theirs."""
+
+    async def work(session: Session) -> int:
+        async with await _client(session) as client:
+            await client.set_limit(name, capacity)
+        click.echo(f"{name} has {capacity:,} tokens")
+        return 0
+
+    return in_session(target, work)
+
+
+async def _client(session: Session) -> MapClient:
+    from moorage.cli.mapsubmit import client_of
+
+    return await client_of(session)
+
+
+def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClient, str], Awaitable[str]]) -> int:
+    """Do the same with each map; what fails is told at the end, all of it."""
+    from moorage.cli.session import Problems
+
+    async def work(session: Session) -> int:
+        problems: list[tuple[str, str | None]] = []
+        async with await _client(session) as client:
+            for name in dict.fromkeys(names):
+                try:
+                    click.echo(await one(session, client, name))
+                except ApiError as error:
+                    problems.append((error.message, error.hint))
+        if problems:
+            raised = Problems(problems)
+            raised.exit_code = 1  # type: ignore[misc]
+            raise raised
+        return 0
+
+    return in_session(target, work)
+
+
+def sources_of(given: Mapping[str, Any]) -> Any:
+    """The options of `item_options`, as `mapitems.Sources`."""
+    from moorage.cli.mapitems import Sources
+
+    return Sources(
+        file=given["file"],
+        pattern=given["pattern"],
+        range=given["range_"],
+        query=given["query"],
+        database=given["database"],
+        format=given["format_"],
+        seconds_field=given["item_seconds"],
+    )
+
+
+def missing_command(given: Mapping[str, Any]) -> None:
+    """Raise UsageError unless there is one of a command and a function."""
+    if bool(given["command"]) == (given["function"] is not None):
+        raise UsageError(
+            "give one of a command and --function" + (", not both" if given["command"] else ""),
+            hint="moor map create NAME -f FILE -- python make.py {item}",
+        )

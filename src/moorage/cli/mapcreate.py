@@ -1,0 +1,404 @@
+"""`moor map create` and `add`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.cli import console
+from moorage.cli.facts import read_caller, read_cluster
+from moorage.cli.map import missing_command, sources_of
+from moorage.cli.mapitems import Sources, Spool, read
+from moorage.cli.mapspec import FUNCTION_WORD, MapJobPlan, MapRequest, plan_mapjob
+from moorage.cli.mapsubmit import accepted, client_of, submit, taken
+from moorage.cli.session import Problems, Session
+from moorage.decide.runs import RunRequest, ships_directory
+from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.model.mapjob import MAPJOBS
+from moorage.model.names import MAP_PLAN_ANNOTATION
+
+if TYPE_CHECKING:
+    from moorage.sdk.client import MapClient
+
+Given = Mapping[str, Any]
+LOOK_SECONDS = 1.0  # between two looks at a map that is waited for
+
+
+async def create(session: Session, given: Given) -> int:
+    """Read the items, make the MapJob, bring the items; whatever is wrong is told before anything is made."""
+    missing_command(given)
+    if given["sample"] is not None and given["machines"] is None:
+        raise UsageError("--sample needs --machines", hint="the plan of the rest needs machine types and prices")
+    if given["sample"] is not None and given["open_"]:
+        raise UsageError("--sample cannot stand with --open: the rest would not be known")
+    sources = sources_of(given)
+    request = request_of(given, session.namespace)
+    plan = await plan_of(session, request)
+    raise_problems(plan)
+    spool = read(sources, may_be_none=given["open_"])
+    try:
+        for one in plan.notes:
+            console.note(one)
+        notes = _price(given, spool, _hinted(spool, sources)) if given["machines"] and not given["sample"] else {}
+        plan.mapjob["metadata"]["annotations"].update(notes)
+        if given["dry_run"]:
+            return await _dry_run(session, plan, spool)
+        return await _make(session, given, plan, spool, sources)
+    finally:
+        spool.close()
+
+
+async def add(session: Session, name: str, given: Given, *, resume: bool, close: bool) -> int:
+    """Add items; with `resume` the same file again, from where the upload broke off."""
+    sources = sources_of(given)
+    spool = read(sources, may_be_none=close and not resume)
+    try:
+        async with await client_of(session) as client:
+            found = await client.show(session.namespace, name)
+            total = int(found["counts"]["total"])
+            if resume and total > spool.count:
+                raise MoorageError(
+                    f"the map {name} has {total:,} items, the source only {spool.count:,}: it is another",
+                    hint="without --resume the items are added behind those that are there",
+                )
+            first = 0 if resume else total
+            start = total if resume else 0
+            if found["closed"] and start < spool.count:
+                raise MoorageError(
+                    f"the map {name} is closed: no more items can be added",
+                    hint="maps made with `moor map create --open` take more",
+                )
+            await _upload(client, session, name, spool, start=start, first=first, close=close, sources=sources)
+            console.say(f"{name} has {first + spool.count:,} items{', no more will come' if close else ''}")
+    finally:
+        spool.close()
+    return 0
+
+
+def request_of(given: Given, namespace: str) -> MapRequest:
+    """The options, as they were typed."""
+    function: bytes | None = None
+    if given["function"] is not None:
+        from moorage.sdk.functions import pack
+
+        function = pack(str(given["function"]))
+    run = RunRequest(
+        command=tuple(given["command"]) or (FUNCTION_WORD,),
+        namespace=namespace,
+        name=given["name"],
+        gpus=given["gpus"],
+        gpu_type=given["gpu_type"],
+        gpu_resource=given["gpu_resource"],
+        cpu=given["cpu"],
+        memory=given["memory"],
+        volumes=given["volumes"],
+        env=given["env"],
+        workdir=given["workdir"],
+        image=given["image"],
+        host_env=given["host_env"],
+        priority_class=given["priority_class"],
+    )
+    return MapRequest(
+        run=run,
+        function=function,
+        parallelism=given["parallelism"],
+        slots=given["slots"],
+        limits=given["limits"],
+        rate=given["rate"],
+        retries=given["retries"],
+        timeout=given["timeout"],
+        memory_limit=given["memory_limit"],
+        idempotent=given["idempotent"],
+        priority=given["priority"],
+        spot=given["spot"],
+        restart_limit=given["restart_limit"],
+        preflight_read=given["preflight_read"],
+        preflight_write=given["preflight_write"],
+        notify=given["notify"],
+    )
+
+
+async def plan_of(session: Session, request: MapRequest) -> MapJobPlan:
+    """Read of cluster and machine what the MapJob depends on, and plan it; problems are in the plan."""
+    seen, maps = await asyncio.gather(read_cluster(session, request.run), _maps(session))
+    caller = read_caller(request.run.command, await session.user())
+    facts = replace(seen.facts, defaults=replace(seen.facts.defaults, seconds=None))
+    name = request.run.name or ""
+    if name in maps:
+        raise taken(name, session.namespace)
+    if request.function is None and ships_directory(request.run, facts):
+        if (refused := plan_mapjob(request, caller, facts)).problems:
+            return refused
+        from moorage.cli.shipping import pack
+
+        shipment = pack(Path(caller.cwd))
+        for path in shipment.left_out:
+            console.note(f"{path} is not sent along: it leads outside {caller.cwd}")
+        caller = replace(caller, archive=shipment.archive)
+    return plan_mapjob(request, caller, facts)
+
+
+async def _maps(session: Session) -> set[str]:
+    try:
+        return {one["metadata"]["name"] for one in (await session.api.list(MAPJOBS, session.namespace)).items}
+    except NotFound as error:
+        raise MoorageError(
+            "this cluster knows no MapJob",
+            hint="install Moorage's definitions: moor manifests | kubectl apply -f -",
+        ) from error
+
+
+def raise_problems(plan: MapJobPlan) -> None:
+    if plan.problems:
+        told = []
+        for one in plan.problems:
+            bare = one.option in ("COMMAND", "NAME")
+            told.append((one.message if bare else f"{one.option}: {one.message}", one.hint))
+        raise Problems(told)
+
+
+async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:
+    """Let the API server judge the MapJob, and print what would be made."""
+    await session.api.create(MAPJOBS, plan.mapjob, session.namespace, dry_run=True)
+    click.echo("---\n".join(console.as_yaml(_shown(one)) for one in plan.documents), nl=False)
+    console.say(f"{spool.count:,} items; nothing was made")
+    return 0
+
+
+def _shown(obj: dict[str, Any]) -> dict[str, Any]:
+    """A manifest fit to be shown: of packed data only the names."""
+    blank = {key: dict.fromkeys(obj[key], "") for key in ("data", "binaryData") if obj.get(key)}
+    return {**obj, **blank}
+
+
+async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:
+    name = plan.name
+    mapjob = await submit(session, plan)
+    async with await client_of(session) as client:
+        try:
+            await accepted(session, client, mapjob)
+        except asyncio.CancelledError:
+            console.say(f"\nthe map {name} was not made")
+            raise
+        sample = min(given["sample"], spool.count) if given["sample"] else None
+        start = 0
+        if sample is not None and sample < spool.count:
+            await _upload(client, session, name, spool, start=0, end=sample, close=False, sources=sources, first=0)
+            start = sample
+            if not await _sampled(session, client, given, name, spool, sample):
+                going_on = _how_to_go_on(name, sources)
+                console.say(f"stopped after the sample; go on: {going_on}   Remove it: moor map delete {name}")
+                return 0
+        await _upload(
+            client, session, name, spool, start=start, first=0, close=not given["open_"], sources=sources
+        )
+        click.echo(name)
+        if not given["wait"]:
+            console.say(f"{spool.count:,} items; follow it with: moor map status --watch {name}")
+            return 0
+        return await wait(session, client, name)
+
+
+def _how_to_go_on(name: str, sources: Sources) -> str:
+    words = ["-f", "THE-SAME-ITEMS"] if sources.file == "-" else sources.words()
+    return shlex.join(["moor", "map", "add", name, "--resume", *words])
+
+
+async def _upload(
+    client: MapClient,
+    session: Session,
+    name: str,
+    spool: Spool,
+    *,
+    start: int,
+    first: int,
+    close: bool,
+    sources: Sources,
+    end: int | None = None,
+) -> None:
+    """Bring lines `start` to `end` as items `first + start` and on; broken off, say how to go on."""
+    from moorage.sdk.progress import Bar, share_bar
+
+    with Bar(clock=session.clock) as bar:
+
+        def seen(count: int) -> None:
+            at = start + count
+            bar.show(f"{share_bar(at / max(1, spool.count))}  {at:,} of {spool.count:,} items sent")
+
+        try:
+            await client.upload(
+                session.namespace,
+                name,
+                spool.lines(start, end),
+                first=first + start,
+                close=close,
+                seen=seen,
+            )
+        except (asyncio.CancelledError, MoorageError):
+            if close:
+                console.say(f"\nthe upload broke off; go on: {_how_to_go_on(name, sources)}")
+            raise
+
+
+async def wait(session: Session, client: MapClient, name: str) -> int:
+    """Show progress until the map has ended; 1 when items failed or it was cancelled. Ctrl-C leaves it alone."""
+    from moorage.sdk.progress import Bar, map_line
+
+    try:
+        with Bar(clock=session.clock) as bar:
+            while True:
+                found = await client.patiently(lambda: client.show(session.namespace, name))
+                bar.show(map_line(found), now=True)
+                ended = found["state"] in ("finished", "cancelled")
+                if not ended:
+                    await _raise_if_failed(session, name)
+                    await session.clock.sleep(LOOK_SECONDS)
+                    continue
+                break
+    except asyncio.CancelledError:
+        console.say(
+            f"\ndetached; the map goes on. See it: moor map status {name}   Stop it: moor map cancel {name}"
+        )
+        raise
+    counts = found["counts"]
+    console.say(
+        f"{name} {found['state']}: {counts['done']:,} of {counts['total']:,} done, {counts['dead']:,} failed"
+    )
+    if counts["dead"]:
+        console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
+    return 0 if found["state"] == "finished" and not counts["dead"] else 1
+
+
+async def _raise_if_failed(session: Session, name: str) -> None:
+    """Raise when the operator has given the workers up: nothing more would come."""
+    from moorage.cli.mapsubmit import condition
+
+    try:
+        failed = condition(await session.api.get(MAPJOBS, name, session.namespace), "Failed")
+    except ApiError:
+        return  # the server still answers, so the map is there
+    if failed.get("status") == "True":
+        raise MoorageError(
+            f"the map {name} has no workers any more: {failed.get('message') or failed.get('reason')}"
+        )
+
+
+# -- plans
+
+
+def _hinted(spool: Spool, sources: Sources) -> list[float]:
+    """The times that the items themselves say; empty without --item-seconds."""
+    if sources.seconds_field is None:
+        return []
+    lines = spool.lines()
+    return [float(one["seconds"]) for one in (json.loads(line) for line in lines) if "seconds" in one]
+
+
+def _price(
+    given: Given, spool: Spool, seconds: list[float], *, memory: int | None = None, items: int | None = None
+) -> dict[str, str]:
+    """Print the plan of a map; the annotation that keeps it. `seconds`: of items measured or hinted."""
+    import tempfile
+
+    from moorage.cli.plan import load_sheet, render
+    from moorage.cli.plan import plan as command
+    from moorage.cli.plan import request_of as work_of
+    from moorage.decide.mapplan import plan_map
+
+    items = spool.count if items is None else items
+    if not seconds and given["seconds"] is None:
+        raise UsageError(
+            "--machines: the time of an item is not known", hint="give --seconds, --item-seconds or --sample"
+        )
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as sample:
+        rows = [{"seconds": one, **({"memoryBytes": memory} if memory else {})} for one in seconds if one > 0]
+        json.dump(rows, sample)
+        sample.flush()
+        words = ["--items", str(items), "--machines", str(given["machines"])]
+        words += ["--sample", sample.name] if rows else ["--seconds", str(given["seconds"])]
+        words += ["--parallelism", str(given["parallelism"] * given["slots"])]
+        words += ["--cpu", given["cpu"]] if given["cpu"] else []
+        words += ["--memory", given["memory"]] if given["memory"] else []
+        words += ["--gpus", str(given["gpus"])] if given["gpus"] else []
+        words += ["--rate", str(given["rate"])] if given["rate"] else []
+        words += ["--deadline", given["deadline"]] if given["deadline"] else []
+        words += ["--budget", str(given["budget"])] if given["budget"] else []
+        words += ["--market", "spot"] if given["spot"] else []
+        for limit in given["limits"]:
+            if "=" in limit:
+                words += ["--limit", limit.partition(":")[0]]
+        options = command.make_context("plan", words).params
+        sheet = load_sheet(given["machines"])
+        work, terms, told = work_of(sheet, options)
+    if options["market"]:
+        sheet = replace(sheet, offers=tuple(one for one in sheet.offers if one.market == options["market"]))
+    found = plan_map(work, sheet, terms)
+    for line in (*found.assumed, *told):
+        console.note(line)
+    if found.choices:
+        console.say(render(found, sheet.currency))
+    best = found.best
+    if best is None:
+        raise MoorageError(found.impossible, hint=found.hint or None)
+    kept = {
+        "items": items,
+        "seconds": round(best.seconds, 1),
+        "lateSeconds": round(best.late_seconds, 1),
+        "meanSeconds": round(work.durations.mean, 4),
+        "money": round(best.money, 4),
+        "currency": sheet.currency,
+        "machine": best.offer.machine.name,
+        "market": best.offer.market,
+        "pricePerHour": best.offer.price_per_hour,
+        "nodes": best.nodes,
+        "pods": best.pods,
+        "podsPerNode": best.pods_per_node,
+    }
+    return {MAP_PLAN_ANNOTATION: json.dumps(kept)}
+
+
+async def _sampled(
+    session: Session, client: MapClient, given: Given, name: str, spool: Spool, sample: int
+) -> bool:
+    """Wait for the sample's items, plan the rest; whether to go on with it."""
+    from moorage.sdk.progress import Bar, share_bar
+
+    with Bar(clock=session.clock) as bar:
+        while True:
+            found = await client.patiently(lambda: client.show(session.namespace, name))
+            counts = found["counts"]
+            ended = counts["done"] + counts["dead"]
+            bar.show(f"{share_bar(ended / sample)}  sample: {ended:,} of {sample:,} items", now=True)
+            if ended >= sample or found["state"] == "cancelled":
+                break
+            await _raise_if_failed(session, name)
+            await session.clock.sleep(LOOK_SECONDS)
+    seconds, memory = [], 0
+    async for one in client.items(session.namespace, name, states=("done",)):
+        seconds.append(float(one.get("seconds") or 0.0))
+        memory = max(memory, int(one.get("peakBytes") or 0))
+    if not any(one > 0 for one in seconds):
+        raise MoorageError(
+            f"none of the {sample:,} items of the sample succeeded, so nothing can be planned",
+            hint=f"moor map items --failed {name}",
+        )
+    if counts["dead"]:
+        console.note(f"{counts['dead']:,} of the {sample:,} items of the sample failed")
+    rest = spool.count - sample
+    try:
+        notes = _price(given, spool, seconds, memory=memory or None, items=rest)
+    except MoorageError as error:
+        console.say(f"error: {error.message}")
+        return False
+    await session.api.patch(MAPJOBS, name, {"metadata": {"annotations": notes}}, session.namespace)
+    if given["yes"] or not sys.stdin.isatty():
+        return True
+    return click.confirm(f"go on with the other {rest:,} items?", default=True, err=True)

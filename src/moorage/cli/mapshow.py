@@ -1,0 +1,350 @@
+"""`moor map status`, `list`, `items`, `logs`: what people and programs get to see of maps."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.moments import format_duration, moment, parse_rfc3339, rfc3339
+from moorage.apimachinery.quantity import format_bytes
+from moorage.apimachinery.resources import Obj
+from moorage.cli import console
+from moorage.cli.mapsubmit import client_of, condition
+from moorage.cli.session import Session
+from moorage.errors import Forbidden, NotFound
+from moorage.model.mapjob import MAPJOBS
+from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
+
+if TYPE_CHECKING:
+    from moorage.sdk.client import MapClient
+
+ENDED = ("finished", "cancelled")
+WATCH_SECONDS = 2.0
+ROWS = 100  # of a table of items, where no limit is given
+FAILURES_SHOWN = 5
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "bright_yellow")
+
+Shown = Mapping[str, Any]
+
+
+async def status(session: Session, name: str, *, output: str, watch: bool) -> int:
+    """Print how a map stands; with `watch` again until it has ended."""
+    drawn = 0
+    async with await client_of(session) as client:
+        while True:
+            found = await client.patiently(lambda: client.show(session.namespace, name))
+            mapjob = await _mapjob(session, name)
+            document = as_document(found, mapjob, session.clock.now())
+            ended = found["state"] in ENDED
+            if output != "text":
+                console.print_document(document, output)
+            else:
+                failed = await _failures(client, session.namespace, name) if found["counts"]["dead"] else []
+                text = as_text(document, failed, session.clock.now())
+                if drawn and sys.stdout.isatty():
+                    click.echo(f"\x1b[{drawn}F\x1b[J", nl=False)
+                elif drawn:
+                    click.echo()
+                click.echo(text)
+                drawn = text.count("\n") + 1
+            if not watch or ended:
+                return 0
+            await session.clock.sleep(WATCH_SECONDS)
+
+
+async def _mapjob(session: Session, name: str) -> Obj | None:
+    """The MapJob of a map; None where there is none, or it may not be read."""
+    try:
+        return await session.api.get(MAPJOBS, name, session.namespace)
+    except (NotFound, Forbidden):
+        return None
+
+
+async def _failures(client: MapClient, namespace: str, name: str) -> list[Shown]:
+    found: list[Shown] = []
+    async for one in client.items(namespace, name, states=("dead",)):
+        found.append(one)
+        if len(found) >= FAILURES_SHOWN:
+            break
+    return found
+
+
+def as_document(found: Shown, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
+    """A map for programs: what the server says, its workers, the plan beside what came."""
+    document = dict(found)
+    counts = found["counts"]
+    document["executions"] = counts["granted"] - counts["returned"]
+    if mapjob is not None:
+        has = mapjob.get("status") or {}
+        document["workers"] = dict(has.get("workers") or {})
+        document["parallelism"] = (mapjob.get("spec") or {}).get("parallelism")
+        document["command"] = annotations_of(mapjob).get(COMMAND_ANNOTATION, "")
+        document["conditions"] = [dict(one) for one in has.get("conditions") or ()]
+        plan = plan_of(mapjob)
+        if plan:
+            document["plan"] = plan
+            document["fact"] = fact_of(found, plan, _end_of(mapjob), now)
+    return document
+
+
+def plan_of(mapjob: Obj) -> dict[str, Any]:
+    """What was reckoned before the map was made; empty when nothing was."""
+    in_status = (mapjob.get("status") or {}).get("plan")
+    if in_status:
+        return dict(in_status)
+    try:
+        read = json.loads(annotations_of(mapjob).get(MAP_PLAN_ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def fact_of(found: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
+    """What came of a plan so far. Money: the items' time at the plan's price of a pod's share."""
+    created = parse_rfc3339(found["createdAt"])
+    counts = found["counts"]
+    fact: dict[str, Any] = {
+        "items": counts["done"] + counts["dead"],
+        "seconds": round(((ended or now) - created).total_seconds(), 1),
+        "meanSeconds": found.get("meanSeconds"),
+    }
+    price, share = plan.get("pricePerHour"), plan.get("podsPerNode")
+    if isinstance(price, int | float) and isinstance(share, int | float) and share > 0:
+        fact["money"] = round(found["spentSeconds"] / 3600 * price / share, 4)
+        fact["currency"] = plan.get("currency", "")
+    return fact
+
+
+def _end_of(mapjob: Obj) -> datetime | None:
+    for kind in ("Complete", "Failed"):
+        told = condition(mapjob, kind)
+        if told.get("status") == "True":
+            return moment(told.get("lastTransitionTime"))
+    return None
+
+
+def as_text(document: Shown, failed: Iterable[Shown], now: datetime) -> str:
+    """All there is to know of a map, for people."""
+    from moorage.sdk.progress import share_bar
+
+    counts = document["counts"]
+    total, done, dead = counts["total"], counts["done"], counts["dead"]
+    share = (done + dead) / total if total else 0.0
+    left = document.get("secondsLeft")
+    rate, mean = document.get("itemsPerSecond"), document.get("meanSeconds")
+    ready, running = counts["ready"] + counts["large"], counts["leased"]
+    extra = document["executions"] - done - running
+    more = [f"{counts[key]:,} {word}" for key, word in _EXTRA.items() if counts.get(key)]
+    workers = document.get("workers")
+    made = ""
+    if workers:
+        made = f"{workers.get('active', 0):,} of at most {document.get('parallelism') or 0:,}"
+        if workers.get("restarts"):
+            made += f", {workers['restarts']:,} replaced"
+    fields = [
+        ("map", f"{document['namespace']}/{document['name']}"),
+        ("state", str(document["state"]) + ("" if document["closed"] else ", open for more items")),
+        ("owner", document["owner"]),
+        ("command", str(document.get("command") or "").replace("\n", "\\n")),
+        ("created", f"{format_duration(now - parse_rfc3339(document['createdAt']))} ago"),
+        ("progress", f"{share_bar(share)} {share:.1%}"),
+        ("items", f"{total:,}: {done:,} done, {dead:,} failed, {running:,} running, {ready:,} ready"),
+        ("", f"{counts['waiting']:,} wait to be tried again" if counts["waiting"] else ""),
+        ("rate", f"{rate:,.3g} items/s" if rate else ""),
+        ("left", format_duration(timedelta(seconds=left)) if left is not None and share < 1 else ""),
+        ("item", f"{mean:,.3g} s on average" if mean is not None else ""),
+        ("executions", f"{document['executions']:,}" + (f", {extra:,} beyond the items" if extra > 0 else "")),
+        ("", ", ".join(more)),
+        ("workers", f"{counts['workers']:,} at work" + (f"; {made}" if made else "")),
+        ("limits", ", ".join(f"{name} ×{many}" for name, many in document["limits"].items())),
+    ]
+    width = max(len(name) for name, _ in fields)
+    lines = [f"{name:<{width}}  {text}" for name, text in fields if text]
+    for one in document.get("conditions") or ():
+        if one.get("type") == "Failed" and one.get("status") == "True":
+            lines += ["", f"warning: {one.get('message') or one.get('reason')}"]
+        elif one.get("type") in ("Accepted", "Working") and one.get("status") == "False" and one.get("message"):
+            lines += ["", f"note: {one['message']}"]
+    if document.get("plan"):
+        lines += ["", *_plan_lines(document["plan"], document["fact"])]
+    shown = [f"  {one['item']}  {_why(one)}" for one in failed]
+    if shown:
+        lines += ["", "Failed items", *shown]
+        if dead > len(shown):
+            lines.append(f"  … and {dead - len(shown):,} more: moor map items --failed {document['name']}")
+    return "\n".join(lines)
+
+
+_EXTRA = {
+    "failed": "tries failed",
+    "lost": "lost with their workers",
+    "twinned": "doubled, being slow",
+    "refused": "answers came too late",
+}
+
+
+def _plan_lines(plan: Shown, fact: Shown) -> list[str]:
+    def time(seconds: Any) -> str:
+        return format_duration(timedelta(seconds=seconds)) if isinstance(seconds, int | float) else ""
+
+    def mean(seconds: Any) -> str:
+        return f"{seconds:,.3g} s" if isinstance(seconds, int | float) else ""
+
+    def money(of: Shown) -> str:
+        return f"{of['money']:,.2f} {plan.get('currency', '')}" if isinstance(of.get("money"), int | float) else ""
+
+    rows = [
+        ["items", f"{plan.get('items', 0):,}", f"{fact['items']:,}"],
+        ["time", time(plan.get("seconds")), time(fact["seconds"])],
+        ["an item", mean(plan.get("meanSeconds")), mean(fact.get("meanSeconds"))],
+        ["cost", money(plan), f"{money(fact)}, of items alone" if money(fact) else ""],
+    ]
+    lines = console.table(("", "PLAN", "SO FAR"), rows).replace("-  ", "   ", 1).splitlines()
+    said = f"on {plan.get('nodes')} nodes {plan.get('machine')}, {plan.get('market')}, {plan.get('pods')} workers"
+    return [f"Plan: {said}", *(f"  {line}" for line in lines)]
+
+
+def _why(item: Shown) -> str:
+    failure = item.get("failure") or {}
+    said = f"{failure.get('cause', '')}: {failure.get('message', '')}".strip(": ")
+    return said.replace("\n", " ")
+
+
+async def listing(session: Session, *, output: str, everywhere: bool) -> int:
+    """Print the maps of a namespace or of all."""
+    async with await client_of(session) as client:
+        found = await client.maps(None if everywhere else session.namespace)
+    now = session.clock.now()
+
+    def rows() -> list[list[str]]:
+        made = []
+        for one in found:
+            counts = one["counts"]
+            rate = one.get("itemsPerSecond")
+            left = one.get("secondsLeft") if one["state"] == "running" else None
+            row = [
+                one["name"],
+                one["owner"],
+                one["state"],
+                f"{counts['done']:,}/{counts['total']:,}",
+                f"{counts['dead']:,}",
+                f"{counts['workers']:,}",
+                f"{rate:,.3g}/s" if rate else "",
+                format_duration(timedelta(seconds=left)) if left is not None else "",
+                format_duration(now - parse_rfc3339(one["createdAt"])),
+            ]
+            made.append(([one["namespace"]] if everywhere else []) + row)
+        return made
+
+    heads = ("NAME", "OWNER", "STATE", "DONE", "FAILED", "WORKERS", "RATE", "LEFT", "AGE")
+    where = "in any namespace" if everywhere else f"in namespace {session.namespace}"
+    console.print_listing(
+        output,
+        headers=("NAMESPACE", *heads) if everywhere else heads,
+        rows=rows,
+        items=found,
+        names=[one["name"] for one in found],
+        nothing=f"no maps {where}; make one: moor map create NAME -f FILE -- python make.py {{item}}",
+    )
+    return 0
+
+
+async def items(session: Session, name: str, *, states: Iterable[str], limit: int | None, output: str) -> int:
+    """Print items."""
+    most = limit if limit is not None or output != "table" else ROWS
+    found: list[Shown] = []
+    more = False
+    async with await client_of(session) as client:
+        async for one in client.items(session.namespace, name, states=tuple(states)):
+            if most is not None and len(found) >= most:
+                more = True
+                break
+            found.append(one)
+    console.print_listing(
+        output,
+        headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "WHY"),
+        rows=lambda: [_item_row(one) for one in found],
+        items=[_item_document(one) for one in found],
+        names=[str(one["item"]) for one in found],
+        nothing=f"the map {name} has no such items" if states else f"the map {name} has no items",
+    )
+    if more:
+        console.say(f"the first {most:,}; --limit shows more")
+    return 0
+
+
+def _item_row(item: Shown) -> list[str]:
+    value = item.get("value")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    seconds, peak = item.get("seconds"), item.get("peakBytes")
+    return [
+        str(item["item"]),
+        item["state"],
+        str(item.get("tries", 0)),
+        f"{seconds:,.3g} s" if seconds is not None else "",
+        format_bytes(peak) if peak else "",
+        _short(text, 40),
+        _short(_why(item), 80) if item.get("failure") else "",
+    ]
+
+
+def _item_document(item: Shown) -> dict[str, Any]:
+    document = dict(item)
+    for key in ("finishedAtMs", "readyAtMs"):
+        at = document.pop(key, None)
+        if at:
+            document[key.removesuffix("Ms")] = rfc3339(datetime.fromtimestamp(at / 1000, UTC))
+    return document
+
+
+def _short(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+async def logs(session: Session, name: str, *, item: int | None, follow: bool, prefix: bool) -> int:
+    """Print kept output, in the order in which it came to the server; lines of several items are told apart."""
+    coloured = prefix and console.has_colour(sys.stdout)
+    async with await client_of(session) as client:
+        nothing = True
+        try:
+            async for part in client.output(session.namespace, name, item=item, follow=follow):
+                nothing = False
+                data = base64.b64decode(part["output"])
+                sys.stdout.buffer.write(_marked(data, int(part["item"]), coloured=coloured) if prefix else data)
+                sys.stdout.buffer.flush()
+        except asyncio.CancelledError:
+            console.say("")
+            raise
+        if nothing and item is not None:
+            return await _last_output(client, session.namespace, name, item)
+    if nothing:
+        console.say(f"the items of {name} have printed nothing")
+    return 0
+
+
+async def _last_output(client: MapClient, namespace: str, name: str, item: int) -> int:
+    """What goes with an item's failure, where the output itself is not kept any more."""
+    found = await client.item(namespace, name, item)
+    data = base64.b64decode(found.get("output") or "")
+    if data:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        console.say(f"item {item} of {name} has printed nothing")
+    return 0
+
+
+def _marked(data: bytes, item: int, *, coloured: bool) -> bytes:
+    mark = "[worker] " if item < 0 else f"[{item}] "
+    if coloured:
+        mark = click.style(mark, fg=COLOURS[item % len(COLOURS)])
+    return b"".join(mark.encode() + line + b"\n" for line in data.splitlines())

@@ -1,0 +1,301 @@
+"""From the options of `moor map create` (and of the SDK) to a MapJob. Pure: nothing is read or written here."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.quantity import parse_count
+from moorage.apimachinery.resources import Obj
+from moorage.decide.runs import Caller, ClusterFacts, Problem, RunPlan, RunRequest, parse_time, plan_run
+from moorage.errors import QuantityError
+from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob
+from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, RUNNER_PATH, label_value
+
+WORK_FOLDER = "/moorage-work"  # where `--workdir` and what is sent along stand; /moorage is the worker's
+UNPACKER_FOLDER = "/moorage-run"
+SHIPPED = "work"  # volume, init container and suffix of the Secret of a directory that was sent along
+EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+FUNCTION_WORD = "python3"  # stands for the command of a map that has a function
+LIMIT_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapRequest:
+    """The options as typed; None means not given. `run` has those that a map shares with a run."""
+
+    run: RunRequest
+    function: bytes | None = None  # the zip of a function, instead of run.command
+    parallelism: int = 1
+    slots: int = 1
+    limits: tuple[str, ...] = ()  # NAME[=CAPACITY][:TOKENS]
+    rate: float | None = None
+    retries: int | None = None
+    timeout: str | float | None = None  # a text as typed, or seconds
+    memory_limit: str | None = None
+    idempotent: bool = False
+    priority: int = 0
+    spot: bool = False
+    restart_limit: int | None = None
+    preflight_read: tuple[str, ...] = ()
+    preflight_write: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapJobPlan:
+    """What to create: `secret` and `config_map` (owned later), then `mapjob`; with problems nothing."""
+
+    name: str
+    mapjob: Obj
+    secret: Obj | None = None
+    config_map: Obj | None = None
+    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def documents(self) -> list[Obj]:
+        return [one for one in (self.secret, self.config_map, self.mapjob) if one is not None]
+
+
+def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> MapJobPlan:
+    """The MapJob for a request, by the rules of runs: limits, nodes without GPUs, images, volumes, variables."""
+    run = plan_run(request.run, caller, facts)
+    problems = [_of_a_map(one) for one in run.problems]
+    policy, told = _policy(request)
+    problems += told
+    limits, told = _limits(request.limits)
+    problems += told
+    if not 1 <= request.parallelism <= PARALLELISM_MAX:
+        problems.append(
+            Problem("--parallelism", f"{request.parallelism} workers; allowed are 1 to {PARALLELISM_MAX:,}")
+        )
+    notes = tuple(one.replace("a job that", "a worker that") for one in run.notes)
+    if problems or run.job is None:
+        return MapJobPlan(name=run.name, mapjob={}, notes=notes, problems=tuple(problems))
+    spec: Obj = {"parallelism": request.parallelism}
+    config_map = None
+    if request.function is not None:
+        config_map = _config_map(run.name, request, caller)
+        spec["function"] = {"configMap": config_map["metadata"]["name"]}
+    else:
+        spec["command"] = list(request.run.command)
+    template, secret = _template(run, request, caller)
+    optional: dict[str, Any] = {
+        "slots": request.slots if request.slots != 1 else None,
+        "restartLimit": request.restart_limit,
+        "policy": policy,
+        "limits": limits,
+        "priority": request.priority,
+        "preflight": _preflight(request),
+        "spot": request.spot,
+        "notify": {"targets": list(request.notify)} if request.notify else None,
+    }
+    spec |= {name: value for name, value in optional.items() if value}
+    if request.restart_limit == 0:
+        spec["restartLimit"] = 0
+    said = COMMAND_ANNOTATION, shlex.join(request.run.command)
+    mapjob: Obj = {
+        "apiVersion": MAPJOBS.api_version,
+        "kind": MAPJOBS.kind,
+        "metadata": {
+            "name": run.name,
+            "namespace": request.run.namespace,
+            "labels": {OWNER_LABEL: label_value(caller.user)},
+            "annotations": {OWNER_ANNOTATION: caller.user, said[0]: said[1], **request.annotations},
+        },
+        "spec": {**spec, "template": template},
+    }
+    if request.function is not None:
+        del mapjob["metadata"]["annotations"][COMMAND_ANNOTATION]
+    faults = tuple(_fault(one.field, one.value, one.message) for one in check_mapjob(mapjob))
+    return MapJobPlan(
+        name=run.name, mapjob=mapjob, secret=secret, config_map=config_map, notes=notes, problems=faults
+    )
+
+
+def _fault(path: str, value: str, allowed: str) -> Problem:
+    options = {
+        "spec.notify": "--notify",
+        "spec.preflight.read": "--preflight-read",
+        "spec.preflight.write": "--preflight-write",
+        "spec.template.spec.containers[0].volumeMounts": "--volume",
+        "spec.template.spec.containers[0].env": "--env",
+        "spec.slots": "--slots",
+        "spec.priority": "--priority",
+        "spec.restartLimit": "--restart-limit",
+        "spec.policy.retries": "--retries",
+        "spec.policy.rate": "--rate",
+        "spec.policy.timeoutSeconds": "--timeout",
+    }
+    option = next((option for start, option in options.items() if path.startswith(start)), path)
+    return Problem(option, f"{value!r} {allowed}" if value else allowed)
+
+
+def _of_a_map(problem: Problem) -> Problem:
+    """A problem of a run in the words of a map."""
+    option = "NAME" if problem.option == "--name" else problem.option
+    message = problem.message.replace("no name for a run", "no name for a map")
+    hint = problem.hint
+    if hint is not None:
+        hint = hint.replace(
+            "moor run [OPTIONS] -- python train.py", "moor map create NAME … -- python make.py {item}"
+        )
+        hint = hint.replace(
+            "or remove the old run: moor cancel --delete", "or remove what has it: moor map delete"
+        )
+    return Problem(option, message, hint)
+
+
+def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
+    found: Obj = {}
+    problems: list[Problem] = []
+    if request.retries is not None:
+        found["retries"] = request.retries
+    if isinstance(request.timeout, int | float):
+        found["timeoutSeconds"] = request.timeout
+    elif request.timeout is not None:
+        try:
+            found["timeoutSeconds"] = parse_time(request.timeout)
+        except ValueError:
+            problems.append(
+                Problem(
+                    "--timeout", f"{request.timeout!r} is no time from 1s to 365d", "write it as 30s, 5m or 2h"
+                )
+            )
+    if request.memory_limit is not None:
+        try:
+            found["memoryLimitBytes"] = parse_count(request.memory_limit)
+        except QuantityError:
+            problems.append(
+                Problem("--memory-limit", f"{request.memory_limit!r} is no quantity", "write it as 512Mi or 8Gi")
+            )
+    if request.idempotent:
+        found["idempotent"] = True
+    if request.rate is not None:
+        found["rate"] = request.rate
+    return found, problems
+
+
+def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
+    found: Obj = {}
+    problems = []
+    for text in texts:
+        rest, _, tokens = text.partition(":")
+        name, given, capacity = rest.partition("=")
+        numbers = [one for one in (capacity if given else None, tokens or None) if one is not None]
+        if not name or not all(one.isascii() and one.isdigit() and int(one) <= LIMIT_MAX for one in numbers):
+            problems.append(
+                Problem(
+                    "--limit",
+                    f"{text!r} is not NAME, NAME=CAPACITY or NAME=CAPACITY:TOKENS",
+                    "mysql=100; or mysql=100:2 when each item takes two",
+                )
+            )
+            continue
+        found[name] = ({"tokens": int(tokens)} if tokens else {}) | ({"capacity": int(capacity)} if given else {})
+    return found, problems
+
+
+def _preflight(request: MapRequest) -> Obj | None:
+    found = {"read": list(request.preflight_read), "write": list(request.preflight_write)}
+    return {name: paths for name, paths in found.items() if paths} or None
+
+
+def _config_map(name: str, request: MapRequest, caller: Caller) -> Obj:
+    assert request.function is not None
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"{name}-function",
+            "namespace": request.run.namespace,
+            "labels": {OWNER_LABEL: label_value(caller.user)},
+        },
+        "binaryData": {FUNCTION_FILE: base64.b64encode(request.function).decode()},
+    }
+
+
+def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, Obj | None]:
+    """The run's pod template without what makes it a run; the Secret of a directory that is sent along."""
+    assert run.job is not None
+    of_run = run.job["spec"]["template"]
+    pod: Obj = dict(of_run["spec"])
+    container: Obj = dict(pod["containers"][0])
+    for key in ("command", "args"):
+        container.pop(key, None)
+    container["env"] = [one for one in container["env"] if one["name"] != "MOORAGE_RUN"]
+    mounts = [_outside(one) for one in container.get("volumeMounts", ()) if one["mountPath"] != RUNNER_PATH]
+    volumes = [one for one in pod.get("volumes", ()) if "secret" not in one]
+    if "workingDir" in container:
+        container["workingDir"] = _outside({"mountPath": container["workingDir"]})["mountPath"]
+    annotations = {
+        key: value
+        for key, value in (of_run["metadata"].get("annotations") or {}).items()
+        if "/expected" not in key
+    }
+    secret = None
+    if caller.archive is not None and request.function is None:
+        secret = _secret(run, request, caller)
+        volumes += [
+            {"name": SHIPPED, "emptyDir": {}},
+            {"name": "shipped", "secret": {"secretName": secret["metadata"]["name"]}},
+        ]
+        pod["initContainers"] = [_unpacker(container)]
+        mounts.append({"name": SHIPPED, "mountPath": WORK_FOLDER})
+        container["workingDir"] = WORK_FOLDER
+        annotations[EVICTABLE] = SHIPPED
+    for where, key, value in ((container, "volumeMounts", mounts), (pod, "volumes", volumes)):
+        where.pop(key, None)
+        if value:
+            where[key] = value
+    pod["containers"] = [container]
+    return {"metadata": {"annotations": annotations}, "spec": pod}, secret
+
+
+def _outside(mount: Obj) -> Obj:
+    """A mount where it is out of the worker's way."""
+    path = str(mount["mountPath"])
+    if path == "/moorage/work" or path.startswith("/moorage/work/"):
+        return mount | {"mountPath": WORK_FOLDER + path.removeprefix("/moorage/work")}
+    return mount
+
+
+def _secret(run: RunPlan, request: MapRequest, caller: Caller) -> Obj:
+    assert caller.archive is not None
+    data = {"runner.py": caller.runner.encode(), "work.tar.gz": caller.archive}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": f"{run.name}-{SHIPPED}",
+            "namespace": request.run.namespace,
+            "labels": {OWNER_LABEL: label_value(caller.user)},
+        },
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def _unpacker(container: Obj) -> Obj:
+    """Unpacks what was sent along, in the worker's own image, before the worker starts."""
+    resources = {
+        kind: {name: value for name, value in table.items() if name in ("cpu", "memory")}
+        for kind, table in container["resources"].items()
+    }
+    runner = f"{UNPACKER_FOLDER}/runner.py"
+    unpack = ["--unpack", f"{UNPACKER_FOLDER}/work.tar.gz", "--into", WORK_FOLDER]
+    return {
+        "name": "unpack",
+        "image": container["image"],
+        "command": ["python3", runner, *unpack, "--", "true"],
+        "resources": resources,
+        "volumeMounts": [
+            {"name": SHIPPED, "mountPath": WORK_FOLDER},
+            {"name": "shipped", "mountPath": UNPACKER_FOLDER, "readOnly": True},
+        ],
+    }

@@ -1,0 +1,196 @@
+"""Maps on this machine: a queue and its server in a thread of this process, workers as child processes.
+
+Nothing else is needed: no cluster, no `moor up`. The queue is a file that goes with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hmac
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from moorage.errors import MoorageError
+from moorage.sdk.client import MapClient
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+NAMESPACE = "local"
+OWNER = "local"
+BATCH_ITEMS = 200  # one worker takes them for all its slots
+READY_SECONDS = 30.0
+FAST_FOLDER = Path("/dev/shm")  # memory: a map that ends with its process has no use for a disk
+
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in a thread of its own, on which all of the SDK's I/O happens."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="moorage", daemon=True).start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for it in another thread; an interrupt there cancels it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_loops: dict[int, Loop] = {}
+_sites: dict[int, LocalSite] = {}
+
+
+def loop() -> Loop:
+    """The loop of this process; after a fork the child has its own."""
+    return _loops.setdefault(os.getpid(), Loop()) if os.getpid() not in _loops else _loops[os.getpid()]
+
+
+async def site() -> LocalSite:
+    """The queue and server of this process; started once."""
+    found = _sites.get(os.getpid())
+    if found is None:
+        found = _sites[os.getpid()] = LocalSite()
+        await found.start()
+        atexit.register(found.remove, os.getpid())
+    return found
+
+
+class LocalSite:
+    """A queue, and a server that listens on 127.0.0.1 only and wants a token that this process alone knows."""
+
+    def __init__(self) -> None:
+        base = FAST_FOLDER if os.access(FAST_FOLDER, os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="moorage-", dir=base))
+        self._token = secrets.token_urlsafe(32)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self.url = ""
+
+    async def start(self) -> None:
+        from moorage.apimachinery.serving import serve
+        from moorage.queue.manager import Queue
+        from moorage.server.service import open_store
+
+        queue = Queue(lambda: open_store(self.folder / "queue.db"))
+        await queue.start()
+        sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+        sock.setblocking(False)
+        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        self._tasks = [
+            asyncio.create_task(queue.run()),
+            asyncio.create_task(serve(_app(queue, self._token), sock, stop=self._stop)),
+        ]
+
+    def client(self) -> MapClient:
+        return MapClient(self.url, {"Authorization": f"Bearer {self._token}"})
+
+    def remove(self, pid: int) -> None:
+        """Remove the queue's file; only where it was made, not in a fork."""
+        if os.getpid() == pid:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class LocalWorker:
+    """One worker process with a slot for each of `slots` items at once."""
+
+    def __init__(self, folder: Path, name: str, function: bytes, *, url: str, token: str, slots: int) -> None:
+        packed = folder / f"{name}.zip"
+        packed.write_bytes(function)
+        self._said = folder / f"{name}.log"
+        paths = [os.path.abspath(one) if one else os.getcwd() for one in sys.path]
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+            "MOORAGE_SERVER": url,
+            "MOORAGE_MAP_TOKEN": token,
+            "MOORAGE_MAP": json.dumps({"function": str(packed), "slots": slots}),
+            "MOORAGE_POD": name,
+            "MOORAGE_MEMORY": "0",
+            "MOORAGE_PARENT": str(os.getpid()),
+            "MOORAGE_GRACE": "5",
+        }
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "moorage.worker.mapworker"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raise MoorageError when the worker has ended for a reason of its own."""
+        code = self._process.poll()
+        if code:
+            said = self._said.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise MoorageError(said.removeprefix("moorage worker: ") or f"the worker ended with exit code {code}")
+
+    def stop(self) -> None:
+        """End it, in order if it may; safe to call again."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _app(queue: Any, token: str) -> ASGIApp:
+    """The server's routes for maps, without a cluster: whoever has the token may everything."""
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+
+    from moorage.clock import SYSTEM
+    from moorage.server.auth import User, bearer_of
+    from moorage.server.context import Context
+    from moorage.server.problems import Problem, answer, on_error
+    from moorage.server.routes import queue as routes
+
+    nothing = cast("Any", None)  # the routes of maps ask neither Kubernetes nor usage
+    context = Context(
+        api=nothing, cluster=nothing, usage=nothing, auth=cast("Any", _Everything()), clock=SYSTEM, queue=queue
+    )
+    app = Starlette(
+        routes=routes.routes(context),
+        exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
+    )
+    owner = User(OWNER)
+
+    async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != routes.WORK_PATH:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            if not hmac.compare_digest(bearer_of(headers).encode(), token.encode()):
+                problem = Problem(401, "unauthorized", "the token is wrong")
+                await answer(problem)(scope, receive, send)
+                return
+            scope.setdefault("state", {})["user"] = owner
+        await app(scope, receive, send)
+
+    return gate
+
+
+class _Everything:
+    async def may_use_maps(self, *_: object) -> bool:
+        return True

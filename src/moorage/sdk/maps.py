@@ -1,0 +1,730 @@
+"""`moorage.map`, `moorage.amap`, `moorage.mapped` and the handles behind them.
+
+All I/O is async and happens on the SDK's own loop (`local.loop`); what is sync here only waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
+
+from moorage.cli.mapitems import Spool, spool
+from moorage.clock import SYSTEM
+from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.sdk.client import MapClient
+from moorage.sdk.functions import function_name, pack
+from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
+from moorage.sdk.progress import Bar, map_line
+from moorage.worker.mapworker.child import decode, encode
+
+Where = Literal["cluster", "local"]
+OnError = Literal["raise", "return"]
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+LOOK_SECONDS = {"local": (0.01, 0.1), "cluster": (0.2, 2.0)}  # first and longest pause between two looks
+LOOK_SHARE = 5.0  # a look that took long is not repeated before so many times its cost
+
+
+class Resources(TypedDict, total=False):
+    """Of one worker, as `moor map create` takes them."""
+
+    cpu: str | float
+    memory: str
+    gpus: int
+    gpu_type: str
+
+
+class ItemError(MoorageError):
+    """An item failed for good. `item`: its number; `value`: the item; `output`: the end of what it printed."""
+
+    def __init__(self, *, item: int, value: Any, cause: str, message: str, output: str, map_name: str) -> None:
+        super().__init__(f"item {item} of {map_name} failed: {message}")
+        self.item = item
+        self.value = value
+        self.cause = cause
+        self.reason = message
+        self.output = output
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.output}" if self.output else self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapStatus:
+    """How a map stands. `state`: running, paused, cancelled or finished; times in seconds, None: not known yet."""
+
+    name: str
+    namespace: str
+    state: str
+    total: int
+    done: int
+    failed: int
+    running: int
+    workers: int
+    executions: int
+    mean_seconds: float | None
+    items_per_second: float | None
+    seconds_left: float | None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("finished", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a map is made. `retries` None: 3 on a cluster, none on this machine. `keep`: it stays at its end."""
+
+    where: Where = "cluster"
+    name: str | None = None
+    namespace: str | None = None
+    context: str | None = None
+    kubeconfig: str | os.PathLike[str] | None = None
+    parallelism: int | None = None
+    slots: int = 1
+    resources: Resources = field(default_factory=lambda: Resources())
+    image: str | None = None
+    host_env: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    rate: float | None = None
+    retries: int | None = None
+    timeout: float | None = None
+    memory_limit: str | None = None
+    idempotent: bool = False
+    priority: int = 0
+    spot: bool = False
+    notify: tuple[str, ...] = ()
+    progress: bool = True
+    keep: bool = False
+
+
+class AsyncMap(Generic[R]):
+    """A map that was started, for use on the SDK's loop; `Map` is the same for everybody else."""
+
+    def __init__(self, client: MapClient, options: Options, name: str, namespace: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self._client = client
+        self._options = options
+        self._stack = AsyncExitStack()
+        self._worker: LocalWorker | None = None
+        self._check: Callable[[], Awaitable[None]] | None = None
+        self._remove: Callable[[], Awaitable[None]] | None = None
+        self._uploading: asyncio.Task[None] | None = None
+        self._spool: Spool | None = None
+
+    # -- making
+
+    @classmethod
+    async def start(cls, function: bytes, items: Spool, options: Options, label: str) -> AsyncMap[R]:
+        """Make the map and its workers; items go up in the background."""
+        name = options.name or _name(label)
+        try:
+            made = await (cls._local if options.where == "local" else cls._cluster)(function, options, name)
+        except BaseException:
+            items.close()
+            raise
+        made._spool = items
+        made._uploading = asyncio.create_task(made._upload(items))
+        return made
+
+    @classmethod
+    async def attach(cls, name: str, options: Options) -> AsyncMap[R]:
+        """A map that is there already. Raises NotFound."""
+        if options.where == "local":
+            raise UsageError("maps on this machine end with their process: there is none to attach to")
+        made: AsyncMap[R] = cls(MapClient(""), options, name, "")
+        session = await made._open()
+        made.namespace = session.namespace
+        try:
+            await made._client.show(made.namespace, name)
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    @classmethod
+    async def _local(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
+        _only_on_a_cluster(options)
+        here = await site()
+        client = here.client()
+        made: AsyncMap[R] = cls(client, options, name, NAMESPACE)
+        made._stack.push_async_callback(client.close)
+        policy: dict[str, Any] = {"retries": options.retries or 0, "batchItems": BATCH_ITEMS}
+        if options.timeout is not None:
+            policy["timeoutSeconds"] = options.timeout
+        if options.rate is not None:
+            policy["rate"] = options.rate
+        body = {
+            "name": name,
+            "request": secrets.token_hex(8),
+            "policy": policy,
+            "limits": {key: {"capacity": value} for key, value in options.limits.items()},
+            "priority": options.priority,
+        }
+        await client.create(NAMESPACE, body)
+        token = await client.token(NAMESPACE, name)
+        slots = options.parallelism or os.cpu_count() or 1
+        worker = made._worker = await asyncio.to_thread(
+            functools.partial(LocalWorker, here.folder, name, function, url=here.url, token=token, slots=slots)
+        )
+        made._stack.push_async_callback(asyncio.to_thread, worker.stop)
+
+        async def check() -> None:
+            worker.check()
+
+        async def remove() -> None:
+            await client.delete(NAMESPACE, name)
+
+        made._check, made._remove = check, remove
+        return made
+
+    @classmethod
+    async def _cluster(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
+        from moorage.cli.mapcreate import plan_of, raise_problems
+        from moorage.cli.mapsubmit import accepted, condition, submit
+        from moorage.model.mapjob import MAPJOBS
+
+        made: AsyncMap[R] = cls(MapClient(""), options, name, "")
+        try:
+            session = await made._open()
+            made.namespace = session.namespace
+            plan = await plan_of(session, _request(function, options, name, session.namespace))
+            raise_problems(plan)
+            mapjob = await submit(session, plan)
+            await accepted(session, made._client, mapjob)
+        except BaseException:
+            await made.close()
+            raise
+
+        async def check() -> None:
+            told = condition(await session.api.get(MAPJOBS, name, session.namespace), "Failed")
+            if told.get("status") == "True":
+                raise MoorageError(
+                    f"the map {name} has no workers any more: {told.get('message') or told.get('reason')}"
+                )
+
+        async def remove() -> None:
+            uid = mapjob["metadata"].get("uid")
+            await session.api.delete(MAPJOBS, name, session.namespace, uid=uid, propagation="Background")
+
+        made._check, made._remove = check, remove
+        return made
+
+    async def _open(self) -> Any:
+        """The connection to the cluster that the options name."""
+        from moorage.cli.mapsubmit import client_of
+        from moorage.cli.session import Target, open_session
+
+        given = self._options
+        kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
+        target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)
+        session = await self._stack.enter_async_context(open_session(target))
+        self._client = await client_of(session)
+        self._stack.push_async_callback(self._client.close)
+        return session
+
+    async def _upload(self, items: Spool) -> None:
+        try:
+            await self._client.upload(self.namespace, self.name, items.lines(), close=True)
+        finally:
+            items.close()
+
+    # -- asking
+
+    async def status(self) -> MapStatus:
+        return _status(await self._show())
+
+    async def _show(self) -> Mapping[str, Any]:
+        return await self._client.patiently(lambda: self._client.show(self.namespace, self.name))
+
+    async def wait(self) -> MapStatus:
+        """Wait until all items are done or failed."""
+        with Bar(wanted=self._options.progress) as bar:
+            first, longest = LOOK_SECONDS[self._options.where]
+            pause = first
+            while True:
+                found = await self._show()
+                bar.show(map_line(found))
+                status = _status(found)
+                if status.ended and self._uploaded():
+                    bar.show(map_line(found), now=True)
+                    return status
+                await self._look_after()
+                await SYSTEM.sleep(pause)
+                pause = min(pause * 1.5, longest)
+
+    async def failures(self) -> list[ItemError]:
+        """The items that failed for good, in order."""
+        return [one async for one in self._failures()]
+
+    async def retry(self) -> int:
+        """Run the failed items again; how many."""
+        return await self._client.retry(self.namespace, self.name)
+
+    async def cancel(self) -> None:
+        await self._client.change(self.namespace, self.name, state="cancelled")
+
+    async def delete(self) -> None:
+        """Remove the map with its results, and let go of all that it holds here."""
+        if self._uploading is not None:
+            self._uploading.cancel()
+            with suppress(asyncio.CancelledError, MoorageError):
+                await self._uploading
+        try:
+            if self._remove is not None:
+                await self._remove()
+            else:
+                await self._client.delete(self.namespace, self.name)
+        except NotFound:
+            pass  # it is gone already
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of connections, and of the workers on this machine; a map on a cluster goes on."""
+        await self._stack.aclose()
+
+    # -- results
+
+    async def pages(self, *, ordered: bool, on_error: OnError) -> AsyncIterator[list[tuple[int, R | ItemError]]]:
+        """Results as they come, some at a time; with `ordered` each when all before it are there.
+
+        With on_error "raise" the first failed item raises ItemError, else it stands among the results.
+        """
+        reader: _Reader[R] = _Reader(ordered=ordered)
+        first, longest = LOOK_SECONDS[self._options.where]
+        pause = first
+        with Bar(wanted=self._options.progress) as bar:
+            while True:
+                found = await self._show()
+                bar.show(map_line(found))
+                counts = found["counts"]
+                news: list[tuple[int, R | ItemError]] = []
+                if counts["done"] + counts["dead"] > reader.known:
+                    await self._read_news(reader, counts["dead"])
+                    news = reader.take()
+                good = news if on_error == "return" else list(takewhile(_is_good, news))
+                if good:
+                    yield good
+                    pause = first
+                if len(good) < len(news) and isinstance(failed := news[len(good)][1], ItemError):
+                    raise failed
+                total = counts["total"]
+                if self._uploaded() and reader.given >= total and found["closed"]:
+                    bar.show(map_line(found), now=True)
+                    return
+                if found["state"] == "cancelled" and not counts["leased"]:
+                    raise MoorageError(
+                        f"the map {self.name} was cancelled with {total - reader.given:,} results missing"
+                    )
+                await self._look_after()
+                await SYSTEM.sleep(max(pause, LOOK_SHARE * reader.cost))
+                reader.cost = 0.0
+                if not news:
+                    pause = min(pause * 1.5, longest)
+
+    async def _read_news(self, reader: _Reader[R], dead: int) -> None:
+        began = SYSTEM.monotonic()
+        async for line in self._client.results(self.namespace, self.name, after=reader.after):
+            reader.add(line)
+        if dead > reader.failed:
+            async for one in self._failures(after=reader.after, unless=reader.knows):
+                reader.add_failure(one)
+        reader.cost = SYSTEM.monotonic() - began
+
+    async def _failures(
+        self, *, after: int | None = None, unless: Callable[[int], bool] = lambda _: False
+    ) -> AsyncIterator[ItemError]:
+        import base64
+
+        async for one in self._client.items(self.namespace, self.name, states=("dead",), after=after):
+            if unless(one["item"]):
+                continue
+            failure = one.get("failure") or {}
+            told = await self._client.item(self.namespace, self.name, one["item"])
+            yield ItemError(
+                item=one["item"],
+                value=decode(one.get("value"), "auto"),
+                cause=str(failure.get("cause", "")),
+                message=str(failure.get("message", "")),
+                output=base64.b64decode(told.get("output") or "").decode("utf-8", "replace"),
+                map_name=self.name,
+            )
+
+    def _uploaded(self) -> bool:
+        """Whether all items are on the server. Raises what broke the upload off."""
+        if self._uploading is None:
+            return True
+        if not self._uploading.done():
+            return False
+        self._uploading.result()
+        return True
+
+    async def _look_after(self) -> None:
+        """Raise when nothing more would come."""
+        self._uploaded()
+        if self._check is not None:
+            try:
+                await self._check()
+            except ApiError:
+                pass  # the Kubernetes API is away; the queue is not
+
+
+def _is_good(pair: tuple[int, Any]) -> bool:
+    return not isinstance(pair[1], ItemError)
+
+
+class _Reader(Generic[R]):
+    """Puts results in order, each once. `after`: all items up to it are known."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.after: int | None = None
+        self.given = 0
+        self.failed = 0
+        self.cost = 0.0
+        self._ordered = ordered
+        self._next = 0  # the first item that is not known
+        self._beyond: set[int] = set()
+        self._waiting: dict[int, R | ItemError] = {}
+
+    @property
+    def known(self) -> int:
+        return self._next + len(self._beyond)
+
+    def add(self, line: bytes) -> None:
+        told = json.loads(line)
+        item = told["item"]
+        if not self._is_new(item):
+            return
+        value = told["path"] if "path" in told else decode(told.get("value"), "auto")
+        self._waiting[item] = value
+
+    def add_failure(self, failure: ItemError) -> None:
+        if self._is_new(failure.item):
+            self.failed += 1
+            self._waiting[failure.item] = failure
+
+    def knows(self, item: int) -> bool:
+        return item < self._next or item in self._beyond
+
+    def _is_new(self, item: int) -> bool:
+        if self.knows(item):
+            return False
+        self._beyond.add(item)
+        while self._next in self._beyond:
+            self._beyond.discard(self._next)
+            self._next += 1
+        self.after = self._next - 1 if self._next else None
+        return True
+
+    def take(self) -> list[tuple[int, R | ItemError]]:
+        """What may be given out now."""
+        if not self._ordered:
+            news = list(self._waiting.items())
+            self._waiting.clear()
+        else:
+            news = []
+            while self.given + len(news) in self._waiting:
+                at = self.given + len(news)
+                news.append((at, self._waiting.pop(at)))
+        self.given += len(news)
+        return news
+
+
+class Map(Generic[R]):
+    """A map, from ordinary code. Closing it lets a map on a cluster go on; one on this machine ends."""
+
+    def __init__(self, inner: AsyncMap[R]) -> None:
+        self._inner = inner
+
+    @classmethod
+    def start(cls, func: Callable[[T], R] | str, items: Iterable[T], **options: Any) -> Map[R]:
+        """Start a map and return at once; the options are those of `moorage.map`."""
+        given = _options(options)
+        function, spooled = _prepared(func, items)
+        started: AsyncMap[R] = _run(AsyncMap.start(function, spooled, given, function_name(func)))
+        return cls(started)
+
+    @classmethod
+    def attach(cls, name: str, **options: Any) -> Map[Any]:
+        """A map that was started elsewhere: by another process, or by `moor map create`. Raises NotFound."""
+        found: AsyncMap[Any] = _run(AsyncMap.attach(name, _options(options)))
+        return Map(found)
+
+    def __enter__(self) -> Map[R]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def namespace(self) -> str:
+        return self._inner.namespace
+
+    def status(self) -> MapStatus:
+        return _run(self._inner.status())
+
+    def wait(self) -> MapStatus:
+        """Wait until all items are done or failed."""
+        return _run(self._inner.wait())
+
+    def results(self, *, ordered: bool = True, on_error: OnError = "raise") -> Iterator[R]:
+        """Results in the items' order, or as they come; waits for those that are not there yet."""
+        for page in _pages(self._inner, ordered=ordered, on_error=on_error):
+            for _, value in page:
+                yield value  # type: ignore[misc]
+
+    def pairs(self, *, ordered: bool = False, on_error: OnError = "raise") -> Iterator[tuple[int, R]]:
+        """As `results`, each with the number of its item."""
+        for page in _pages(self._inner, ordered=ordered, on_error=on_error):
+            yield from page  # type: ignore[misc]
+
+    def failures(self) -> list[ItemError]:
+        return _run(self._inner.failures())
+
+    def retry(self) -> int:
+        """Run the failed items again; how many."""
+        return _run(self._inner.retry())
+
+    def cancel(self) -> None:
+        _run(self._inner.cancel())
+
+    def delete(self) -> None:
+        _run(self._inner.delete())
+
+    def close(self) -> None:
+        _run(self._inner.close())
+
+
+def map(
+    func: Callable[[T], R] | str,
+    items: Iterable[T],
+    *,
+    ordered: bool = True,
+    on_error: OnError = "raise",
+    **options: Any,
+) -> Iterator[R]:
+    """Call `func` with each item, on many workers; an iterator of the results, in order or as they come.
+
+    The map is started at once. `where="local"` runs it on this machine and needs nothing else. The other options
+    are the fields of `Options`: parallelism, resources={"cpu": 1, "memory": "2Gi", "gpus": 0}, image, limits,
+    rate, retries, timeout (seconds), volumes, env, name, …
+
+    An item that fails raises ItemError, and the map is cancelled; with on_error="return" the error stands where
+    its result would. A map whose results were all read is deleted, unless `keep` is given.
+    """
+    given = _options(options)
+    function, spooled = _prepared(func, items)
+    inner: AsyncMap[R] = _run(AsyncMap.start(function, spooled, given, function_name(func)))
+    return _consumed(inner, given, ordered=ordered, on_error=on_error)
+
+
+def _consumed(inner: AsyncMap[R], options: Options, *, ordered: bool, on_error: OnError) -> Iterator[R]:
+    """Give out results; at the end, or when nobody wants more, tidy up."""
+    whole = False
+    try:
+        for page in _pages(inner, ordered=ordered, on_error=on_error):
+            for _, value in page:
+                yield value  # type: ignore[misc]
+        whole = True
+    finally:
+        with suppress(ApiError):
+            _run(_ended(inner, options, whole=whole))
+
+
+async def _ended(inner: AsyncMap[Any], options: Options, *, whole: bool) -> None:
+    if options.keep and whole:
+        await inner.close()
+    elif whole or options.where == "local":
+        await inner.delete()
+    else:
+        try:
+            await inner.cancel()
+        finally:
+            await inner.close()
+
+
+async def amap(
+    func: Callable[[T], R] | str,
+    items: Iterable[T],
+    *,
+    ordered: bool = True,
+    on_error: OnError = "raise",
+    **options: Any,
+) -> AsyncIterator[R]:
+    """`moorage.map` for async code: the caller's loop is not held up."""
+    given = _options(options)
+    function, spooled = await asyncio.to_thread(_prepared, func, items)
+    inner: AsyncMap[R] = await _elsewhere(AsyncMap.start(function, spooled, given, function_name(func)))
+    whole = False
+    pages = inner.pages(ordered=ordered, on_error=on_error)
+    try:
+        while (page := await _elsewhere(_next(pages))) is not None:
+            for _, value in page:
+                yield value  # type: ignore[misc]
+        whole = True
+    finally:
+        with suppress(ApiError):
+            await _elsewhere(_ended(inner, given, whole=whole))
+
+
+class Mapped(Generic[T, R]):
+    """A function that can be called as it is, and mapped."""
+
+    def __init__(self, func: Callable[[T], R], options: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, func)
+        self._func = func
+        self._options = dict(options)
+
+    def __call__(self, item: T) -> R:
+        return self._func(item)
+
+    def map(self, items: Iterable[T], **options: Any) -> Iterator[R]:
+        """`moorage.map` with the decorator's options, and these over them."""
+        return map(self._func, items, **{**self._options, **options})
+
+    def amap(self, items: Iterable[T], **options: Any) -> AsyncIterator[R]:
+        return amap(self._func, items, **{**self._options, **options})
+
+    def start(self, items: Iterable[T], **options: Any) -> Map[R]:
+        given = {**self._options, **options}
+        given.pop("ordered", None)
+        given.pop("on_error", None)
+        return Map.start(self._func, items, **given)
+
+
+def mapped(**options: Any) -> Callable[[Callable[[T], R]], Mapped[T, R]]:
+    """A decorator: the function stays what it is and gets `.map(items)`, `.amap(items)` and `.start(items)`.
+
+    The options are those of `moorage.map`.
+    """
+
+    def decorate(func: Callable[[T], R]) -> Mapped[T, R]:
+        return Mapped(func, options)
+
+    return decorate
+
+
+def _pages(inner: AsyncMap[R], *, ordered: bool, on_error: OnError) -> Iterator[list[tuple[int, R | ItemError]]]:
+    pages = inner.pages(ordered=ordered, on_error=on_error)
+    try:
+        while (page := _run(_next(pages))) is not None:
+            yield page
+    finally:
+        _run(pages.aclose())  # type: ignore[attr-defined]
+
+
+async def _next(pages: AsyncIterator[T]) -> T | None:
+    return await anext(pages, None)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return loop().run(work)
+
+
+async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.wrap_future(loop().submit(work))
+
+
+def _prepared(func: Callable[..., Any] | str, items: Iterable[Any]) -> tuple[bytes, Spool]:
+    """The packed function and the spooled items. Raises UsageError for what cannot travel."""
+    function = pack(func)
+    return function, spool(encode(one, "auto") for one in items)
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    known = Options.__dataclass_fields__
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(unknown[0], list(known), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"a map has no option {unknown[0]!r}", hint=hint)
+    made = Options(**given)
+    if made.where not in LOOK_SECONDS:
+        raise UsageError(f"where is {made.where!r}", hint="cluster or local")
+    return replace(made, volumes=tuple(made.volumes), notify=tuple(made.notify))
+
+
+def _only_on_a_cluster(options: Options) -> None:
+    wrong = [name for name in ("volumes", "notify", "spot", "image", "resources") if getattr(options, name)]
+    if wrong:
+        raise UsageError(f"{wrong[0]} means nothing on this machine", hint='leave it out, or where="cluster"')
+
+
+def _request(function: bytes, options: Options, name: str, namespace: str) -> Any:
+    from moorage.cli.mapspec import FUNCTION_WORD, MapRequest
+    from moorage.decide.runs import RunRequest
+
+    resources = options.resources
+    cpu = resources.get("cpu")
+    run = RunRequest(
+        command=(FUNCTION_WORD,),
+        namespace=namespace,
+        name=name,
+        cpu=None if cpu is None else str(cpu),
+        memory=resources.get("memory"),
+        gpus=resources.get("gpus", 0),
+        gpu_type=resources.get("gpu_type"),
+        volumes=options.volumes,
+        env=tuple(f"{key}={value}" for key, value in options.env.items()),
+        image=options.image,
+        host_env=options.host_env,
+    )
+    return MapRequest(
+        run=run,
+        function=function,
+        parallelism=1 if options.parallelism is None else options.parallelism,
+        slots=options.slots,
+        limits=tuple(f"{key}={value}" for key, value in options.limits.items()),
+        rate=options.rate,
+        retries=options.retries,
+        timeout=options.timeout,
+        memory_limit=options.memory_limit,
+        idempotent=options.idempotent,
+        priority=options.priority,
+        spot=options.spot,
+        notify=options.notify,
+    )
+
+
+def _name(label: str) -> str:
+    words = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:40].strip("-") or "map"
+    return f"{words}-{secrets.token_hex(4)}"
+
+
+def _status(found: Mapping[str, Any]) -> MapStatus:
+    counts = found["counts"]
+    return MapStatus(
+        name=found["name"],
+        namespace=found["namespace"],
+        state=found["state"],
+        total=counts["total"],
+        done=counts["done"],
+        failed=counts["dead"],
+        running=counts["leased"],
+        workers=counts["workers"],
+        executions=counts["granted"] - counts["returned"],
+        mean_seconds=found.get("meanSeconds"),
+        items_per_second=found.get("itemsPerSecond"),
+        seconds_left=found.get("secondsLeft"),
+    )
