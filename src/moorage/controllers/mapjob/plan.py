@@ -29,6 +29,7 @@ LITTLE = 10  # workers, or a tenth, beyond what nodes hold: seen waiting they wa
 DOWN = 0.8  # one step down leaves this share; less than a step is left alone
 DOWN_EVERY = timedelta(seconds=5)  # the server tells every two seconds
 GONE_HOLD = timedelta(seconds=5)  # after workers left in order: the news that all is done may be on its way
+LEAVE = timedelta(seconds=30)  # workers of a map that is done leave by themselves; then they are told to
 GRACE_SECONDS = 30  # Kubernetes' own default
 QUOTA_AGAIN = timedelta(seconds=30)
 
@@ -171,7 +172,7 @@ class _Pass:
     def decide(self) -> Plan:
         failed = self._failed()
         wanted, working = self._wanted(failed)
-        steps = self._steps(wanted, stop=failed is not None and failed.status)
+        steps = [] if self._is_leaving() else self._steps(wanted, stop=failed is not None and failed.status)
         if not steps:
             steps = self._clean_up()
         kept = {step.job.name: step.parallelism for step in steps if step.job is not None}
@@ -232,7 +233,9 @@ class _Pass:
         if self.seen.hold is not None:
             bounds["Nodes"] = max(have, self.seen.hold + max(LITTLE, self.seen.hold // 10))
         if self.seen.quota is not None and needed > have:
-            bounds["Quota"] = have + max(0, self.seen.quota)
+            # what it counts as used are pods that exist, not those that a Job is still to make
+            existing = sum(one.active for one in self.seen.jobs)
+            bounds["Quota"] = max(have, existing + max(0, self.seen.quota))
             self.waits.append(QUOTA_AGAIN)
         wanted = max(0, min(bounds.values()))
         binding = next(name for name, bound in bounds.items() if max(0, bound) == wanted)
@@ -266,6 +269,15 @@ class _Pass:
 
     def _committed(self) -> int:
         return sum(one.committed for one in self.seen.jobs if one.template == self.seen.template)
+
+    def _is_leaving(self) -> bool:
+        if self.state != FINISHED or self.map.deleting or not any(one.active for one in self.seen.jobs):
+            return False
+        left = (self.map.since(COMPLETE) or self.seen.now) + LEAVE - self.seen.now
+        if not self.map.is_true(COMPLETE):
+            left = LEAVE
+        self.waits.append(left)
+        return left > timedelta(0)
 
     # --- by which Jobs
 
