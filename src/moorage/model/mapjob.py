@@ -263,13 +263,11 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
     try:
         spec = msgspec.convert(obj.get("spec") or {}, MapJobSpec)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise BadMapJob(f"spec{path.strip('`')}: {message}") from error
+        raise BadMapJob(_said("spec", error)) from error
     try:
         status = msgspec.convert(obj.get("status") or {}, MapJobStatus)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
-        raise BadMapJob(f"status{path.strip('`')}: {message}") from error
+        raise BadMapJob(_said("status", error)) from error
     label = labels_of(obj).get(OWNER_LABEL, "")
     return MapView(
         namespace=meta.get("namespace") or "",
@@ -283,6 +281,13 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
         status=status,
         notes=annotations_of(obj),
     )
+
+
+def _said(where: str, error: msgspec.ValidationError) -> str:
+    """msgspec's message with the field's path before it: "spec.limits: Expected …"."""
+    message, _, place = str(error).partition(" - at ")
+    _, _, path = place.partition("$")
+    return f"{where}{path.strip('`')}: {message}" + (" (a key of it)" if place.startswith("`key`") else "")
 
 
 def secret_name(name: str, uid: str) -> str:
