@@ -141,7 +141,7 @@ def as_text(document: Shown, failed: Iterable[Shown], now: datetime) -> str:
     left = document.get("secondsLeft")
     rate, mean = document.get("itemsPerSecond"), document.get("meanSeconds")
     ready, running = counts["ready"] + counts["large"], counts["leased"]
-    extra = document["executions"] - done - running
+    extra = document["executions"] - done - dead - running
     more = [f"{counts[key]:,} {word}" for key, word in _EXTRA.items() if counts.get(key)]
     workers = document.get("workers")
     made = ""

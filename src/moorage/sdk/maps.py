@@ -155,6 +155,7 @@ class AsyncMap(Generic[R]):
         except BaseException:
             await made.close()
             raise
+        made._bind(session, None)
         return made
 
     @classmethod
@@ -196,8 +197,7 @@ class AsyncMap(Generic[R]):
     @classmethod
     async def _cluster(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
         from moorage.cli.mapcreate import plan_of, raise_problems
-        from moorage.cli.mapsubmit import accepted, condition, submit
-        from moorage.model.mapjob import MAPJOBS
+        from moorage.cli.mapsubmit import accepted, submit
 
         made: AsyncMap[R] = cls(MapClient(""), options, name, "")
         try:
@@ -211,19 +211,28 @@ class AsyncMap(Generic[R]):
             await made.close()
             raise
 
+        made._bind(session, mapjob["metadata"].get("uid"))
+        return made
+
+    def _bind(self, session: Any, uid: str | None) -> None:
+        """Look after the map by its MapJob, and remove it with that."""
+        from moorage.cli.mapsubmit import condition
+        from moorage.model.mapjob import MAPJOBS
+
         async def check() -> None:
-            told = condition(await session.api.get(MAPJOBS, name, session.namespace), "Failed")
+            told = condition(await session.api.get(MAPJOBS, self.name, self.namespace), "Failed")
             if told.get("status") == "True":
                 raise MoorageError(
-                    f"the map {name} has no workers any more: {told.get('message') or told.get('reason')}"
+                    f"the map {self.name} has no workers any more: {told.get('message') or told.get('reason')}"
                 )
 
         async def remove() -> None:
-            uid = mapjob["metadata"].get("uid")
-            await session.api.delete(MAPJOBS, name, session.namespace, uid=uid, propagation="Background")
+            try:
+                await session.api.delete(MAPJOBS, self.name, self.namespace, uid=uid, propagation="Background")
+            except NotFound:
+                await self._client.delete(self.namespace, self.name)
 
-        made._check, made._remove = check, remove
-        return made
+        self._check, self._remove = check, remove
 
     async def _open(self) -> Any:
         """The connection to the cluster that the options name."""
@@ -288,8 +297,6 @@ class AsyncMap(Generic[R]):
         try:
             if self._remove is not None:
                 await self._remove()
-            else:
-                await self._client.delete(self.namespace, self.name)
         except NotFound:
             pass  # it is gone already
         await self.close()

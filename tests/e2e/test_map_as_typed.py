@@ -1,0 +1,187 @@
+"""`moor map` as typed and `moorage.map` as called, on a cluster that really runs the workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.testing.cluster import Cluster
+
+pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
+
+PATIENCE = 120.0  # seconds; only bounds a hang
+SMALL = ("--cpu", "250m", "--memory", "256Mi")
+SQUARE = """
+import json, os, sys
+n = int(sys.argv[1])
+print("squaring", n)
+if os.path.exists(f"bad-{n}"):
+    sys.exit(3)
+json.dump({"n": n, "square": n * n}, open(os.environ["MOORAGE_RESULT"], "w"))
+"""
+
+
+@pytest.fixture
+def name(cluster: Cluster, unique: str) -> Iterator[str]:
+    """A map's name; it is gone after the test."""
+    yield unique
+    cluster.moor("map", "delete", unique, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "square.py").write_text(SQUARE)
+    return tmp_path
+
+
+def until(read: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
+    """Read again and again until it is as wanted; the last reading is in the error."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = read()
+        if wanted(found):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def status(cluster: Cluster, name: str) -> dict[str, Any]:
+    return json.loads(cluster.moor("map", "status", name, "-o", "json").stdout)
+
+
+def square(name: str, *options: str) -> tuple[str, ...]:
+    return ("map", "create", name, *SMALL, *options, "--", sys.executable, "square.py", "{item}")
+
+
+def test_every_item_of_a_file_gets_its_result_and_failures_are_run_again(cluster, name, folder):
+    (folder / "numbers.txt").write_text("".join(f"{n}\n" for n in range(40)))
+    (folder / "bad-13").touch()
+    made = square(name, "-f", "numbers.txt", "--parallelism", "2", "--retries", "0", "--wait")
+    done = cluster.moor(*made, cwd=folder, check=False)
+    assert (done.returncode, done.stdout) == (1, f"{name}\n")
+    assert "39 of 40 done, 1 failed" in done.stderr
+    listed = json.loads(cluster.moor("map", "items", "--failed", name, "-o", "json").stdout)
+    assert [(one["item"], one["value"]) for one in listed] == [(13, "13")]
+    assert "exit code 3" in listed[0]["failure"]["message"]
+    assert cluster.moor("map", "logs", name, "13").stdout == "squaring 13\n"
+
+    missing = cluster.moor("map", "results", name, "-o", "squares.csv", cwd=folder, check=False)
+    assert missing.returncode == 1
+    assert "1 of 40 are missing: 1 failed" in missing.stderr
+
+    (folder / "bad-13").unlink()
+    assert cluster.moor("map", "retry", name).stdout == f"{name}: 1 items to be tried again\n"
+    until(lambda: status(cluster, name), lambda one: one["state"] == "finished" and not one["counts"]["dead"])
+    cluster.moor("map", "results", name, "-o", "squares.csv", cwd=folder)
+    rows = (folder / "squares.csv").read_text().splitlines()
+    assert rows == ["item,n,square", *(f"{n},{n},{n * n}" for n in range(40))]
+    printed = cluster.moor("map", "logs", name).stdout.splitlines()
+    assert {f"[{n}] squaring {n}" for n in range(40)} <= set(printed)
+    text = cluster.moor("map", "status", name).stdout
+    assert "40: 40 done, 0 failed" in text
+    assert name in cluster.moor("map", "list", "-o", "name").stdout.split()
+
+
+def test_an_open_map_takes_more_items_and_ends_when_it_is_closed(cluster, name, folder):
+    cluster.moor(*square(name, "--range", "0:3", "--open"), cwd=folder)
+    until(lambda: status(cluster, name), lambda one: one["counts"]["done"] == 3)
+    assert status(cluster, name)["state"] == "running"
+    more = cluster.moor("map", "add", name, "--range", "3:5", "--close")
+    assert f"{name} has 5 items, no more will come" in more.stderr
+    until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
+    found = [json.loads(line)["value"] for line in cluster.moor("map", "results", name).stdout.splitlines()]
+    assert found == [{"n": n, "square": n * n} for n in range(5)]
+
+
+def test_a_paused_map_begins_nothing_until_it_is_resumed(cluster, name, folder):
+    cluster.moor(*square(name, "--range", "0:3", "--open"), cwd=folder)
+    cluster.moor("map", "pause", name)
+    cluster.moor("map", "add", name, "--range", "3:6", "--close")
+    assert status(cluster, name)["state"] == "paused"
+    cluster.moor("map", "resume", name)
+    found = until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
+    assert found["counts"]["done"] == 6
+
+
+def test_a_deleted_map_leaves_nothing_behind(cluster, name, folder):
+    cluster.moor(*square(name, "--range", "0:2", "--wait"), cwd=folder)
+    assert cluster.moor("map", "delete", name).stdout == f"{name} deleted\n"
+    until(lambda: cluster.moor("map", "list", "-o", "name").stdout.split(), lambda names: name not in names)
+    gone = cluster.moor("map", "status", name, check=False)
+    assert gone.returncode == 1
+    assert f"there is no map default/{name}" in gone.stderr
+
+
+def test_what_is_wrong_is_told_before_anything_is_made(cluster, name, folder):
+    wrong = cluster.moor(*square(name, "-f", "none.txt", "--limit", "mysql=many"), cwd=folder, check=False)
+    assert wrong.returncode == 2
+    assert "--limit: 'mysql=many' is not NAME" in wrong.stderr
+    wrong = cluster.moor(*square(name, "-f", "none.txt"), cwd=folder, check=False)
+    assert wrong.returncode == 2
+    assert "none.txt cannot be read" in wrong.stderr
+    assert name not in cluster.moor("map", "list", "-o", "name").stdout.split()
+
+
+def test_an_interrupted_wait_leaves_the_map_alone(cluster, name, folder):
+    words = [sys.executable, "-m", "moorage.cli.main", "map", "create", name, *SMALL, "--range", "0:2", "--wait"]
+    typed = subprocess.Popen(
+        [*words, "--", sys.executable, "-c", "import time; time.sleep(2)"],
+        env=cluster.environment(),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: cluster.moor("map", "list", "-o", "name").stdout.split(), lambda names: name in names)
+    assert typed.stdout is not None
+    assert typed.stdout.readline() == f"{name}\n"
+    typed.send_signal(signal.SIGINT)
+    _, said = typed.communicate(timeout=PATIENCE)
+    assert typed.returncode == 130
+    assert "detached; the map goes on" in said
+    until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
+
+
+SCRIPT = """
+import json, sys
+import moorage
+
+@moorage.mapped(parallelism=2, retries=0, resources={"cpu": "250m", "memory": "256Mi"}, progress=False)
+def square(x):
+    if x == 5:
+        raise ValueError("five")
+    return (x, x * x)
+
+print(list(square.map(range(5))) == [(n, n * n) for n in range(5)])
+found = list(square.map(range(8), ordered=False, on_error="return"))
+print(len(found), [(one.item, one.value, one.reason) for one in found if isinstance(one, moorage.ItemError)])
+with square.start(range(6), name=sys.argv[1]) as handle:
+    print(handle.wait().failed, [one.item for one in handle.failures()])
+again = moorage.Map.attach(sys.argv[1])
+print(again.status().done)
+again.delete()
+"""
+
+
+def test_a_function_is_mapped_from_python(cluster, name, tmp_path):
+    pytest.importorskip("cloudpickle")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py", name],
+        env=cluster.environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["True", "8 [(5, 5, 'ValueError: five')]", "1 [5]", "5"], done.stderr
+    until(lambda: cluster.moor("map", "list", "-o", "name").stdout.split(), lambda names: name not in names)
