@@ -97,6 +97,7 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "StatefulSet": (("spec", "template", "metadata"),),
     "DaemonSet": (("spec", "template", "metadata"),),
     "ReplicationController": (("spec", "template", "metadata"),),
+    "MapJob": (("spec", "template", "metadata"),),
 }
 
 

@@ -36,6 +36,7 @@ WORKLOADS: Mapping[str, Path] = {
     "StatefulSet": ("spec", "template"),
     "DaemonSet": ("spec", "template"),
     "ReplicationController": ("spec", "template"),
+    "MapJob": ("spec", "template"),
 }
 # Argo's kinds → where the list of templates is; judged by `moor lint` (admission sees the pods made from them)
 WORKFLOWS: Mapping[str, Path] = {

@@ -28,6 +28,7 @@ from moorage.decide.injection import Injected, is_guest
 from moorage.decide.rulebook import Facts, facts_of
 from moorage.errors import ApiError, NotFound
 from moorage.model.machine import MACHINES
+from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.reservation import RESERVATIONS
@@ -140,6 +141,7 @@ class Webhook:
             refusals = self._desk.judge(
                 kind, asked.object, asked.old_object, user=user.username, groups=user.groups
             )
+            refusals += _judge_mapjob(kind, asked.object, asked.old_object)
         if kind not in TEMPLATES:
             return Verdict((), refusals)
         guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
@@ -255,6 +257,13 @@ class Webhook:
         if self._away is None:
             self._away = away_from_gpus(self._readable_nodes())
         return self._away
+
+
+def _judge_mapjob(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
+    unchanged = old is not None and old.get("spec") == obj.get("spec")
+    if kind != MAPJOBS.kind or unchanged or obj["metadata"].get("deletionTimestamp"):
+        return ()
+    return tuple(Refusal(one.field, one.value, one.message) for one in check_mapjob(obj))
 
 
 def _face(node: Obj) -> Any:

@@ -10,15 +10,23 @@ from typing import Literal
 
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
 from moorage.decide.guardrails import OPERATOR
-from moorage.model.names import GROUP, GUARD_LABEL, SYSTEM_NAMESPACE, WEBHOOK_CONFIGURATION, WEBHOOK_SERVICE
+from moorage.model.names import (
+    GROUP,
+    GUARD_LABEL,
+    SYSTEM_NAMESPACE,
+    VERSION,
+    WEBHOOK_CONFIGURATION,
+    WEBHOOK_SERVICE,
+)
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
-KINDS = ("machines", "machinenodepools", "reservations")  # of ours, judged wherever they stand
+KINDS = ("machines", "machinenodepools", "reservations", "mapjobs")  # of ours, judged wherever they stand
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
+    (GROUP, ("mapjobs",)),
 )
 
 # the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes
@@ -94,7 +102,7 @@ def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: F
         "rules": [
             {
                 "apiGroups": [group],
-                "apiVersions": ["v1"],
+                "apiVersions": [VERSION if group == GROUP else "v1"],
                 "operations": ["CREATE", "UPDATE"],
                 "resources": list(plurals),
                 "scope": "Namespaced",
