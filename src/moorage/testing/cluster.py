@@ -25,7 +25,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,9 +186,16 @@ class ControlPlane:
             "--kube-api-burst=400",
         )
 
-    def start_scheduler(self, *, extender: bool = True, qps: int = 500, stock: bool = False) -> None:
+    def start_scheduler(
+        self,
+        *,
+        extender: bool = True,
+        qps: int = 500,
+        stock: bool = False,
+        plugins: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """kube-scheduler with the configuration that we ship; without the extender all else stays the same.
-        `stock`: as it comes, without anything of ours."""
+        `stock`: as it comes, without anything of ours. `plugins`: a pluginConfig for its profile."""
         from moorage.extender.config import kube_scheduler_configuration
 
         config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{self.ports['extender']}")
@@ -200,6 +207,8 @@ class ControlPlane:
             config.pop("extenders")
         if stock:
             config.pop("percentageOfNodesToScore")
+        if plugins:
+            config["profiles"] = [dict(one) | {"pluginConfig": list(plugins)} for one in config["profiles"]]
         (self._home / "scheduler.yaml").write_text(yaml.safe_dump(config))
         self.start(
             "kube-scheduler",
