@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, Literal
 
-from moorage.apimachinery.meta import annotations_of, condition
+from moorage.apimachinery.meta import annotations_of, condition, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import format_amount
 from moorage.apimachinery.resources import Obj
@@ -313,6 +313,19 @@ def snapshot(
     used = {name: used_on(there) for name, there in on_node.items()}
     types = {node.name: gpu_type(node.labels) for node in infos if node.gpus}
     return Snapshot(tuple(infos), read, on_node, used, history or History(), tuple(machines), types)
+
+
+def concerning(pod: Mapping[str, Any], pods: Iterable[Obj]) -> list[Obj]:
+    """Of all pods those that change what `explain_in` says of this one: a guest behind the gate of its machine is
+    explained by what stands on nodes and by its own group, whoever else waits. All of them for any other pod.
+
+    Parsing a pod costs 60 µs; with 15,000 that wait, this is the greatest part of an answer.
+    """
+    labels, gates = labels_of(pod), (pod.get("spec") or {}).get("schedulingGates") or ()
+    group = labels.get(MACHINE_GROUP_LABEL)
+    if not group or not labels.get(MACHINE_TYPE_LABEL) or all(one.get("name") != MACHINE_GATE for one in gates):
+        return list(pods)
+    return [one for one in pods if one["spec"].get("nodeName") or labels_of(one).get(MACHINE_GROUP_LABEL) == group]
 
 
 def _see(obj: Obj) -> Seen:

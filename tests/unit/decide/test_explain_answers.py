@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_node, parse_pod, refusals
 from moorage.decide.answers import about, explain_text, short_reason
-from moorage.decide.explain import as_public, explain
+from moorage.decide.explain import as_public, concerning, explain
 from moorage.decide.forecast import Like, Stay, history_of
 from moorage.decide.storage import storage_of
 
@@ -263,6 +263,44 @@ def test_under_fair_who_used_less_goes_first():
     found = ask(a_guest(ago=0.5), [a_node()], waiting, machines=[machine])
     assert [one.run for one in found.line] == ["young"]
     assert ask(a_guest(ago=0.5), [a_node()], waiting, machines=[a_machine()]).line[0].run == "old"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["", "vision", "other"]),
+            st.sampled_from(["", "n1", "n2"]),
+            st.booleans(),
+            st.sampled_from(["ada", "bob"]),
+            st.sampled_from([None, 3600]),
+            st.integers(1, 9),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(["vision", "other", ""]),
+    st.booleans(),
+)
+def test_pods_that_do_not_concern_a_pod_change_nothing_of_what_it_is_told(others, group, is_gated):
+    pods = [
+        a_pod(
+            f"p{number}",
+            node=node,
+            owner=owner,
+            ago=ago / 10,
+            expected=expected,
+            gates=GATE if behind and not node else [],
+            labels=GUEST | {"moorage.dev/machine-group": kind} if kind else None,
+        )
+        for number, (kind, node, behind, owner, expected, ago) in enumerate(others)
+    ]
+    labels = GUEST | {"moorage.dev/machine-group": group} if group else None
+    pod = a_pod(ago=0.35, gates=GATE if is_gated else [], labels=labels)
+    nodes, more = [a_node(), a_node("n2")], {"machines": [a_machine(order="fair")], "history": past(1, 2, 3)}
+    few = concerning(pod, pods)
+    assert ask(pod, nodes, few, **more) == ask(pod, nodes, pods, **more)
+    if group and is_gated:
+        assert all(one["spec"].get("nodeName") or group in one["metadata"]["labels"].values() for one in few)
 
 
 def test_a_machine_type_that_is_not_there_is_named():

@@ -17,7 +17,7 @@ from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.answers import explain_text, to_json
-from moorage.decide.explain import Explanation, as_public, explain_in, pod_of_job, snapshot
+from moorage.decide.explain import Explanation, as_public, concerning, explain_in, pod_of_job, snapshot
 from moorage.decide.runstate import attempt_of
 from moorage.decide.storage import Storage
 from moorage.errors import QuantityError
@@ -101,7 +101,7 @@ async def _explained(
     nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
 
     def work() -> Explanation:
-        seen = snapshot(nodes, pods, history=past, machines=machines)
+        seen = snapshot(nodes, concerning(pod, pods), history=past, machines=machines)
         return explain_in(seen, pod, now=now, storage=storage, events=events, suspended=suspended)
 
     return await asyncio.to_thread(work)
