@@ -1,8 +1,8 @@
 """Which of the nodes the scheduler asks about shall take the pod, so that it is known before it is seen.
 
-kube-scheduler adds its own plugins' scores to ours and draws lots between equals. It asks about the next pod before
-the binding of this one is seen, so whoever answers must know what becomes of his answer: one node gets `OUTVOTES`
-on top of the best points, and neither other scores nor lots can change the choice.
+kube-scheduler adds its own plugins' scores to ours and draws lots between equals. It asks about the next pod
+before the binding of this one is seen, so whoever answers must know what becomes of his answer: one node gets
+`OUTVOTES` on top of the best points, and neither other scores nor lots can change the choice.
 
 `moor simulate` draws lots between equals too: the hash below is as good as a lot.
 """
@@ -10,31 +10,34 @@ on top of the best points, and neither other scores nor lots can change the choi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence, Set
+from itertools import compress, count, filterfalse, islice
 
-# kube-scheduler counts a point 10 x weight; its default plugins together give at most 1,200 (weights 1 + 1 + 1 for
-# resources, balance and images, 2 + 2 + 2 for affinities and spreading, 3 for taints, times 100): less at any weight
+# kube-scheduler counts a point 10 x weight; its default plugins together give at most 1,200 (weights 1 + 1 + 1
+# for resources, balance and images, 2 + 2 + 2 for affinities and spreading, 3 for taints, times 100): less at any
+# weight
 OUTVOTES = 121
 
 
-def winner(points: Sequence[int], lot: str, *, shunned: Callable[[int], bool] | None = None) -> int:
+def winner(points: Sequence[int], lot: str, *, shunned: Set[int] = frozenset()) -> int:
     """Index of the best points; of equals the one that `lot` picks. `points` has at least one.
 
-    `shunned` (by index): taken only when all are. The same lot and points give the same choice. A lot is a pod's
+    `shunned` (indexes): taken only when all are. The same lot and points give the same choice. A lot is a pod's
     uid, so pods that are made again after failing on a bad node do not all meet it again, as they would by any
     fixed order of nodes.
     """
     best = max(points)
-    first = points.index(best)
     equals = points.count(best)
-    if equals == 1 and (shunned is None or not shunned(first)):
-        return first
-    if shunned is not None:
-        open_ = [at for at in range(len(points)) if not shunned(at)] or list(range(len(points)))
-        best = max(points[at] for at in open_)
-        ties = [at for at in open_ if points[at] == best]
-        return ties[zlib.crc32(lot.encode()) % len(ties)]
-    at = first
-    for _ in range(zlib.crc32(lot.encode()) % equals):
-        at = points.index(best, at + 1)
-    return at
+    if shunned:
+        equals -= sum(points[at] == best for at in shunned)
+        if not equals:
+            open_ = [at for at in range(len(points)) if at not in shunned]
+            if open_:
+                return open_[winner([points[at] for at in open_], lot)]
+            return winner(points, lot)
+    if equals == 1 and not shunned:
+        return points.index(best)
+    ties: Iterator[int] = compress(count(), map(best.__eq__, points))
+    if shunned:
+        ties = filterfalse(shunned.__contains__, ties)
+    return next(islice(ties, zlib.crc32(lot.encode()) % equals, None))

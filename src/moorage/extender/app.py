@@ -37,7 +37,7 @@ from moorage.apimachinery.scheduling import Toleration, parse_node
 from moorage.decide.packing import Ask, gpus_asked
 from moorage.decide.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady
-from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of
+from moorage.extender.cache import ExtenderCache, Score, ask_of, make_score, version_of, why_never
 from moorage.extender.ledger import Hold
 
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
@@ -119,62 +119,59 @@ def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
     Counts a pod that asks for GPUs on the best of them."""
     ask, key, names = arguments.ask, arguments.key, arguments.names
     failed = cache.asked_about(key) if ask.gpus else None
+    if not names:
+        return b"[]"
     if arguments.totals is not None:
-        points = [_special(name, arguments, cache) for name in names]
+        scores = [_special(name, arguments, cache) for name in names]
     else:
         table = cache.board.table(ask)
         try:
-            points = [table[name] for name in names]
+            scores = list(map(table.__getitem__, names))
         except KeyError:
-            points = [table.get(name, 0) for name in names]
+            scores = [table.get(name) or (0, make_score(name, 0)) for name in names]
         counted = cache.ledger.counted(key)  # nominated there
         if counted is not None and counted.node in table:
-            points = [
+            scores = [
                 _special(name, arguments, cache) if name == counted.node else one
-                for name, one in zip(names, points, strict=True)
+                for name, one in zip(names, scores, strict=True)
             ]
-    if ask.gpus and names:
+    if ask.gpus:
+        points = [one for one, _ in scores]
         at = winner(points, arguments.uid or str(key), shunned=_shunned(arguments, cache, failed))
         if not has_wishes(arguments.pod):
-            points[at] = max(points) + OUTVOTES
+            most = max(points) + OUTVOTES
+            scores[at] = (most, make_score(names[at], most))
         hold = Hold(names[at], dict(ask.gpus), ask.cpu)
         cache.assume(key, arguments.uid, hold, version=arguments.version)
-    heads = cache.heads
-    try:
-        found = [b"%b%d}" % (heads[name], one) for name, one in zip(names, points, strict=True)]
-    except KeyError:
-        found = [
-            b"%b%d}" % (heads.get(name) or host_head(name), one) for name, one in zip(names, points, strict=True)
-        ]
-    return b"[%b]" % b",".join(found)
+    return b"[%b]" % b",".join([text for _, text in scores])
 
 
-def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> int:
-    """Points of a node as it was sent, or without the pod asked about, which is counted there already."""
+def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> Score:
+    """A node as it was sent, or without the pod asked about, which is counted there already."""
     total = arguments.totals[name] if arguments.totals is not None else None
     rooms = cache.rooms(name, without=arguments.key, total=total)
-    return cache.policy.points(arguments.ask, rooms)
+    points = cache.policy.points(arguments.ask, rooms)
+    return points, make_score(name, points)
 
 
-def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> Callable[[int], bool] | None:
+def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> set[int]:
     """Nodes to take only when there are no others: where the attempt before failed, and those with a
-    PreferNoSchedule taint that the pod does not tolerate. None: no node."""
+    PreferNoSchedule taint that the pod does not tolerate."""
     names, taints = arguments.names, cache.soft_taints
     if not taints:
-        return (lambda at: names[at] == failed) if failed is not None else None
+        return {names.index(failed)} if failed in names else set()
     tolerations = [
         Toleration(
             one.get("key") or "", one.get("operator") or "Equal", one.get("value") or "", one.get("effect") or ""
         )
         for one in (arguments.pod.get("spec") or {}).get("tolerations") or ()
     ]
-
-    def shunned(at: int) -> bool:
-        return names[at] == failed or any(
-            not any(one.tolerates(taint) for one in tolerations) for taint in taints.get(names[at], ())
-        )
-
-    return shunned
+    hard = {
+        name
+        for name, found in taints.items()
+        if any(not any(one.tolerates(taint) for one in tolerations) for taint in found)
+    }
+    return {at for at, name in enumerate(names) if name == failed or name in hard}
 
 
 def has_wishes(pod: Obj) -> bool:
@@ -192,20 +189,17 @@ def has_wishes(pod: Obj) -> bool:
 def refusals(arguments: Arguments, cache: ExtenderCache) -> dict[str, str]:
     """Why nodes can never take the pod, however empty they are: too few GPUs, or of another type. Nodes that are
     not known are not refused."""
-    ask = arguments.ask
-    found: dict[str, str] = {}
-    for name in arguments.names if ask.gpus else ():
-        total = arguments.totals[name] if arguments.totals is not None else cache.total(name)
-        if total is None:
-            continue
-        short = [f"{count} {one} asked for, {total.get(one, 0)} there" for one, count in ask.gpus]
-        short = [one for one, (at, count) in zip(short, ask.gpus, strict=True) if total.get(at, 0) < count]
-        kind = cache.kind(name)
-        if short:
-            found[name] = f"the node is too small: {', '.join(short)}"
-        elif ask.kinds and kind and kind not in ask.kinds:
-            found[name] = f"its GPUs are {kind}, the pod asks for {' or '.join(ask.kinds)}"
-    return found
+    ask, totals = arguments.ask, arguments.totals
+    if not ask.gpus:
+        return {}
+    if totals is None:
+        never = cache.never(ask)
+        return {name: never[name] for name in arguments.names if name in never} if never else {}
+    return {
+        name: why
+        for name in arguments.names
+        if (why := why_never(ask, totals[name], cache.kind(name))) is not None
+    }
 
 
 class _Gpus(Collector):

@@ -25,6 +25,10 @@ from moorage.model.names import GPU_TYPE_LABELS
 
 log = logging.getLogger(__name__)
 
+Score = tuple[int, bytes]  # a node's points, and its entry in an answer
+SCORES_KEPT = 64  # entries of a node; about 160 bytes each
+NEVER_KEPT = 64  # kinds of requests
+
 
 class ExtenderCache:
     """GPUs of every node. `run` keeps it current until cancelled; `synced` is set once it is whole."""
@@ -40,9 +44,12 @@ class ExtenderCache:
         """`policy` None: `pack`."""
         self.clock = clock
         self.policy = policy if policy is not None else make_policy("pack")
-        self.board: Scoreboard[int] = Scoreboard(self.policy, lambda _, points: points)
+        self.board: Scoreboard[Score] = Scoreboard(self.policy, self.score)
         self.ledger = Ledger(assume_seconds=assume_seconds)
-        self.heads: dict[str, bytes] = {}  # the beginning of each node's HostPriority
+        self._scores: dict[str, dict[int, Score]] = {}  # by node and points, shared by the tables of the board
+        self._never: dict[
+            tuple[object, ...], dict[str, str]
+        ] = {}  # by what is asked for: why nodes cannot take it
         self.soft_taints: dict[str, tuple[Taint, ...]] = {}  # PreferNoSchedule, of nodes that have any
         self._nodes = Informer(api, NODES, keep=_needed_of_node)
         self._pods = Informer(api, PODS, keep=_needed_of_pod)
@@ -102,6 +109,30 @@ class ExtenderCache:
             total = self._totals.get(name, {})
         return make_rooms(total, used, self._cpus.get(name, 0), cpu_used, self._types.get(name, ""))
 
+    def score(self, name: str, points: int) -> Score:
+        """The node's entry in an answer."""
+        known = self._scores.setdefault(name, {})
+        found = known.get(points)
+        if found is None:
+            if len(known) >= SCORES_KEPT:
+                known.clear()
+            found = known[points] = (points, make_score(name, points))
+        return found
+
+    def never(self, ask: Ask) -> Mapping[str, str]:
+        """Nodes that could not take such a pod were they empty, and why."""
+        key = (ask.gpus, ask.kinds)
+        found = self._never.get(key)
+        if found is None:
+            if len(self._never) >= NEVER_KEPT:
+                self._never.clear()
+            found = self._never[key] = {
+                name: why
+                for name, total in self._totals.items()
+                if (why := why_never(ask, total, self._types.get(name, ""))) is not None
+            }
+        return found
+
     def nodes(self) -> list[tuple[GpuNode, str]]:
         """Every node with GPUs, and the type of its GPUs ("unknown" when no label tells)."""
         return [
@@ -142,7 +173,8 @@ class ExtenderCache:
                 self._totals.pop(name, None)
                 self._types.pop(name, None)
                 self._cpus.pop(name, None)
-                self.heads.pop(name, None)
+                self._scores.pop(name, None)
+                self._never.clear()
                 self.soft_taints.pop(name, None)
                 self.policy.offer(name, None)
                 self.board.put(name, None)
@@ -152,14 +184,16 @@ class ExtenderCache:
         except (ValueError, KeyError, TypeError) as error:
             log.warning("a node cannot be read", extra={"node": str(key_of(after)), "error": repr(error)})
             return
-        self._totals[node.name] = gpus_asked(node.allocatable)
+        totals = gpus_asked(node.allocatable)
+        kind = next((labels_of(after)[label] for label in GPU_TYPE_LABELS if label in labels_of(after)), None)
+        if totals != self._totals.get(node.name) or kind != self._types.get(node.name):
+            self._never.clear()
+        self._totals[node.name] = totals
         self._cpus[node.name] = node.allocatable.get("cpu", 0)
-        self.heads.setdefault(node.name, host_head(node.name))
         if node.taints:
             self.soft_taints[node.name] = node.taints
         else:
             self.soft_taints.pop(node.name, None)
-        kind = next((labels_of(after)[label] for label in GPU_TYPE_LABELS if label in labels_of(after)), None)
         if kind is None:
             self._types.pop(node.name, None)
         else:
@@ -234,9 +268,23 @@ def _kinds_in(term: Obj) -> list[str]:
     ]
 
 
-def host_head(name: str) -> bytes:
-    """HostPriority of the extender's wire format as JSON, but for the points and the last brace."""
-    return b'{"Host":%b,"Score":' % msgspec.json.encode(name)
+def why_never(ask: Ask, total: Mapping[str, int], kind: str) -> str | None:
+    """Why a node with these GPUs can never take such a pod; None: it can. `kind` "": unknown, any."""
+    if any(total.get(one, 0) < count for one, count in ask.gpus):
+        short = [
+            f"{count} {one} asked for, {total.get(one, 0)} there"
+            for one, count in ask.gpus
+            if total.get(one, 0) < count
+        ]
+        return f"the node is too small: {', '.join(short)}"
+    if ask.gpus and ask.kinds and kind and kind not in ask.kinds:
+        return f"its GPUs are {kind}, the pod asks for {' or '.join(ask.kinds)}"
+    return None
+
+
+def make_score(name: str, points: int) -> bytes:
+    """HostPriority of the extender's wire format, as JSON."""
+    return b'{"Host":%b,"Score":%d}' % (msgspec.json.encode(name), points)
 
 
 def _needed_of_node(node: Obj) -> Obj:
