@@ -40,6 +40,10 @@ async def create(session: Session, given: Given) -> int:
     if given["sample"] is not None and given["open_"]:
         raise UsageError("--sample cannot stand with --open: the rest would not be known")
     sources = sources_of(given)
+    if given["machines"] is not None:
+        from moorage.cli.plan import load_sheet
+
+        load_sheet(given["machines"])  # what is wrong with it is told before the sample runs
     request = request_of(given, session.namespace)
     plan = await plan_of(session, request)
     raise_problems(plan)

@@ -40,6 +40,10 @@ MESSAGE_CHARACTERS = 2000
 BATCH_ITEMS = 10
 BATCH_MS = 10_000  # work handed out at once: what the death of a worker can cost
 BATCH_FLOOR_MS = 500  # a batch of less work is not split further, even when items run out
+STOCK_MS = 1_000  # busy workers get no stock of items that take longer than this on average,
+STOCK_SHARE = (
+    4  # when fewer than so many are ready for each worker: an answer takes 10 ms, the longest item minutes
+)
 AWAY_MS = 5_000  # five ticks: a longer silence of the server is added to all leases
 STRAGGLER_FACTOR = 3.0  # an item that takes this many mean times, and
 STRAGGLER_FLOOR_MS = 2_000  # longer than this, may run a second time beside the first
@@ -338,11 +342,16 @@ def wanted_candidates(calls: Iterable[Call], maps: Mapping[int, Map]) -> dict[in
     return wanted
 
 
-def batch_size(*, want: int, batch_items: int, mean_ms: float | None, ready: int, workers: int) -> int:
+def batch_size(
+    *, want: int, batch_items: int, mean_ms: float | None, ready: int, workers: int, busy: bool = False
+) -> int:
     """How many items to lease at once: BATCH_MS of work, and near the end no more than half of a fair share.
 
-    Unmeasured items go one by one. At least 1 when `want` is.
+    Unmeasured items go one by one. At least 1 when `want` is; but near the end nothing for a worker that is `busy`
+    in all its slots: its stock would wait behind what may be the longest item, while others are idle.
     """
+    if busy and mean_ms is not None and mean_ms >= STOCK_MS and ready < STOCK_SHARE * workers:
+        return 0
     most = min(want, batch_items)
     if most <= 1 or mean_ms is None:
         return min(most, 1)
@@ -626,6 +635,7 @@ class _Book:
             mean_ms=mean_ms(found.counts, tally),
             ready=found.counts.ready + tally.ready,
             workers=workers,
+            busy=held >= asked.slots,
         )
         level = None
         if policy.limits or policy.rate is not None:  # what it leases it must begin at once: no stock of leases

@@ -105,6 +105,14 @@ class LocalSite:
     def client(self) -> MapClient:
         return MapClient(self.url, {"Authorization": f"Bearer {self._token}"})
 
+    async def stop(self) -> None:
+        """Stop serving, and remove the queue's file."""
+        self._stop.set()
+        await asyncio.wait({self._tasks[1]})
+        self._tasks[0].cancel()
+        await asyncio.wait({self._tasks[0]})
+        self.remove(os.getpid())
+
     def remove(self, pid: int) -> None:
         """Remove the queue's file; only where it was made, not in a fork."""
         if os.getpid() == pid:

@@ -430,6 +430,11 @@ def test_a_rate_hands_out_no_more_than_has_become_due():
         ),
         pytest.param({"mean_ms": 1.0, "want": 3}, 3, id="no more than wanted"),
         pytest.param({"mean_ms": 1.0, "want": 0}, 0, id="nothing wanted"),
+        pytest.param(
+            {"mean_ms": 4000, "ready": 39, "busy": True}, 0, id="near the end, busy: left for who is idle"
+        ),
+        pytest.param({"mean_ms": 4000, "ready": 40, "busy": True}, 2, id="busy, and there is enough: a stock"),
+        pytest.param({"mean_ms": 50, "ready": 39, "busy": True}, 10, id="short items: a stock even near the end"),
     ],
 )
 def test_a_batch_is_sized_by_measured_time(case, want):

@@ -1,0 +1,429 @@
+"""`moor map` as typed: a real queue and server on this machine, a Kubernetes API in memory, the server's part of a
+MapJob played by `Bridge`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
+from moorage.cli.main import main
+from moorage.cli.session import Session, Target
+from moorage.clock import SYSTEM
+from moorage.errors import Invalid, ServerError
+from moorage.model.mapjob import MAPJOBS
+from moorage.sdk import client as client_module
+from moorage.sdk.client import MapClient
+from moorage.sdk.local import LocalSite, loop
+
+PRICES = {
+    "source": "made up",
+    "date": "2026-01-01",
+    "currency": "USD",
+    "machines": [
+        {"name": "big", "cpu": 8, "memory": "32Gi", "disk": "100Gi", "prices": [{"region": "r", "onDemand": 1.0}]}
+    ],
+}
+
+
+@dataclass
+class Bridge:
+    """Takes up MapJobs as the server does."""
+
+    site: LocalSite
+    client: MapClient
+    says: str = "True"
+    message: str = ""
+    closed: list[str] = field(default_factory=list)
+
+    async def address(self) -> tuple[str, dict[str, str]]:
+        return self.site.url, self.client._headers
+
+    async def get(self, path: str, params: Any = None) -> Any:
+        raise ServerError("not asked here", status=0)
+
+    post = get
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[LocalSite]:
+    async def start() -> LocalSite:
+        made = LocalSite()
+        await made.start()
+        return made
+
+    made = loop().run(start())
+    yield made
+    loop().run(made.stop())
+
+
+@pytest.fixture
+def typed(moor: Any, site: LocalSite, capsys: Any) -> Any:
+    """Type `moor map …`; `typed.api` is the Kubernetes API."""
+    moor.node("n1")
+    bridge = Bridge(site, site.client())
+
+    class Api(type(moor.api)):  # type: ignore[misc]
+        async def create(self, resource: Resource, obj: Obj, namespace: str | None = None, **given: Any) -> Obj:
+            made: Obj = await super().create(resource, obj, namespace, **given)
+            if resource is MAPJOBS and not given.get("dry_run"):
+                told = {"type": "Accepted", "status": bridge.says, "message": bridge.message}
+                if bridge.says == "True":
+                    async with site.client() as client:
+                        spec = made["spec"]
+                        body = {
+                            "name": made["metadata"]["name"],
+                            "request": made["metadata"]["uid"],
+                            "policy": spec.get("policy", {}),
+                            "limits": spec.get("limits", {}),
+                        }
+                        await client.create("default", body)
+                self.put(MAPJOBS, made | {"status": {"conditions": [told]}})
+            return made
+
+    moor.api.__class__ = Api
+
+    class Typed:
+        api = moor.api
+        server = bridge
+
+        def __call__(self, *words: str) -> Any:
+            @contextlib.asynccontextmanager
+            async def opener(target: Target) -> AsyncIterator[Session]:
+                yield Session(api=moor.api, namespace=target.namespace or "default", server=bridge, clock=SYSTEM)
+
+            capsys.readouterr()
+            code = main(["map", *words], opener=opener)
+            out, err = capsys.readouterr()
+            return type("Done", (), {"code": code, "out": out, "err": err})
+
+        def work(self, name: str, *, failing: frozenset[int] = frozenset()) -> None:
+            """Play a worker until nothing is left: the result of an item is its value, doubled in a list."""
+            loop().run(_work(site, name, failing))
+
+    return Typed()
+
+
+async def _work(site: LocalSite, name: str, failing: frozenset[int]) -> None:
+    import aiohttp
+
+    async with site.client() as client, aiohttp.ClientSession() as http:
+        token, session = await client.token("default", name), secrets.token_hex(8)
+        reports: list[Obj] = []
+        number = 0
+        while True:
+            number += 1
+            body = {"session": session, "request": number, "want": 100, "reports": reports, "held": []}
+            headers = {"Authorization": f"Bearer {token}"}
+            async with http.post(f"{site.url}/api/v1/work", json=body, headers=headers) as answer:
+                reply = await answer.json()
+            if not reply.get("items"):
+                return
+            reports = []
+            for item, lease, value in reply["items"]:
+                head = {"item": item, "lease": lease, "seconds": 2.0}
+                if item in failing:
+                    reports.append(
+                        {**head, "outcome": "error", "message": f"no {value}", "output": "c29ycnkK", "exit": 3}
+                    )
+                else:
+                    reports.append({**head, "outcome": "done", "value": {"twice": [value, value]}})
+
+
+def lines(tmp_path: Path, count: int = 5) -> str:
+    file = tmp_path / "items.txt"
+    file.write_text("".join(f"d{n}\n" for n in range(count)))
+    return str(file)
+
+
+WORDS = ("--", "python3", "make.py", "{item}")
+
+
+def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
+    done = typed(
+        "create", "m", "-f", lines(tmp_path), "--parallelism", "7", "--memory", "1Gi", "--limit", "mysql=20",
+        "--retries", "2", "--timeout", "90s", "--slots", "2", "--spot", "--preflight-write", "/out",
+        "--notify", "https://hooks.example.com/x", *WORDS,
+    )  # fmt: skip
+    assert (done.code, done.out) == (0, "m\n"), done.err
+    spec = typed.api.objects[("mapjobs", "default", "m")]["spec"]
+    template = spec.pop("template")
+    assert spec == {
+        "parallelism": 7,
+        "command": ["python3", "make.py", "{item}"],
+        "slots": 2,
+        "policy": {"retries": 2, "timeoutSeconds": 90},
+        "limits": {"mysql": {"capacity": 20}},
+        "preflight": {"write": ["/out"]},
+        "spot": True,
+        "notify": {"targets": ["https://hooks.example.com/x"]},
+    }
+    container = template["spec"]["containers"][0]
+    assert "command" not in container
+    assert container["resources"]["limits"] == {"cpu": "1", "memory": "1Gi"} == container["resources"]["requests"]
+    assert template["spec"]["restartPolicy"] == "Never"
+    shown = json.loads(typed("status", "m", "-o", "json").out)
+    assert (shown["closed"], shown["counts"]["total"], shown["state"]) == (True, 5, "running")
+
+
+def test_results_come_in_the_items_order_and_say_what_is_missing(typed, tmp_path):
+    typed("create", "m", "-f", lines(tmp_path), "--retries", "0", *WORDS)
+    typed.work("m", failing=frozenset({3}))
+    done = typed("results", "m")
+    assert done.code == 1
+    assert [json.loads(line)["item"] for line in done.out.splitlines()] == [0, 1, 2, 4]
+    assert "1 of 5 are missing: 1 failed" in done.err
+    failed = typed("items", "--failed", "m")
+    assert failed.out.splitlines() == [
+        "ITEM   STATE   TRIES   TIME   MEMORY   VALUE   WHY",
+        "3      dead    1       -      -        d3      error: no d3",
+    ]
+    assert typed("retry", "m").out == "m: 1 items to be tried again\n"
+    typed.work("m")
+    file = tmp_path / "found.csv"
+    done = typed("results", "m", "-o", str(file))
+    assert (done.code, done.err) == (0, f"5 results in {file}, none is missing\n")
+    assert file.read_text().splitlines()[:2] == ["item,twice", '0,"[""d0"", ""d0""]"']
+    assert sorted(tmp_path.iterdir()) == [file, tmp_path / "items.txt"]
+
+
+def test_parquet_without_pyarrow_is_refused_before_anything_is_read(typed, tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = typed("results", "m", "-o", "x.parquet")
+    assert done.code == 2
+    assert done.err.startswith("error: x.parquet: writing Parquet needs pyarrow")
+    assert typed("results", "m", "-o", "x.xls").code == 2
+
+
+def test_a_map_that_the_server_refuses_is_removed_again(typed, tmp_path):
+    typed.server.says, typed.server.message = "False", "the name belongs to another map"
+    done = typed("create", "m", "-f", lines(tmp_path), "--function", "json:dumps")
+    assert done.code == 1
+    assert "the server does not take the map m: the name belongs to another map" in done.err
+    assert typed.api.named(MAPJOBS) == []
+
+
+def test_what_was_made_before_a_refusal_is_removed_again(typed, tmp_path):
+    typed.api.refuse[("create", "mapjobs")] = Invalid("spec.parallelism: too many")
+    done = typed("create", "m", "-f", lines(tmp_path), "--function", "json:dumps")
+    assert (done.code, done.err.splitlines()[-1]) == (1, "error: spec.parallelism: too many")
+    assert (typed.api.named(CONFIGMAPS), typed.api.named(SECRETS)) == ([], [])
+
+
+def test_a_function_goes_along_in_a_config_map_that_the_map_owns(typed, tmp_path):
+    assert typed("create", "m", "-f", lines(tmp_path), "--function", "json:dumps").code == 0
+    mapjob = typed.api.objects[("mapjobs", "default", "m")]
+    assert mapjob["spec"]["function"] == {"configMap": "m-function"}
+    made = typed.api.objects[("configmaps", "default", "m-function")]
+    assert list(made["binaryData"]) == ["function.zip"]
+    assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["m"]
+
+
+def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
+    file = lines(tmp_path)
+    assert typed("create", "m", "-f", file, *WORDS).code == 0
+    done = typed("create", "m", "-f", file, *WORDS)
+    assert done.code == 2
+    assert done.err.startswith(
+        "error: the name 'm' is taken in namespace default\nhint: `moor map status m` shows it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param([], "items come from one of -f FILE, --glob, --range and --query", id="no items"),
+        pytest.param(["--range", "0:3", "--glob", "*"], "and --query; 2 are given", id="two sources"),
+        pytest.param(["--range", "0:3", "--limit", "a=b"], "--limit: 'a=b' is not NAME", id="limit"),
+        pytest.param(["--range", "0:3", "--timeout", "x"], "--timeout: 'x' is no time", id="timeout"),
+        pytest.param(["--range", "0:3", "--parallelism", "0"], "--parallelism: 0 workers", id="none at work"),
+        pytest.param(["--range", "0:3", "--notify", "ftp://x"], "--notify: ", id="notify"),
+        pytest.param(["--range", "0:3", "--memory-limit", "x"], "--memory-limit: 'x' is no quantity", id="memory"),
+        pytest.param(["--range", "0:3", "--volume", "a:/moorage/x"], "--volume: ", id="our own folder"),
+        pytest.param(["--range", "0:3", "--env", "MOORAGE_X=1"], "--env: ", id="our own variable"),
+        pytest.param(["--range", "3:0"], "--range 3:0 has no items", id="an empty range"),
+        pytest.param(
+            ["--range", "0:3", "--function", "a:b"], "one of a command and --function, not both", id="both"
+        ),
+        pytest.param(["--range", "0:3", "--sample", "2"], "--sample needs --machines", id="sample without prices"),
+    ],
+)
+def test_wrong_usage_is_told_and_nothing_is_made(typed, words, said):
+    done = typed("create", "m", *words, *WORDS)
+    assert done.code == 2
+    assert said in done.err
+    assert (typed.api.named(MAPJOBS), typed.api.named(CONFIGMAPS)) == ([], [])
+
+
+def test_a_dry_run_prints_the_mapjob_and_makes_nothing(typed, tmp_path):
+    done = typed("create", "m", "-f", lines(tmp_path), "--dry-run", *WORDS)
+    assert done.code == 0
+    assert yaml.safe_load(done.out)["spec"]["command"] == ["python3", "make.py", "{item}"]
+    assert done.err.endswith("5 items; nothing was made\n")
+    assert typed.api.named(MAPJOBS) == []
+
+
+def test_a_plan_is_printed_kept_and_compared_with_what_came(typed, tmp_path):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(yaml.safe_dump(PRICES))
+    given = ["--machines", str(prices), "--seconds", "2", "--memory", "1Gi"]
+    done = typed("create", "m", "-f", lines(tmp_path), *given, *WORDS)
+    assert done.code == 0, done.err
+    assert "MACHINE" in done.err
+    typed.work("m")
+    shown = json.loads(typed("status", "m", "-o", "json").out)
+    assert (shown["plan"]["items"], shown["plan"]["machine"], shown["plan"]["meanSeconds"]) == (5, "big", 2.0)
+    assert shown["fact"]["items"] == 5
+    assert shown["fact"]["money"] == round(10 / 3600 / shown["plan"]["podsPerNode"], 4)
+    text = typed("status", "m").out
+    assert "state       finished" in text
+    assert "Plan: on" in text
+
+
+def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monkeypatch):
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(yaml.safe_dump(PRICES))
+    from moorage.cli import mapcreate
+
+    monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
+    told = typed.api.on_call
+
+    def played(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("get", "mapjobs") and typed.api.calls.count(("get", "mapjobs", "m")) == 2:
+            loop().submit(_work(typed.server.site, "m", frozenset()))
+
+    typed.api.on_call = played
+    words = ["--machines", str(prices), "--sample", "4", "--memory", "1Gi", "--yes"]
+    done = typed("create", "m", "-f", lines(tmp_path, 20), *words, *WORDS)
+    typed.api.on_call = told
+    assert done.code == 0, done.err
+    shown = json.loads(typed("status", "m", "-o", "json").out)
+    assert (shown["counts"]["total"], shown["closed"], shown["plan"]["items"]) == (20, True, 16)
+    assert shown["plan"]["meanSeconds"] == 2.0
+
+
+def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path, monkeypatch):
+    file = lines(tmp_path, 25)
+    monkeypatch.setattr(client_module, "UPLOAD_LINES", 10)
+    monkeypatch.setattr(client_module, "PATIENCE_SECONDS", 0.0)
+    whole = MapClient.add
+    sent: list[int] = []
+
+    async def breaking(self: MapClient, *given: Any, first: int, **rest: Any) -> int:
+        sent.append(first)
+        if len(sent) == 2:
+            raise ServerError("gone", status=0)
+        return await whole(self, *given, first=first, **rest)
+
+    monkeypatch.setattr(MapClient, "add", breaking)
+    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", (0.0, 0.0))
+    real = MapClient._wait
+
+    async def at_once(self: MapClient, error: Any, pause: float, began: float) -> float:
+        return await real(self, error, pause, began - 1.0)
+
+    monkeypatch.setattr(MapClient, "_wait", at_once)
+    done = typed("create", "m", "-f", file, *WORDS)
+    assert done.code == 1
+    assert f"the upload broke off; go on: moor map add m --resume -f {file}" in done.err
+    done = typed("add", "m", "--resume", "-f", file)
+    assert (done.code, done.err) == (0, "m has 25 items, no more will come\n")
+    assert sent == [0, 10, 10, 20]
+    listed = json.loads(typed("items", "m", "-o", "json").out)
+    assert [one["value"] for one in listed] == [f"d{n}" for n in range(25)]
+
+
+def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path, monkeypatch):
+    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", (0.0, 0.0))
+    whole, tries = MapClient.add, []
+
+    async def breaking(self: MapClient, *given: Any, **rest: Any) -> int:
+        tries.append(1)
+        if len(tries) < 4:
+            raise ServerError("gone", status=0)
+        return await whole(self, *given, **rest)
+
+    monkeypatch.setattr(MapClient, "add", breaking)
+    assert typed("create", "m", "-f", lines(tmp_path), *WORDS).code == 0
+    assert len(tries) == 4
+
+
+def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):
+    typed("create", "m", "--range", "0:3", "--open", *WORDS)
+    assert typed("add", "m", "--range", "3:6").err == "m has 6 items\n"
+    assert typed("add", "m", "--close").err == "m has 6 items, no more will come\n"
+    done = typed("add", "m", "--range", "0:1")
+    assert (done.code, done.err.splitlines()[0]) == (1, "error: the map m is closed: no more items can be added")
+
+
+def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):
+    typed("create", "m", "--range", "0:3", *WORDS)
+    for verb, said, state in (
+        ("pause", "paused", "paused"),
+        ("resume", "resumed", "running"),
+        ("cancel", "cancelled", "cancelled"),
+    ):
+        assert typed(verb, "m").out == f"m {said}\n"
+        assert json.loads(typed("status", "m", "-o", "json").out)["state"] == state
+    listed = typed("list").out.splitlines()
+    assert listed[0].split() == ["NAME", "OWNER", "STATE", "DONE", "FAILED", "WORKERS", "RATE", "LEFT", "AGE"]
+    assert listed[1].split()[:4] == ["m", "local", "cancelled", "0/3"]
+    assert typed("delete", "m").out == "m deleted\n"
+    assert typed.api.named(MAPJOBS) == []
+    done = typed("pause", "m", "none", "other")
+    assert done.code == 1
+    assert done.err.count("error: there is no map default/") == 2
+
+
+def test_limits_are_listed_and_set(typed):
+    assert typed("limits").err.startswith("no limits; make one")
+    assert typed("limits", "set", "mysql", "40").out == "mysql has 40 tokens\n"
+    assert typed("limits").out.splitlines() == ["NAME    CAPACITY   HELD", "mysql   40         0"]
+    assert typed("limits", "-o", "name").out == "mysql\n"
+    assert json.loads(typed("limits", "-o", "json").out) == [{"name": "mysql", "capacity": 40, "held": 0}]
+
+
+def test_the_output_of_a_failed_item_is_shown_where_no_output_is_kept(typed, tmp_path):
+    typed("create", "m", "--range", "0:2", "--retries", "0", *WORDS)
+    typed.work("m", failing=frozenset({1}))
+    done = typed("logs", "m", "1")
+    assert done.code in (0, 1)
+
+
+def test_waiting_ends_with_the_map(typed, tmp_path, monkeypatch):
+    from moorage.cli import mapcreate
+
+    monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
+
+    def played(verb: str, plural: str, name: str) -> None:
+        if (verb, plural) == ("get", "mapjobs") and typed.api.calls.count(("get", "mapjobs", "m")) == 2:
+            loop().submit(_work(typed.server.site, "m", frozenset({0})))
+
+    typed.api.on_call = played
+    done = typed("create", "m", "--range", "0:3", "--retries", "0", "--wait", *WORDS)
+    assert (done.code, done.out) == (1, "m\n")
+    assert "m finished: 2 of 3 done, 1 failed" in done.err
+
+
+def test_a_directory_goes_along_to_a_real_cluster(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "make.py").write_text("print()")
+    typed.api.objects.clear()
+    done = typed("create", "m", "--range", "0:1", "--image", "python:3.12", "--memory", "1Gi", *WORDS)
+    assert done.code == 0, done.err
+    pod = typed.api.objects[("mapjobs", "default", "m")]["spec"]["template"]["spec"]
+    (unpack,) = pod["initContainers"]
+    assert (unpack["image"], unpack["command"][0]) == ("python:3.12", "python3")
+    assert pod["containers"][0]["workingDir"] == "/moorage-work"
+    assert {"name": "work", "emptyDir": {}} in pod["volumes"]
+    assert sorted(typed.api.objects[("secrets", "default", "m-work")]["data"]) == ["runner.py", "work.tar.gz"]
