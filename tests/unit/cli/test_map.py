@@ -427,3 +427,14 @@ def test_a_directory_goes_along_to_a_real_cluster(typed, tmp_path, monkeypatch):
     assert pod["containers"][0]["workingDir"] == "/moorage-work"
     assert {"name": "work", "emptyDir": {}} in pod["volumes"]
     assert sorted(typed.api.objects[("secrets", "default", "m-work")]["data"]) == ["runner.py", "work.tar.gz"]
+
+
+def test_results_are_written_as_parquet_with_a_type_for_each_column(typed, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    typed("create", "m", "-f", lines(tmp_path), *WORDS)
+    typed.work("m")
+    file = tmp_path / "found.parquet"
+    assert typed("results", "m", "-o", str(file)).code == 0
+    found = parquet.read_table(file)
+    assert [str(one.type) for one in found.schema] == ["int64", "string"]
+    assert found.to_pylist()[0] == {"item": 0, "twice": '["d0", "d0"]'}
