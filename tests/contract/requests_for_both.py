@@ -49,12 +49,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Ask until the answer is 200 with that condition True (if one is named), or, with `gone`, 404."""
+    """Ask until the answer is 200 with that condition True (if one is named), or, with `gone`, 404.
+
+    With a `body` it is posted, until the status is `status` and the answer holds the words `says`: what limits
+    others reaches the real server's admission a little later. Such a path asks for a dry run.
+    """
 
     path: str
     condition: str | None = None
     gone: bool = False
     user: str | None = None  # impersonated; rights reach the real server's authoriser a little later
+    body: Any = None
+    status: int = 403
+    says: str = ""
 
 
 Steps = list[Step | Until]
@@ -1235,6 +1242,233 @@ APPLIED: Steps = [
     ),
 ]
 
+LIMITS = CORE + "/limitranges"
+CLAIMS = CORE + "/persistentvolumeclaims"
+
+
+def sized(name: str, *, limits: Any = None, requests: Any = None, **spec: Any) -> dict[str, Any]:
+    """A pod whose one container has such resources."""
+    made = limited(limits, requests)
+    return {**made, "metadata": {"name": name}, "spec": {**made["spec"], **spec}}
+
+
+def claim(name: str, storage: str, storage_class: str = "none") -> dict[str, Any]:
+    resources = {"requests": {"storage": storage}}
+    return named(
+        name, spec={"accessModes": ["ReadWriteOnce"], "resources": resources, "storageClassName": storage_class}
+    )
+
+
+def bounded(kind: str, **bounds: Any) -> dict[str, Any]:
+    return named(kind.lower(), spec={"limits": [{"type": kind, **bounds}]})
+
+
+LIMITED: Steps = [
+    post(
+        "defaults for containers",
+        LIMITS,
+        bounded(
+            "Container",
+            default={"cpu": "1", "memory": "512Mi"},
+            defaultRequest={"cpu": "500m", "memory": "256Mi"},
+            max={"cpu": "2", "memory": "1Gi"},
+            min={"cpu": "100m"},
+            maxLimitRequestRatio={"memory": "2"},
+        ),
+    ),
+    Until(PODS + "?dryRun=All", body=sized("z", limits={"cpu": "9"}), says="maximum cpu"),
+    post("a pod filled in", PODS, pod("filled")),
+    post("a request below the default limit", PODS, sized("half", requests={"cpu": "200m"})),
+    post("a limit above the default request", PODS, sized("more", limits={"cpu": "1500m"})),
+    post(
+        "an init container filled in",
+        PODS,
+        {
+            **pod("init", initContainers=[{"name": "i", "image": "x"}]),
+            "metadata": {"name": "init", "annotations": {"a": "b"}},
+        },
+    ),
+    post("more than the most", PODS, sized("a", limits={"cpu": "3"})),
+    post("less than the least", PODS, sized("a", requests={"cpu": "50m"})),
+    post("a limit below the least", PODS, sized("a", limits={"cpu": "50m"})),
+    post("a ratio too wide", PODS, sized("a", limits={"memory": "1Gi"}, requests={"memory": "100Mi"})),
+    post("nothing requested of what has a ratio", PODS, sized("a", requests={"memory": "0"})),
+    post("a default limit below the request", PODS, sized("a", requests={"cpu": "1500m"})),
+    merge("a pod changed, whatever its limits", PODS + "/filled", {"metadata": {"labels": {"a": "b"}}}),
+    delete("no more defaults", LIMITS + "/container"),
+    Until(PODS + "?dryRun=All", body=sized("z", limits={"cpu": "9"}), status=201),
+    post("bounds of pods", LIMITS, bounded("Pod", max={"cpu": "2"})),
+    Until(PODS + "?dryRun=All", body=sized("z", limits={"cpu": "9"}), says="maximum cpu"),
+    post("a pod without limits", PODS, pod("a")),
+    post(
+        "two containers beyond the most",
+        PODS,
+        pod(
+            "a",
+            containers=[
+                {"name": one, "image": "x", "resources": {"limits": {"cpu": "1500m"}}} for one in ("a", "b")
+            ],
+        ),
+    ),
+    post("two containers within", PODS, sized("two", limits={"cpu": "2"})),
+    delete("no more bounds of pods", LIMITS + "/pod"),
+    post(
+        "bounds of claims",
+        LIMITS,
+        bounded("PersistentVolumeClaim", min={"storage": "1Gi"}, max={"storage": "10Gi"}),
+    ),
+    Until(CLAIMS + "?dryRun=All", body=claim("z", "99Gi"), says="maximum storage"),
+    post("a claim too small", CLAIMS, claim("c", "500Mi")),
+    post("a claim too large", CLAIMS, claim("c", "11Gi")),
+    post("a claim within", CLAIMS, claim("c", "10Gi")),
+]
+
+QUOTAS = CORE + "/resourcequotas"
+
+
+def quota(name: str, hard: Any, **spec: Any) -> dict[str, Any]:
+    return named(name, spec={"hard": hard, **spec})
+
+
+def counted(hard: Any, used: Any) -> dict[str, Any]:
+    return {"status": {"hard": hard, "used": used}}
+
+
+COMPUTE = {"requests.cpu": "2", "limits.memory": "2Gi", "pods": "4", "requests.nvidia.com/gpu": "2"}
+COUNTS = {
+    "count/configmaps": "1",
+    "count/jobs.batch": "1",
+    "secrets": "1",
+    "services": "2",
+    "services.nodeports": "1",
+    "persistentvolumeclaims": "2",
+    "requests.storage": "10Gi",
+    "gold.storageclass.storage.k8s.io/requests.storage": "3Gi",
+    "count/widgets.example.org": "3",
+}
+
+
+def taking(name: str, cpu: str = "500m", memory: str = "512Mi", gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    devices = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    return sized(name, requests={"cpu": cpu, **devices}, limits={"memory": memory, **devices}, **spec)
+
+
+WITHIN_QUOTAS: Steps = [
+    post("a quota of computing", QUOTAS, quota("compute", COMPUTE)),
+    merge("what it says before anything is counted", QUOTAS + "/compute/status", {"status": {"hard": COMPUTE}}),
+    Until(PODS + "?dryRun=All", body=taking("z"), says="status unknown"),
+    post("a pod while nothing is counted", PODS, taking("a")),
+    merge("counted", QUOTAS + "/compute/status", counted(COMPUTE, dict.fromkeys(COMPUTE, "0"))),
+    Until(PODS + "?dryRun=All", body=taking("z"), status=201),
+    post("a pod that does not say what it needs", PODS, pod("silent")),
+    post(
+        "two containers, one silent, one half",
+        PODS,
+        pod(
+            "silent",
+            containers=[
+                {"name": "a", "image": "x", "resources": {"requests": {"cpu": "1"}}},
+                {"name": "b", "image": "x"},
+            ],
+        ),
+    ),
+    post("a pod within", PODS, taking("a", gpus=1)),
+    get("used by one", QUOTAS + "/compute"),
+    post("too much cpu", PODS, taking("b", cpu="1600m")),
+    post("too much of everything", PODS, taking("b", cpu="3", memory="4Gi", gpus=2)),
+    post("too many devices", PODS, taking("b", gpus=2)),
+    post("a dry run within", PODS + "?dryRun=All", taking("b")),
+    post(
+        "an init container that wants more",
+        PODS,
+        taking(
+            "init",
+            initContainers=[
+                {
+                    "name": "i",
+                    "image": "x",
+                    "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1G"}},
+                }
+            ],
+        ),
+    ),
+    get("used by two", QUOTAS + "/compute"),
+    post("the name is taken", PODS, taking("a")),
+    post("a last one, with a sidecar", PODS, taking("c", cpu="100m", memory="1Mi")),
+    post("too many pods", PODS, taking("d", cpu="100m", memory="1Mi")),
+    post("a quota of counts", QUOTAS, quota("counts", COUNTS)),
+    merge("counts counted", QUOTAS + "/counts/status", counted(COUNTS, dict.fromkeys(COUNTS, "0"))),
+    Until(CLAIMS + "?dryRun=All", body=claim("z", "99Gi"), says="exceeded quota"),
+    post("a config map within", CORE + "/configmaps", named("a")),
+    post("a config map too many", CORE + "/configmaps", named("b")),
+    post("a secret within", CORE + "/secrets", named("a")),
+    post("a secret too many", CORE + "/secrets", named("b")),
+    post("a service", CORE + "/services", service("a", ports=[{"port": 80}])),
+    post(
+        "two node ports too many",
+        CORE + "/services",
+        service("b", type="NodePort", ports=[{"name": "a", "port": 80}, {"name": "b", "port": 81}]),
+    ),
+    merge(
+        "a service that becomes one of node ports",
+        CORE + "/services/a",
+        {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30123}]}},
+    ),
+    post("a balancer", CORE + "/services", service("b", type="LoadBalancer", ports=[{"port": 80}])),
+    post("a claim within the quota", CLAIMS, claim("a", "2Gi", "gold")),
+    post("a claim of gold too much", CLAIMS, claim("b", "2Gi", "gold")),
+    post("a claim too large for the quota", CLAIMS, claim("b", "9Gi")),
+    post("a second claim", CLAIMS, claim("b", "8Gi")),
+    post("a third claim", CLAIMS, claim("c", "1Mi")),
+    get("counts used", QUOTAS + "/counts"),
+    delete("an object deleted", CORE + "/configmaps/a"),
+    get("used until it is counted anew", QUOTAS + "/counts"),
+    get("used quotas as a table", QUOTAS, accept=TABLE),
+]
+
+
+def scoped(name: str, hard: Any, *scopes: str, **selector: Any) -> list[Step]:
+    spec: dict[str, Any] = {"scopes": list(scopes)} if scopes else {}
+    if selector:
+        spec["scopeSelector"] = {"matchExpressions": [selector]}
+    return [
+        post(f"a quota {name}", QUOTAS, quota(name, hard, **spec)),
+        merge(f"a quota {name} counted", QUOTAS + f"/{name}/status", counted(hard, dict.fromkeys(hard, "0"))),
+    ]
+
+
+IN_SCOPES: Steps = [
+    *scoped("of-ending", {"pods": "0"}, "Terminating"),
+    Until(PODS + "?dryRun=All", body=pod("z", activeDeadlineSeconds=5), says="exceeded quota"),
+    post("a pod that ends by itself", PODS, pod("a", activeDeadlineSeconds=5)),
+    post("a pod that does not", PODS, pod("lasting")),
+    delete("no quota of ending ones", QUOTAS + "/of-ending"),
+    Until(PODS + "?dryRun=All", body=pod("z", activeDeadlineSeconds=5), status=201),
+    *scoped("of-lasting", {"pods": "0", "requests.cpu": "1"}, "NotTerminating"),
+    Until(PODS + "?dryRun=All", body=pod("z"), says="must specify"),
+    post("a lasting pod", PODS, sized("a", requests={"cpu": "1"})),
+    post("an ending pod", PODS, pod("ending", activeDeadlineSeconds=5)),
+    delete("no quota of lasting ones", QUOTAS + "/of-lasting"),
+    Until(PODS + "?dryRun=All", body=pod("z"), status=201),
+    *scoped("of-best-effort", {"pods": "0"}, "BestEffort"),
+    Until(PODS + "?dryRun=All", body=pod("z"), says="exceeded quota"),
+    post("a pod without requests", PODS, pod("a")),
+    post("a pod with requests", PODS, sized("wanting", requests={"cpu": "1"})),
+    delete("no quota of best effort", QUOTAS + "/of-best-effort"),
+    Until(PODS + "?dryRun=All", body=pod("z"), status=201),
+    *scoped(
+        "of-priority",
+        {"pods": "0"},
+        scopeName="PriorityClass",
+        operator="In",
+        values=["system-node-critical", "other"],
+    ),
+    Until(PODS + "?dryRun=All", body=pod("z", priorityClassName="system-node-critical"), says="exceeded quota"),
+    post("a pod of that priority", PODS, pod("a", priorityClassName="system-node-critical")),
+    post("a pod of another", PODS, pod("other", priorityClassName="system-cluster-critical")),
+    post("a pod of none", PODS, pod("none")),
+]
+
 STORIES: dict[str, Steps] = {
     "pods made and refused": PODS_CREATED,
     "bodies": BODIES,
@@ -1255,4 +1489,7 @@ STORIES: dict[str, Steps] = {
     "custom objects refused": OBJECTS_REFUSED,
     "custom objects kept": OBJECTS_KEPT,
     "server-side apply": APPLIED,
+    "limit ranges": LIMITED,
+    "quotas": WITHIN_QUOTAS,
+    "quotas in scopes": IN_SCOPES,
 }

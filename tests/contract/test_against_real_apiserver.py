@@ -81,8 +81,12 @@ class Server:
     async def until(self, wanted: Any, ns: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
-            answer = await self.ask(Step("wait", "GET", wanted.path, user=wanted.user), ns)
-            if wanted.gone:
+            method = "GET" if wanted.body is None else "POST"
+            answer = await self.ask(Step("wait", method, wanted.path, wanted.body, user=wanted.user), ns)
+            if wanted.body is not None:
+                if answer.status == wanted.status and wanted.says in json.dumps(answer.body):
+                    return
+            elif wanted.gone:
                 if answer.status == 404:
                     return
             elif answer.status == 200:

@@ -102,6 +102,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                 volumes_folder=data / "volumes",
                 ca_pem=pki.ca_pem,
                 informers=InformerSet(manager_api),
+                quota_in_flight=server.quotas.in_flight,
             )
             scheduler_api = server.client("system:kube-scheduler")
             scheduler_file = data / "scheduler.json"

@@ -49,6 +49,14 @@ BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
 PROTOBUF = protobuf.CONTENT_TYPE
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "application/x-yaml")
+ANSWERED_WHOLE = frozenset(
+    {
+        *(("", one) for one in ("persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates")),
+        *(("", one) for one in ("resourcequotas", "serviceaccounts", "services")),
+        ("storage.k8s.io", "storageclasses"),
+    }
+)
+"""Collections whose deletion is answered with the object, not with a status."""
 _PATCH_KINDS: dict[str, PatchKind] = {text: kind for kind, text in CONTENT_TYPES.items()}
 _JSON = b"application/json"
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -532,7 +540,7 @@ class HttpApp:
                     details = {"name": name, "kind": where.plural, "uid": obj["metadata"]["uid"]}
                     if where.group:
                         details["group"] = where.group
-                    if where.group == "" and where.plural == "pods":
+                    if (where.group, where.plural) in ANSWERED_WHOLE:
                         return _formatted(request, server, kind, obj, None)
                     return Answer(
                         {

@@ -57,6 +57,9 @@ GENERATE_ATTEMPTS = 8  # names tried for generateName, as the real server
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 
+Settle = list[Callable[[], None]]
+"""Called once a write is over, done or not."""
+
 Propagation = Literal["Background", "Foreground", "Orphan"]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
@@ -118,6 +121,7 @@ class Admission:
     old: Obj | None
     call: Call
     options: Obj
+    settle: Settle = field(default_factory=list)  # for admitters that must know what is under way
 
 
 class Admitter(Protocol):
@@ -443,17 +447,22 @@ class Pipeline:
         rules.validate(obj, found)
         rules.validate_create(obj, found)
         found.raise_if_any(kind.resource, name)
-        await self._validate(replace(asked, name=name))
-        key = kind.key(name, namespace)
-        if call.dry_run:
-            standing = self.storage.get(key)
-            if standing is not None:
-                raise already_exists(kind.resource, name, standing.obj)
-            return obj
-        record = await self._put(kind, key, obj, expected=0, name=name)
-        stored = self.view(kind, record, own=True)
-        self._tell(kind, None, stored)
-        return stored
+        asked = replace(asked, name=name, settle=[])
+        try:
+            await self._validate(asked)
+            key = kind.key(name, namespace)
+            if call.dry_run:
+                standing = self.storage.get(key)
+                if standing is not None:
+                    raise already_exists(kind.resource, name, standing.obj)
+                return obj
+            record = await self._put(kind, key, obj, expected=0, name=name)
+            stored = self.view(kind, record, own=True)
+            self._tell(kind, None, stored)
+            return stored
+        finally:
+            for over in asked.settle:
+                over()
 
     # --- updating
 
@@ -599,6 +608,29 @@ class Pipeline:
         No authorisation here. A resourceVersion that `make` leaves in the object must be the stored one
         (Conflict).
         """
+        settle: Settle = []
+        try:
+            return await self._write(
+                call, kind, name, namespace, make, subresource, errors, decode, applied, admit, settle
+            )
+        finally:
+            for over in settle:
+                over()
+
+    async def _write(
+        self,
+        call: Call,
+        kind: Kind,
+        name: str,
+        namespace: str | None,
+        make: Made,
+        subresource: str | None,
+        errors: FieldErrors | None,
+        decode: bool,
+        applied: bool,
+        admit: bool,
+        settle: Settle,
+    ) -> Obj:
         key = kind.key(name, namespace)
         for _ in range(ATTEMPTS):
             record = self.read(kind, name, namespace)
@@ -621,7 +653,7 @@ class Pipeline:
             if decode:
                 new, problems = self._decode(call, kind, new)
             new, problems = await self._prepared(
-                call, kind, new, old, subresource, problems or FieldErrors(), admit=admit
+                call, kind, new, old, subresource, problems or FieldErrors(), admit=admit, settle=settle
             )
             if applied and managed:
                 new["metadata"]["managedFields"] = managed
@@ -676,6 +708,7 @@ class Pipeline:
         errors: FieldErrors,
         *,
         admit: bool,
+        settle: Settle,
     ) -> tuple[Obj, FieldErrors]:
         """From what the client sent to what may be stored. Raises Invalid and what admission raises."""
         rules = kind.rules
@@ -694,6 +727,7 @@ class Pipeline:
             old=old,
             call=call,
             options={"kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1"} | _options(call),
+            settle=settle,
         )
         if admit:
             new, errors = await self._mutate(asked, new, errors)

@@ -19,7 +19,9 @@ from moorage.localcluster.apiserver.builtin import builtin_kinds
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.crd import CustomResources
 from moorage.localcluster.apiserver.kinds import Kind, Kinds
+from moorage.localcluster.apiserver.limits import LimitRanger
 from moorage.localcluster.apiserver.pipeline import Call, Pipeline
+from moorage.localcluster.apiserver.quota import QuotaAdmission
 from moorage.localcluster.apiserver.rbac import NoEscalation, RbacAuthorizer
 from moorage.localcluster.apiserver.rbacdefaults import default_objects
 from moorage.localcluster.apiserver.webhooks import Webhooks
@@ -84,8 +86,22 @@ class ApiServer:
         self.custom = CustomResources(self.pipeline)
         self.webhooks = Webhooks(self.pipeline)
         self.admission = BuiltinAdmission(self.pipeline)
-        self.pipeline.admitters += [self.admission, self.webhooks, NoEscalation(self.authorizer)]
-        self.pipeline.on_stored += [self.custom.stored, self.webhooks.stored, self.authorizer.stored]
+        self.limits = LimitRanger(self.pipeline)
+        self.quotas = QuotaAdmission(self.pipeline)
+        self.pipeline.admitters += [
+            self.admission,
+            self.limits,
+            self.webhooks,
+            NoEscalation(self.authorizer),
+            self.quotas,
+        ]
+        self.pipeline.on_stored += [
+            self.custom.stored,
+            self.webhooks.stored,
+            self.authorizer.stored,
+            self.limits.stored,
+            self.quotas.stored,
+        ]
         self.log_source: LogSource | None = None
         self.ready = False
         self._app: Any = None
@@ -95,6 +111,8 @@ class ApiServer:
         await self.storage.start()
         self.custom.load()
         self.webhooks.load()
+        self.limits.load()
+        self.quotas.load()
         self.authorizer.load(self.pipeline)
         api = self.client("system:apiserver")
         boot: list[tuple[Resource, Obj]] = [(NAMESPACES, {"metadata": {"name": name}}) for name in BOOT_NAMESPACES]

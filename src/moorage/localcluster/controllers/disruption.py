@@ -21,13 +21,12 @@ from moorage.apimachinery.meta import (
     labels_of,
     with_condition,
 )
-from moorage.apimachinery.resources import DEPLOYMENTS, PDBS, PODS, REPLICASETS, Obj
+from moorage.apimachinery.resources import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock, parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.intorpercent import scaled
-from moorage.localcluster.controllers.known import STATEFULSETS
 from moorage.localcluster.controllers.pods import is_finished, is_ready
 from moorage.localcluster.informers import InformerSet
 

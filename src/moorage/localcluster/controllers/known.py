@@ -23,13 +23,17 @@ from moorage.apimachinery.resources import (
     SECRETS,
     SERVICEACCOUNTS,
     SERVICES,
+    STATEFULSETS,
     STORAGECLASSES,
     Resource,
 )
 
 RBAC = "rbac.authorization.k8s.io"
 CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
-STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
+CONTROLLERREVISIONS = Resource("apps", "v1", "controllerrevisions", "ControllerRevision")
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 
 KNOWN: tuple[Resource, ...] = (
     NAMESPACES,
@@ -55,11 +59,11 @@ KNOWN: tuple[Resource, ...] = (
     Resource("", "v1", "limitranges", "LimitRange"),
     Resource("", "v1", "podtemplates", "PodTemplate"),
     Resource("", "v1", "replicationcontrollers", "ReplicationController"),
-    Resource("", "v1", "resourcequotas", "ResourceQuota"),
-    Resource("apps", "v1", "controllerrevisions", "ControllerRevision"),
-    Resource("apps", "v1", "daemonsets", "DaemonSet"),
+    RESOURCEQUOTAS,
+    CONTROLLERREVISIONS,
+    DAEMONSETS,
     Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
-    Resource("batch", "v1", "cronjobs", "CronJob"),
+    CRONJOBS,
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     Resource("networking.k8s.io", "v1", "ingresses", "Ingress"),
     Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from moorage.localcluster.controllers.garbage.namespaces import NamespaceControl
 from moorage.localcluster.controllers.job.controller import JobController
 from moorage.localcluster.controllers.known import KNOWN, Catalogue
 from moorage.localcluster.controllers.nodes.controller import NodeController
+from moorage.localcluster.controllers.quota.controller import QuotaController
 from moorage.localcluster.controllers.replicaset.controller import ReplicaSetController
 from moorage.localcluster.controllers.volumes.controller import VolumeController
 from moorage.localcluster.informers import InformerSet
@@ -34,7 +35,8 @@ class ControllerManager:
     `volumes_folder` holds the folders of persistent volumes. `node_grace_seconds`: silence after which a node is
     Unknown. `gone_node_grace_seconds`: how long the pods of a node that was deleted are left alone.
     `resources`: the collections the API serves besides custom ones, for garbage collection and the emptying of
-    namespaces. `informers`: caches to share; they are run by this manager.
+    namespaces. `informers`: caches to share; they are run by this manager. `quota_in_flight`: how many writes to a
+    namespace its API server has charged to quotas and not done yet.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ControllerManager:
         finished_pods_max: int = FINISHED_MAX,
         informers: InformerSet | None = None,
         resources: Iterable[Resource] = KNOWN,
+        quota_in_flight: Callable[[str], int] = lambda _: 0,
     ) -> None:
         self.informers = informers or InformerSet(api)
         self.ready = asyncio.Event()
@@ -73,6 +76,7 @@ class ControllerManager:
         pem = ca_pem.decode() if isinstance(ca_pem, bytes) else ca_pem
         self._furnisher = NamespaceFurnisher(api, self.informers, ca_pem=pem)
         self._roles = ClusterRoleAggregator(api, self.informers)
+        self._quotas = QuotaController(api, self.informers, clock, catalogue=catalogue, in_flight=quota_in_flight)
         self._garbage = GarbageCollector(api, self.informers, catalogue=catalogue)
 
     async def run(self) -> None:
@@ -87,6 +91,7 @@ class ControllerManager:
             self._nodes.nodes,
             self._nodes.evictions,
             self._disruption.loop,
+            self._quotas.loop,
             self._namespaces.loop,
             self._garbage.loop,
             self._roles.loop,

@@ -1,0 +1,1 @@
+"""ResourceQuotas: what is used of them, counted anew when objects end."""
