@@ -66,12 +66,11 @@ def loop() -> Loop:
     return _loops.setdefault(os.getpid(), Loop()) if os.getpid() not in _loops else _loops[os.getpid()]
 
 
-async def site() -> LocalSite:
-    """The queue and server of this process; started once."""
+def site() -> LocalSite:
+    """The queue and server of this process; `start` it."""
     found = _sites.get(os.getpid())
     if found is None:
         found = _sites[os.getpid()] = LocalSite()
-        await found.start()
         atexit.register(found.remove, os.getpid())
     return found
 
@@ -83,23 +82,41 @@ class LocalSite:
         base = FAST_FOLDER if os.access(FAST_FOLDER, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="moorage-", dir=base))
         self._token = secrets.token_urlsafe(32)
+        self._workers: dict[str, asyncio.Future[str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
-        self.url = ""
+        self._starting = asyncio.Lock()
+        self._sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._sock.setblocking(False)
+        self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
+
+    def expect_worker(self, token: str) -> asyncio.Future[str]:
+        """Let a worker that presents this token wait for the map's own, which the future is given later.
+
+        So it starts while the server still does.
+        """
+        return self._workers.setdefault(token, asyncio.get_running_loop().create_future())
 
     async def start(self) -> None:
+        """Serve; once."""
+        async with self._starting:
+            if not self._tasks:
+                await self._start()
+
+    def forget_worker(self, token: str) -> None:
+        self._workers.pop(token, None)
+
+    async def _start(self) -> None:
         from moorage.apimachinery.serving import serve
         from moorage.queue.manager import Queue
-        from moorage.server.service import open_store
+        from moorage.queue.sqlite import SqliteDatabase
+        from moorage.queue.store import Store
 
-        queue = Queue(lambda: open_store(self.folder / "queue.db"))
+        queue = Queue(lambda: Store(SqliteDatabase(self.folder / "queue.db")))
         await queue.start()
-        sock = socket.create_server(("127.0.0.1", 0), backlog=512)
-        sock.setblocking(False)
-        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         self._tasks = [
             asyncio.create_task(queue.run()),
-            asyncio.create_task(serve(_app(queue, self._token), sock, stop=self._stop)),
+            asyncio.create_task(serve(_app(queue, self._token, self._workers), self._sock, stop=self._stop)),
         ]
 
     def client(self) -> MapClient:
@@ -165,7 +182,7 @@ class LocalWorker:
                 self._process.wait()
 
 
-def _app(queue: Any, token: str) -> ASGIApp:
+def _app(queue: Any, token: str, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
     """The server's routes for maps, without a cluster: whoever has the token may everything."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -187,8 +204,14 @@ def _app(queue: Any, token: str) -> ASGIApp:
     owner = User(OWNER)
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != routes.WORK_PATH:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
+        if scope["type"] == "http" and scope["path"] == routes.WORK_PATH:
+            if (theirs := workers.get(bearer_of(headers))) is not None:
+                headers["authorization"] = f"Bearer {await asyncio.shield(theirs)}"
+                scope["headers"] = [
+                    (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+                ]
+        elif scope["type"] == "http":
             if not hmac.compare_digest(bearer_of(headers).encode(), token.encode()):
                 problem = Problem(401, "unauthorized", "the token is wrong")
                 await answer(problem)(scope, receive, send)

@@ -121,7 +121,6 @@ class AsyncMap(Generic[R]):
         self._client = client
         self._options = options
         self._stack = AsyncExitStack()
-        self._worker: LocalWorker | None = None
         self._check: Callable[[], Awaitable[None]] | None = None
         self._remove: Callable[[], Awaitable[None]] | None = None
         self._uploading: asyncio.Task[None] | None = None
@@ -161,10 +160,18 @@ class AsyncMap(Generic[R]):
     @classmethod
     async def _local(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
         _only_on_a_cluster(options)
-        here = await site()
+        here = site()
         client = here.client()
         made: AsyncMap[R] = cls(client, options, name, NAMESPACE)
         made._stack.push_async_callback(client.close)
+        slots = options.parallelism or os.cpu_count() or 1
+        secret = secrets.token_urlsafe(32)
+        token = here.expect_worker(secret)
+        made._stack.callback(here.forget_worker, secret)
+        worker = await asyncio.to_thread(
+            functools.partial(LocalWorker, here.folder, name, function, url=here.url, token=secret, slots=slots)
+        )
+        made._stack.push_async_callback(asyncio.to_thread, worker.stop)
         policy: dict[str, Any] = {"retries": options.retries or 0, "batchItems": BATCH_ITEMS}
         if options.timeout is not None:
             policy["timeoutSeconds"] = options.timeout
@@ -177,13 +184,14 @@ class AsyncMap(Generic[R]):
             "limits": {key: {"capacity": value} for key, value in options.limits.items()},
             "priority": options.priority,
         }
-        await client.create(NAMESPACE, body)
-        token = await client.token(NAMESPACE, name)
-        slots = options.parallelism or os.cpu_count() or 1
-        worker = made._worker = await asyncio.to_thread(
-            functools.partial(LocalWorker, here.folder, name, function, url=here.url, token=token, slots=slots)
-        )
-        made._stack.push_async_callback(asyncio.to_thread, worker.stop)
+        try:
+            await here.start()
+            await client.create(NAMESPACE, body)
+            token.set_result(await client.token(NAMESPACE, name))
+        except BaseException:
+            token.cancel()
+            await made._stack.aclose()
+            raise
 
         async def check() -> None:
             worker.check()

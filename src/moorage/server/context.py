@@ -8,15 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import wait_synced
 from moorage.clock import Clock
 from moorage.server.auth import Auth
-from moorage.server.cluster import Cluster
 from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
+    from moorage.server.cluster import Cluster
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -41,6 +40,8 @@ class Context:
     async def ready(self) -> Cluster:
         """The cluster, once it is known. Raises Problem 503 when that takes too long."""
         if not self.cluster.synced:
+            from moorage.apimachinery.informer import wait_synced
+
             try:
                 async with asyncio.timeout(SYNC_WAIT_SECONDS):
                     await wait_synced(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)

@@ -83,6 +83,8 @@ class Engine:
             signal.signal(number, self._told_to_leave)
         for thread in (self._exchanger, self._heart, self._kept):
             thread.start()
+        for slot in self._slots:
+            slot.warm()
         next_look = 0.0
         try:
             while self._exit is None:

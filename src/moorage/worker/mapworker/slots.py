@@ -117,6 +117,9 @@ class Slot:
 
     # -- for the engine
 
+    def warm(self) -> None:
+        """Make ready before there is an item."""
+
     def start(self, task: Task, timeout: float | None) -> None:
         self.task = task
         self._output = Output(task, self._keep)
@@ -340,6 +343,12 @@ class FunctionSlot(Slot):
         self._send = -1
         self._buffer = b""
         self._reason = ""
+
+    def warm(self) -> None:
+        try:
+            self._launch()
+        except OSError:
+            self._process = None  # the first item will say why
 
     def _begin(self, task: Task) -> None:
         if self._process is None:
