@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import sys
@@ -42,6 +43,7 @@ from moorage.testing.hollow import hollow_nodes
 
 GROUP, NAMESPACE = "soak", "soak"
 TYPES_PER_NODE, NODES_OF_A_TYPE = 8, 2
+AT_ONCE = 8  # changes under way together
 PATIENCE_SECONDS = 120.0
 
 
@@ -119,7 +121,7 @@ async def soak(kubeconfig: Path, types: int, guests: int, quiet_every: int, seed
             following = [asyncio.create_task(one.run()) for one in (machines, pods, places)]
             await wait_synced(machines, pods, places)
             await api.create(MACHINES, machine)
-            began, made, moments, slowest = time.monotonic(), 0, 0, 0.0
+            began, made, paused, moments, slowest = time.monotonic(), 0, 0, 0, 0.0
 
             async def quiet() -> bool:
                 nonlocal moments, slowest
@@ -133,21 +135,32 @@ async def soak(kubeconfig: Path, types: int, guests: int, quiet_every: int, seed
                 slowest = max(slowest, time.monotonic() - since)
                 return True
 
+            async def come(name: str, kind: str) -> None:
+                await api.create(PODS, a_guest(name, kind), NAMESPACE)
+
+            async def go(name: str) -> None:
+                with contextlib.suppress(NotFound):
+                    await api.delete(PODS, name, NAMESPACE)
+
             good = await quiet()
             while good and made < guests:
                 running = [pod for pod in pods.all() if pod["spec"].get("nodeName") and not is_deleting(pod)]
-                if len(pods) < at_once and (chance.random() < 0.6 or not running):
-                    made += 1
-                    await api.create(PODS, a_guest(f"g-{made:05}", chance.choice(names)), NAMESPACE)
-                    if made % quiet_every == 0 or made == guests:
-                        good = await quiet()
-                elif running:
-                    try:
-                        await api.delete(PODS, chance.choice(running)["metadata"]["name"], NAMESPACE)
-                    except NotFound:
-                        continue
-                else:
+                here, changes = len(pods), []
+                for _ in range(min(AT_ONCE, guests - made)):
+                    if here < at_once and (chance.random() < 0.6 or not running):
+                        made, here = made + 1, here + 1
+                        changes.append(come(f"g-{made:05}", chance.choice(names)))
+                        if made % quiet_every == 0:
+                            break
+                    elif running:
+                        pod = running.pop(chance.randrange(len(running)))
+                        changes.append(go(pod["metadata"]["name"]))
+                if not changes:
                     await asyncio.sleep(0.05)  # all that are there wait for somebody's place
+                await asyncio.gather(*changes)
+                if changes and (made == guests or (made % quiet_every == 0 and made != paused)):
+                    paused, good = made, await quiet()
+                    print(f"{made} guests after {time.monotonic() - began:.0f} s", flush=True)
             took = time.monotonic() - began
             print(f"{made} guests of {types} types on {len(nodes)} nodes in {took:.0f} s, seed {seed}")
             told = "all right" if good else "then one was wrong"

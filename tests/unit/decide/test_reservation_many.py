@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
@@ -142,16 +142,26 @@ class Town:
         }
 
 
-@settings(max_examples=3)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([FIFO, FAIR]))
-def test_counts_of_200_types_are_right_at_every_quiet_moment(seed: int, order: str) -> None:
+@settings(max_examples=4)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([FIFO, FAIR]), st.sampled_from([500, 5000]))
+@example(1, FIFO, 5000)
+@example(2, FAIR, 5000)
+def test_counts_of_200_types_are_right_at_every_quiet_moment(seed: int, order: str, most: int) -> None:
+    """`most` guests are there at once before the last of 5,000 (at `most` 500) or 7,000 has come."""
     chance = random.Random(seed)
     town = Town(chance, order)
-    while (made := next(town.numbers)) < 5000:
-        for _ in range(chance.randrange(1, 400)):
-            town.come() if len(town.guests) < 500 and chance.random() < 0.6 else town.go()
-            if chance.random() < 0.005:
+    come, burst = (0.6, 400) if most == 500 else (0.9, 2000)
+    made = peak = 0
+    while made < 2000 + most * (6 if most == 500 else 1):
+        for _ in range(chance.randrange(1, burst)):
+            if len(town.guests) < most and chance.random() < come:
+                town.come()
+                made += 1
+            else:
+                town.go()
+            if chance.random() < 2 / burst:
                 town.operate()  # between any two of them
+        peak = max(peak, len(town.guests))
         if chance.random() < 0.3:
             name = chance.choice(town.names)
             kind = replace(town.pool.types[name], available=chance.randrange(0, 4))
@@ -162,3 +172,4 @@ def test_counts_of_200_types_are_right_at_every_quiet_moment(seed: int, order: s
         for name, count in decided.counts.items():
             assert count.maximum == count.reserved + count.used
             assert not count.waiting or count.used >= min(count.maximum, town.pool.types[name].available), name
+    assert peak >= most * 0.9
