@@ -10,10 +10,11 @@ Field names on the wire are those of the Go types, which bear no JSON tags (`Pod
 requests are read without regard to case, so older schedulers' lower-case names do too.
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kube-scheduler/extender/v1/types.go
 
-For a pod that asks for GPUs one node gets points that nothing outvotes (`decide.winner`), and the pod is counted
-there at once (`extender.ledger`), so that the next answer is right before the binding is seen. Not so when the pod
-has wishes that plugins of the scheduler judge (preferred affinity, spreading): the policy's points stand as they
-are, wishes may outvote them, and the best node is a guess, mended when the binding is seen.
+For a pod that asks for GPUs one node gets points that nothing outvotes (`decide.winner`), and is the whole answer:
+a list of every node's costs kube-scheduler more to read than it costs us to choose. The pod is counted there at
+once (`extender.ledger`), so that the next answer is right before the binding is seen. Not so when the pod has
+wishes that plugins of the scheduler judge (preferred affinity, spreading): the policy's points stand as they are,
+wishes may outvote them, and the best node is a guess, mended when the binding is seen.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from moorage.apimachinery.scheduling import Toleration, parse_node
 from moorage.decide.packing import Ask, gpus_asked
 from moorage.decide.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady
-from moorage.extender.cache import ExtenderCache, Score, ask_of, make_score, version_of, why_never
+from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
 from moorage.extender.ledger import Hold
 
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
@@ -114,44 +115,48 @@ def _decode(body: bytes) -> _Arguments:
 
 
 def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
-    """HostPriorityList: points for each node asked about, as JSON; a node that is not known yet gets 0.
+    """HostPriorityList as JSON: points for each node asked about, 0 for those not known yet; or, for a pod that
+    asks for GPUs and states no wishes, of the best node alone, which is all that matters then: kube-scheduler
+    takes one that is not listed for 0.
 
     Counts a pod that asks for GPUs on the best of them."""
     ask, key, names = arguments.ask, arguments.key, arguments.names
     failed = cache.asked_about(key) if ask.gpus else None
     if not names:
         return b"[]"
-    if arguments.totals is not None:
-        scores = [_special(name, arguments, cache) for name in names]
-    else:
-        table = cache.board.table(ask)
-        try:
-            scores = list(map(table.__getitem__, names))
-        except KeyError:
-            scores = [table.get(name) or (0, make_score(name, 0)) for name in names]
-        counted = cache.ledger.counted(key)  # nominated there
-        if counted is not None and counted.node in table:
-            scores = [
-                _special(name, arguments, cache) if name == counted.node else one
-                for name, one in zip(names, scores, strict=True)
-            ]
+    points = _points(arguments, cache)
     if ask.gpus:
-        points = [one for one, _ in scores]
         at = winner(points, arguments.uid or str(key), shunned=_shunned(arguments, cache, failed))
-        if not has_wishes(arguments.pod):
-            most = max(points) + OUTVOTES
-            scores[at] = (most, make_score(names[at], most))
         hold = Hold(names[at], dict(ask.gpus), ask.cpu)
         cache.assume(key, arguments.uid, hold, version=arguments.version)
-    return b"[%b]" % b",".join([text for _, text in scores])
+        if not has_wishes(arguments.pod):
+            return b"[%b%d}]" % (host_head(names[at]), OUTVOTES)
+    heads = cache.heads
+    return b"[%b]" % b",".join(
+        [b"%b%d}" % (heads.get(name) or host_head(name), one) for name, one in zip(names, points, strict=True)]
+    )
 
 
-def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> Score:
-    """A node as it was sent, or without the pod asked about, which is counted there already."""
+def _points(arguments: Arguments, cache: ExtenderCache) -> list[int]:
+    names = arguments.names
+    if arguments.totals is not None:
+        return [_special(name, arguments, cache) for name in names]
+    table = cache.board.table(arguments.ask)
+    try:
+        points = list(map(table.__getitem__, names))
+    except KeyError:
+        points = [table.get(name, 0) for name in names]
+    counted = cache.ledger.counted(arguments.key)  # nominated there
+    if counted is not None and counted.node in table and counted.node in names:
+        points[names.index(counted.node)] = _special(counted.node, arguments, cache)
+    return points
+
+
+def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> int:
+    """Points of a node as it was sent, or without the pod asked about, which is counted there already."""
     total = arguments.totals[name] if arguments.totals is not None else None
     rooms = cache.rooms(name, without=arguments.key, total=total)
-    points = cache.policy.points(arguments.ask, rooms)
-    return points, make_score(name, points)
+    return cache.policy.points(arguments.ask, rooms)
 
 
 def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> set[int]:

@@ -25,8 +25,6 @@ from moorage.model.names import GPU_TYPE_LABELS
 
 log = logging.getLogger(__name__)
 
-Score = tuple[int, bytes]  # a node's points, and its entry in an answer
-SCORES_KEPT = 64  # entries of a node; about 160 bytes each
 NEVER_KEPT = 64  # kinds of requests
 
 
@@ -44,9 +42,9 @@ class ExtenderCache:
         """`policy` None: `pack`."""
         self.clock = clock
         self.policy = policy if policy is not None else make_policy("pack")
-        self.board: Scoreboard[Score] = Scoreboard(self.policy, self.score)
+        self.board: Scoreboard[int] = Scoreboard(self.policy, lambda _, points: points)
         self.ledger = Ledger(assume_seconds=assume_seconds)
-        self._scores: dict[str, dict[int, Score]] = {}  # by node and points, shared by the tables of the board
+        self.heads: dict[str, bytes] = {}  # the beginning of each node's HostPriority
         self._never: dict[
             tuple[object, ...], dict[str, str]
         ] = {}  # by what is asked for: why nodes cannot take it
@@ -109,16 +107,6 @@ class ExtenderCache:
             total = self._totals.get(name, {})
         return make_rooms(total, used, self._cpus.get(name, 0), cpu_used, self._types.get(name, ""))
 
-    def score(self, name: str, points: int) -> Score:
-        """The node's entry in an answer."""
-        known = self._scores.setdefault(name, {})
-        found = known.get(points)
-        if found is None:
-            if len(known) >= SCORES_KEPT:
-                known.clear()
-            found = known[points] = (points, make_score(name, points))
-        return found
-
     def never(self, ask: Ask) -> Mapping[str, str]:
         """Nodes that could not take such a pod were they empty, and why."""
         key = (ask.gpus, ask.kinds)
@@ -173,7 +161,7 @@ class ExtenderCache:
                 self._totals.pop(name, None)
                 self._types.pop(name, None)
                 self._cpus.pop(name, None)
-                self._scores.pop(name, None)
+                self.heads.pop(name, None)
                 self._never.clear()
                 self.soft_taints.pop(name, None)
                 self.policy.offer(name, None)
@@ -190,6 +178,7 @@ class ExtenderCache:
             self._never.clear()
         self._totals[node.name] = totals
         self._cpus[node.name] = node.allocatable.get("cpu", 0)
+        self.heads.setdefault(node.name, host_head(node.name))
         if node.taints:
             self.soft_taints[node.name] = node.taints
         else:
@@ -282,9 +271,9 @@ def why_never(ask: Ask, total: Mapping[str, int], kind: str) -> str | None:
     return None
 
 
-def make_score(name: str, points: int) -> bytes:
-    """HostPriority of the extender's wire format, as JSON."""
-    return b'{"Host":%b,"Score":%d}' % (msgspec.json.encode(name), points)
+def host_head(name: str) -> bytes:
+    """HostPriority of the extender's wire format as JSON, but for the points and the last brace."""
+    return b'{"Host":%b,"Score":' % msgspec.json.encode(name)
 
 
 def _needed_of_node(node: Obj) -> Obj:

@@ -52,15 +52,15 @@ class Handler:
         self._cache.pod_changed(None, known)
 
     def asked(self, uid: str, names: Sequence[str]) -> list[int]:
-        """Scores of the nodes in that order."""
+        """Scores of the nodes in that order; 0, as kube-scheduler takes it, for one that the answer leaves out."""
         body = _encoder.encode({"Pod": self._pods[uid], "NodeNames": names})
         status, answer = self.post("/scheduler/prioritize", body)
         if status != 200:
             raise UsageError(f"the extender answered {status}: {answer.decode(errors='replace')}")
-        scores = _decoder.decode(answer)
-        if [one.host for one in scores] != list(names):
+        points = {one.host: one.score for one in _decoder.decode(answer)}
+        if not points.keys() <= set(names):
             raise UsageError("the extender answered for other nodes than it was asked about")
-        return [one.score for one in scores]
+        return [points.get(name, 0) for name in names]
 
     def bound(self, uid: str, node: str) -> None:
         """The scheduler bound the pod there."""

@@ -10,6 +10,7 @@ import pytest
 from moorage.decide.packing import Ask
 from moorage.decide.scoreboard import make_policy
 from moorage.decide.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
+from moorage.decide.winner import OUTVOTES
 from moorage.errors import UsageError
 from moorage.extender.replay import Handler, make_pod
 
@@ -61,6 +62,10 @@ def test_the_handler_answers_in_the_wire_format():
     handler = Handler(NODES, "fragmentation")
     names = ["big000", "plain000"]
     body = json.dumps({"Pod": make_pod("uid", PODS[0]), "NodeNames": names}).encode()
+    status, answer = handler.post("/scheduler/prioritize", body)
+    assert status == 200
+    assert json.loads(answer) == [{"Host": "big000", "Score": OUTVOTES}]
+    body = json.dumps({"Pod": make_pod("uid", PODS[-1]), "NodeNames": names}).encode()
     status, answer = handler.post("/scheduler/prioritize", body)
     assert status == 200
     assert [one["Host"] for one in json.loads(answer)] == names
