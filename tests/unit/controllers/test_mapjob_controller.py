@@ -288,6 +288,27 @@ async def test_workers_killed_for_memory_again_and_again_stop_the_map() -> None:
     assert await rounds(api) == {"features": 0}
 
 
+async def test_a_drained_worker_is_replaced_before_its_job_has_counted_it() -> None:
+    # kube-controller-manager writes the failure down when it makes the next pod, ten seconds and more later
+    api = Roomy()
+    api.put(MAPJOBS, a_mapjob(parallelism=3))
+    await settle(api)
+    job = await api.get(JOBS, "features", "lab")
+    owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
+    for number, leaving in enumerate(({}, {"deletionTimestamp": rfc3339(NOON)}, {})):
+        meta = {
+            "name": f"features-{number}",
+            "namespace": "lab",
+            "labels": {"moorage.dev/map": "features"},
+        } | leaving
+        meta |= {"ownerReferences": [owner], "finalizers": ["batch.kubernetes.io/job-tracking"]}
+        api.put(PODS, {"metadata": meta, "status": {"phase": "Running"}})
+    await told_by_the_job_controller(api, active=3, ready=3)
+    await settle(api)
+    assert await rounds(api) == {"features": 2, "features-r2": 1}
+    assert (await status(api))["workers"]["lost"] == 1
+
+
 async def test_quotas_and_nodes_bound_the_workers() -> None:
     api = Roomy()
     api.put(MAPJOBS, a_mapjob())
@@ -332,4 +353,4 @@ def test_a_pod_evicted_by_its_kubelet_is_no_disruption_and_one_preempted_is() ->
 
     assert not pod_seen(keep_pod(a_pod("TerminationByKubelet"))).disrupted
     assert pod_seen(keep_pod(a_pod("PreemptionByScheduler"))).disrupted
-    assert not is_noteworthy({"status": {"phase": "Running"}})
+    assert not is_noteworthy({"metadata": {}, "status": {"phase": "Running"}})

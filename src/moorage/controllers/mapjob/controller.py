@@ -24,6 +24,7 @@ from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.mapjob.objects import (
     grace_of,
     hold_of,
+    is_alive,
     is_noteworthy,
     job_seen,
     keep_pod,
@@ -33,8 +34,9 @@ from moorage.controllers.mapjob.objects import (
     quota_of,
     scaled,
     template_hash,
+    uncounted_of,
 )
-from moorage.controllers.mapjob.plan import Plan, Seen, Step, Verb, Word, plan
+from moorage.controllers.mapjob.plan import JobSeen, Plan, Seen, Step, Verb, Word, plan
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.mapjob import COMPLETE, FAILED, MAPJOBS, WORKING, BadMapJob, MapView, parse_mapjob
@@ -56,7 +58,11 @@ class MapJobController:
         self._maps = Informer(api, MAPJOBS)
         self._jobs = Informer(api, JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
         self._pods = Informer(
-            api, PODS, label_selector=MAP_LABEL, indexes={"noteworthy": _by_map_if_noteworthy}, keep=keep_pod
+            api,
+            PODS,
+            label_selector=MAP_LABEL,
+            indexes={"noteworthy": _by_map_if_noteworthy, "alive": _by_job_if_alive},
+            keep=keep_pod,
         )
         self._nodes = Informer(api, NODES)
         self.informers = (self._maps, self._jobs, self._pods, self._nodes)
@@ -94,15 +100,15 @@ class MapJobController:
     # --- reads
 
     def _observe(self, view: MapView) -> Seen:
-        jobs = [
-            job_seen(job)
-            for job in self._jobs.by_index("map", view.name)
-            if job["metadata"].get("namespace") == view.namespace and _is_owned_by(job, view)
-        ]
         pods = [
-            pod_seen(pod)
+            pod
             for pod in self._pods.by_index("noteworthy", view.name)
             if pod["metadata"].get("namespace") == view.namespace
+        ]
+        jobs = [
+            self._see_job(job, pods)
+            for job in self._jobs.by_index("map", view.name)
+            if job["metadata"].get("namespace") == view.namespace and _is_owned_by(job, view)
         ]
         template = template_hash(view)
         return Seen(
@@ -110,11 +116,18 @@ class MapJobController:
             template=template,
             now=self._clock.now(),
             jobs=tuple(sorted(jobs, key=lambda one: one.round)),
-            pods=tuple(pods),
+            pods=tuple(pod_seen(pod) for pod in pods),
             hold=hold_of(view, self._readable_nodes()) if view.spec.template.get("spec") else None,
             grace=grace_of(view),
             refused=self._refused.get((view.uid, template), ""),
         )
+
+    def _see_job(self, job: Obj, pods: list[Obj]) -> JobSeen:
+        uncounted = uncounted_of(job, pods)
+        if not uncounted:
+            return job_seen(job)
+        alive = len(self._pods.by_index("alive", job["metadata"]["uid"]))
+        return job_seen(job, uncounted_pods=uncounted, alive=alive)
 
     def _readable_nodes(self) -> Iterable[NodeInfo]:
         for obj in self._nodes.all():
@@ -257,6 +270,11 @@ def _map_of(obj: Obj) -> Iterable[Key]:
 def _by_map_if_noteworthy(pod: Obj) -> Iterable[str]:
     name = labels_of(pod).get(MAP_LABEL)
     return (name,) if name and is_noteworthy(pod) else ()
+
+
+def _by_job_if_alive(pod: Obj) -> Iterable[str]:
+    owner = controller_ref(pod)
+    return (str(owner["uid"]),) if owner is not None and is_alive(pod) else ()
 
 
 def _is_owned_by(job: Obj, view: MapView) -> bool:

@@ -46,6 +46,7 @@ SPOT_TAINTS = (  # of preemptible nodes
     "kubernetes.azure.com/scalesetpriority",
     "node.moorage.dev/spot",
 )
+TRACKING = "batch.kubernetes.io/job-tracking"  # finalizer of a pod that its Job has not counted
 BY_KUBELET = "TerminationByKubelet"  # a disruption that may be for the pod's own memory
 _WORKER, _FUNCTION = "moorage-worker", "moorage-function"
 
@@ -183,7 +184,30 @@ def quota_of(view: MapView, quotas: Iterable[Mapping[str, Any]]) -> int | None:
     return min(found, default=None)
 
 
-def job_seen(job: Obj) -> JobSeen:
+def uncounted_of(job: Obj, pods: Iterable[Obj]) -> int:
+    """Pods of the Job that are ending and that it has not counted yet: it does so only when it may make others.
+
+    Those that it gives up itself have lost its finalizer before.
+    """
+    noted = (job.get("status") or {}).get("uncountedTerminatedPods") or {}
+    known = {uid for one in ("succeeded", "failed") for uid in noted.get(one) or ()}
+    return sum(
+        1
+        for pod in pods
+        if TRACKING in (pod["metadata"].get("finalizers") or ())
+        and pod["metadata"]["uid"] not in known
+        and (controller_ref(pod) or {}).get("uid") == job["metadata"]["uid"]
+        and not is_alive(pod)
+    )
+
+
+def is_alive(pod: Mapping[str, Any]) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return phase not in ("Succeeded", "Failed") and not pod["metadata"].get("deletionTimestamp")
+
+
+def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
+    """`uncounted_pods`: those of `uncounted_of`; `alive`: its pods that are neither ended nor ending."""
     meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
@@ -195,9 +219,9 @@ def job_seen(job: Obj) -> JobSeen:
         uid=meta["uid"],
         template=annotations_of(job).get(MAP_TEMPLATE_ANNOTATION, ""),
         parallelism=int(spec.get("parallelism", 1)),
-        active=int(status.get("active") or 0),
+        active=max(alive, int(status.get("active") or 0) - uncounted_pods),
         ready=int(status.get("ready") or 0),
-        ended=counted + sum(len(uncounted.get(one) or ()) for one in ("succeeded", "failed")),
+        ended=counted + uncounted_pods + sum(len(uncounted.get(one) or ()) for one in ("succeeded", "failed")),
         finished=is_condition_true(job, "Complete") or failed is not None,
         deleting=is_deleting(job),
         failure=str((failed or {}).get("message") or ""),
@@ -208,7 +232,7 @@ def job_seen(job: Obj) -> JobSeen:
 def is_noteworthy(pod: Mapping[str, Any]) -> bool:
     """Whether anything is to be learnt of a pod that its Job's counts do not say."""
     status = pod.get("status") or {}
-    if status.get("phase") in ("Succeeded", "Failed"):
+    if not is_alive(pod):
         return True
     return any((one.get("state") or {}).get("waiting") for one in status.get("containerStatuses") or ())
 
@@ -217,7 +241,7 @@ def keep_pod(pod: Obj) -> Obj:
     """What is needed of a worker's pod: thousands are remembered."""
     meta, status = pod["metadata"], pod.get("status") or {}
     wanted = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp")
-    kept_meta = {key: meta[key] for key in (*wanted, "deletionTimestamp") if key in meta}
+    kept_meta = {key: meta[key] for key in (*wanted, "deletionTimestamp", "finalizers") if key in meta}
     kept = {key: status[key] for key in ("phase", "reason", "message") if key in status}
     if is_noteworthy(pod):
         kept |= {key: status[key] for key in ("conditions", "containerStatuses") if key in status}
