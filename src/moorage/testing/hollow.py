@@ -14,7 +14,7 @@ from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, wait_synced
-from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of
+from moorage.apimachinery.meta import Key, annotations_of, is_condition_true, is_deleting, key_of
 from moorage.apimachinery.resources import LEASES, NODES, PODS, Obj
 from moorage.apimachinery.workqueue import WorkQueue
 from moorage.clock import SYSTEM, rfc3339, rfc3339_micro
@@ -46,7 +46,7 @@ class HollowNodes:
         self._cpu, self._memory = cpu, memory
         self._labels = labels or {}
         self._lost: set[str] = set()
-        self._pods = Informer(api, PODS)
+        self._pods, self._nodes = Informer(api, PODS), Informer(api, NODES)
         self._queue: WorkQueue[Key] = WorkQueue()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -56,6 +56,7 @@ class HollowNodes:
         self._pods.on_change(self._changed)
         self._tasks = [
             asyncio.create_task(self._pods.run()),
+            asyncio.create_task(self._nodes.run()),
             asyncio.create_task(self._beat()),
             *(asyncio.create_task(self._work()) for _ in range(4)),
         ]
@@ -79,6 +80,10 @@ class HollowNodes:
     def lose(self, name: str) -> None:
         """The node stops answering: no heartbeats, and its pods are left as they are."""
         self._lost.add(name)
+
+    async def beat(self) -> None:
+        """One round of heartbeats of all that are not lost; it happens every five seconds anyhow."""
+        await asyncio.gather(*(self._be_well(name) for name in self.names if name not in self._lost))
 
     async def finish(self, namespace: str, pod: str, exit_code: int, reason: str | None = None) -> None:
         """End a running pod with an exit code."""
@@ -114,10 +119,7 @@ class HollowNodes:
         with contextlib.suppress(AlreadyExists):
             await self._api.create(NODES, node)
         await self._heartbeat(name)
-        now = rfc3339(SYSTEM.now())
-        ready = {"type": "Ready", "status": "True", "reason": "Hollow", "message": ""}
-        times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
-        status = {"capacity": resources, "allocatable": resources, "conditions": [ready | times]}
+        status = {"capacity": resources, "allocatable": resources, "conditions": [_is_well()]}
         await self._api.patch(NODES, name, {"status": status}, subresource="status")
         # the admission plugin of a real API server taints new nodes until the node controller has seen them Ready
         for _ in range(200):
@@ -143,11 +145,17 @@ class HollowNodes:
 
     async def _beat(self) -> None:
         while True:
-            for name in self.names:
-                if name not in self._lost:
-                    with contextlib.suppress(ApiError):
-                        await self._heartbeat(name)
+            await self.beat()
             await asyncio.sleep(5)
+
+    async def _be_well(self, name: str) -> None:
+        """Say that the node lives; and that it is Ready where the node controller has come to doubt that, as a
+        kubelet does. On a machine with too much to do heartbeats can be late."""
+        with contextlib.suppress(ApiError):
+            await self._heartbeat(name)
+            node = self._nodes.get(name)
+            if node is not None and not is_condition_true(node, "Ready"):
+                await self._api.patch(NODES, name, {"status": {"conditions": [_is_well()]}}, subresource="status")
 
     def _changed(self, _before: Obj | None, after: Obj | None) -> None:
         if after is not None and after["spec"].get("nodeName") in self.names:
@@ -196,6 +204,12 @@ class HollowNodes:
         await self._api.patch(
             PODS, meta["name"], guard | {"status": status}, meta["namespace"], subresource="status"
         )
+
+
+def _is_well() -> Obj:
+    now = rfc3339(SYSTEM.now())
+    ready = {"type": "Ready", "status": "True", "reason": "Hollow", "message": ""}
+    return ready | {"lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
 def _container(name: str, image: str, ready: bool, state: dict[str, Any]) -> Obj:
