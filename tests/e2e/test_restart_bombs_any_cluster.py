@@ -207,10 +207,8 @@ async def test_one_replica_of_a_deployment_is_held_and_the_others_stay_until_it_
 
 
 async def test_a_stateful_set_that_waits_for_its_held_pod_moves_on_when_its_template_changes(
-    cluster, api, namespace, nodes
+    api, namespace, nodes
 ):
-    if cluster.kind == "local":
-        pytest.skip("the local cluster has no controller of StatefulSets")
     await hold_bombs(api, namespace, level="deny")
     await api.create(STATEFULSETS, a_workload(namespace, 2, serviceName="web"), namespace)
     await running(api, namespace, 2)

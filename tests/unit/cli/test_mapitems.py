@@ -94,9 +94,7 @@ def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
     [
         pytest.param(Sources(query="SELECT 1"), "--query needs --database", id="no database"),
         pytest.param(Sources(query="SELECT 1", database="mysql://x/y"), "no such kind of database", id="kind"),
-        pytest.param(
-            Sources(query="SELECT 1", database="sqlite:///none.db"), "there is no file none.db", id="f"
-        ),
+        pytest.param(Sources(query="SELECT 1", database="sqlite:///none.db"), "there is no file none.db", id="f"),
         pytest.param(Sources(range="0:1", database="sqlite:///x"), "--database is for --query", id="no query"),
         pytest.param(Sources(file="none.txt"), "none.txt cannot be read", id="no file"),
         pytest.param(Sources(pattern="none-*"), "--glob none-\\* has no items", id="nothing matches"),

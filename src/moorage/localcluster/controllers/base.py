@@ -53,12 +53,15 @@ class Writer:
         self.fresh.forget(key)
         self._unsure.pop(key, None)
 
-    async def create_child(self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj) -> None:
+    async def create_child(
+        self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj, *, exact: bool = False
+    ) -> None:
         """Create a child of `owner`. One that is there already under this name and is the owner's is the answer
-        to an earlier try; a stranger's name is avoided with another one. Reports both ways by an event."""
+        to an earlier try; a stranger's name is avoided with another one, or, when the name must be `exact`,
+        AlreadyExists is raised. Reports both ways by an event."""
         kind = child["kind"]
         try:
-            made = await self._create(informer.resource, owner, child)
+            made = await self._create(informer.resource, owner, child, exact=exact)
         except NotFound:
             return  # the namespace is gone
         except (ServerError, OSError) as error:
@@ -75,7 +78,21 @@ class Writer:
             if kind == "Pod":
                 self.events.event(owner, "Normal", "SuccessfulCreate", f"Created pod: {child_name(made)}")
 
-    async def _create(self, resource: Resource, owner: Mapping[str, Any], child: Obj) -> Obj | None:
+    async def create_claim(self, key: Key, informer: Informer, owner: Mapping[str, Any], claim: Obj) -> None:
+        """Create a claim, which is nobody's child; one that is there already will do."""
+        try:
+            made = await self.api.create(informer.resource, claim)
+        except AlreadyExists:
+            return
+        except ApiError as error:
+            self.events.event(owner, "Warning", "FailedCreate", f"Error creating: {error.message}")
+            raise
+        self.fresh.wrote(key, informer, made)
+        self.events.event(owner, "Normal", "SuccessfulCreate", f"Created claim: {child_name(made)}")
+
+    async def _create(
+        self, resource: Resource, owner: Mapping[str, Any], child: Obj, *, exact: bool
+    ) -> Obj | None:
         try:
             return await self.api.create(resource, child)
         except AlreadyExists:
@@ -84,6 +101,8 @@ class Writer:
             ref = controller_ref(there)
             if ref is not None and ref["uid"] == owner["metadata"]["uid"]:
                 return there
+            if exact:
+                raise
             base, _, _ = meta["name"].rpartition("-")
             other = f"{base}-{suffix(meta['name'], there['metadata']['uid'])}"
             return await self.api.create(resource, {**child, "metadata": {**meta, "name": other}})

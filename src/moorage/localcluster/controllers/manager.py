@@ -23,6 +23,7 @@ from moorage.localcluster.controllers.known import KNOWN, Catalogue
 from moorage.localcluster.controllers.nodes.controller import NodeController
 from moorage.localcluster.controllers.quota.controller import QuotaController
 from moorage.localcluster.controllers.replicaset.controller import ReplicaSetController
+from moorage.localcluster.controllers.statefulset.controller import StatefulSetController
 from moorage.localcluster.controllers.volumes.controller import VolumeController
 from moorage.localcluster.informers import InformerSet
 
@@ -63,6 +64,7 @@ class ControllerManager:
         self._jobs = JobController(*shared)
         self._sets = ReplicaSetController(*shared)
         self._deployments = DeploymentController(*shared)
+        self._stateful = StatefulSetController(*shared)
         self._volumes = VolumeController(*shared, volumes_folder=volumes_folder.absolute())
         self._nodes = NodeController(*shared, grace=timedelta(seconds=node_grace_seconds))
         self._disruption = DisruptionController(*shared)
@@ -88,6 +90,7 @@ class ControllerManager:
             self._jobs.loop,
             self._sets.loop,
             self._deployments.loop,
+            self._stateful.loop,
             self._nodes.nodes,
             self._nodes.evictions,
             self._disruption.loop,
