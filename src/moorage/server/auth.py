@@ -71,6 +71,7 @@ class User:
     name: str
     groups: tuple[str, ...] = ()
     is_page: bool = False  # by the page's token, which many may share
+    account: str = ""  # the Kubernetes user to act as; empty: may only look
 
 
 PAGE = User(PAGE_USER, is_page=True)
@@ -135,7 +136,7 @@ class Auth:
         told = status.get("user") or {}
         name = told.get("username") or ""
         known = status.get("authenticated") is True and bool(name)
-        user = User(name, tuple(told.get("groups") or ())) if known else None
+        user = User(name, tuple(told.get("groups") or ()), account=name) if known else None
         self._reviews[digest] = (now + (REVIEW_SECONDS if user else REFUSED_SECONDS), user)
         self._reviews.move_to_end(digest)
         while len(self._reviews) > REVIEWS_KEPT:
@@ -192,7 +193,7 @@ class Auth:
         """
         if not await self._may(user, "impersonate", "users", name=name):
             return None
-        return User(name, ("system:authenticated",))
+        return User(name, ("system:authenticated",), account=name)
 
 
 class Gate:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
-from moorage.server.auth import Auth
+from moorage.server.auth import Auth, User
 from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -36,6 +36,20 @@ class Context:
 
     def now(self) -> datetime:
         return self.clock.now()
+
+    def acting(self, user: User) -> Api:
+        """The Kubernetes API as this user: its rights decide, not the server's.
+
+        Raises Problem 403 for who may only look, and 501 where the server's own connection cannot act for others.
+        """
+        if not user.account:
+            raise Problem(
+                403, "only_looking", f"{user.name} may look and not change anything here", "sign in as yourself"
+            )
+        act = getattr(self.api, "as_user", None)
+        if act is None:
+            raise Problem(501, "cannot_act", "this server cannot act for its users", "ask whoever runs it")
+        return cast(Api, act(user.account, user.groups))
 
     async def ready(self) -> Cluster:
         """The cluster, once it is known. Raises Problem 503 when that takes too long."""
