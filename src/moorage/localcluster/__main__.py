@@ -50,6 +50,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.controllers.manager import ControllerManager
     from moorage.localcluster.informers import InformerSet
+    from moorage.localcluster.nodeagent.addresses import Addresses
     from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
     from moorage.localcluster.scheduler.extenders import parse_extenders
     from moorage.localcluster.scheduler.scheduler import Scheduler
@@ -75,6 +76,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             manager_api = server.client("system:kube-controller-manager")
             await _create(manager_api, STORAGE_CLASS)
             agents = []
+            addresses = Addresses()
             specs = [_spec(NodeSpec, node) for node in config["nodes"]]
             await _remove_other_nodes(manager_api, {spec.name for spec in specs})
             for spec in specs:
@@ -86,6 +88,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                         data / "nodes" / spec.name,
                         recorder=EventRecorder(api, "kubelet"),
                         server_url=address,
+                        addresses=addresses,
                     )
                 )
             by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import pytest
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
 from moorage.errors import BadRequest, NotFound
+from moorage.localcluster.nodeagent.addresses import NETWORK
 from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage.localcluster.nodeagent.podfolder import PodFolder
@@ -573,7 +575,10 @@ async def test_previous_log_is_that_of_the_attempt_before(lab: Lab) -> None:
             )
         )
         assert await lab.text(previous=True) == "try 0\n"
-        assert await lab.text() == "try 1\n"
+        until = time.monotonic() + WAIT_SECONDS
+        while not (said := await lab.text()) and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        assert said == "try 1\n"
 
 
 async def test_readiness_follows_its_probe_and_liveness_restarts(lab: Lab) -> None:
@@ -597,6 +602,41 @@ async def test_readiness_follows_its_probe_and_liveness_restarts(lab: Lab) -> No
         assert "Unhealthy" in lab.events.reasons("p")
 
 
+async def test_each_pod_has_an_address_of_its_own_and_probes_ask_there(lab: Lab) -> None:
+    serve = (
+        "import http.server, os; http.server.HTTPServer((os.environ['POD_IP'], 8080),"
+        " http.server.SimpleHTTPRequestHandler).serve_forever()"
+    )
+    container = {
+        "command": [sys.executable, "-c", serve],
+        "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        "readinessProbe": {"httpGet": {"port": 8080}, "periodSeconds": 0.05},
+    }
+
+    def is_ready(pod: Any) -> bool:
+        return (condition(pod, "Ready") or {}).get("status") == "True"
+
+    async with lab.running():
+        for name in ("a", "b"):
+            await lab.create(name, container=container)
+        await lab.create("host", "exec sleep 1000", spec={"hostNetwork": True})
+        seen = {}
+        for name in ("a", "b"):
+            status = (await lab.until(is_ready, name))["status"]
+            assert status["podIPs"] == [{"ip": status["podIP"]}]
+            assert status["hostIP"] == "127.0.0.1"
+            seen[name] = status["podIP"]
+        assert (await lab.phase("Running", "host"))["status"]["podIP"] == "127.0.0.1"
+        assert len(set(seen.values())) == 2
+        assert all(ip_address(one) in NETWORK for one in seen.values())
+    pod = await lab.pod("a")
+    blank = {key: value for key, value in pod["status"].items() if key not in ("podIP", "podIPs")}
+    await lab.api.update(PODS, {**pod, "status": blank}, subresource="status")
+    async with lab.running():
+        pod = await lab.until(lambda pod: pod["status"].get("podIP"), "a")
+        assert pod["status"]["podIP"] == seen["a"], "an agent that comes back knows the addresses of its pods"
+
+
 async def test_tcp_and_http_probes(lab: Lab) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
@@ -610,13 +650,15 @@ async def test_tcp_and_http_probes(lab: Lab) -> None:
     def probe(**action: Any) -> Any:
         return {"readinessProbe": action | {"periodSeconds": 0.05}}
 
+    host = {"hostNetwork": True}
     async with lab.running(), server:
         named = {"ports": [{"name": "web", "containerPort": port}]}
         await lab.create(
-            "good", "exec sleep 1000", container=named | probe(httpGet={"path": "/ok", "port": "web"})
+            "good", "exec sleep 1000", spec=host, container=named | probe(httpGet={"path": "/ok", "port": "web"})
         )
-        await lab.create("bad", "exec sleep 1000", container=probe(httpGet={"path": "/no", "port": port}))
-        await lab.create("tcp", "exec sleep 1000", container=probe(tcpSocket={"port": port}))
+        bad = probe(httpGet={"path": "/no", "port": port})
+        await lab.create("bad", "exec sleep 1000", spec=host, container=bad)
+        await lab.create("tcp", "exec sleep 1000", spec=host, container=probe(tcpSocket={"port": port}))
         for name in ("good", "tcp"):
             await lab.until(
                 lambda pod: condition(pod, "Ready") and condition(pod, "Ready")["status"] == "True", name

@@ -9,14 +9,16 @@
     volumes         volumes → folders on this machine
     order           pure: all of it together → the shim's `spec.json`
     gpus, node      what the node offers
+    addresses       an address for each pod
     probes, logs    liveness and readiness; CRI logs → `kubectl logs`
     agent           the loop that joins them
 
 What is different from a kubelet, on purpose: no images (a container's command runs in this machine's environment);
-pods share the machine's network (127.0.0.1) and process table; no service account token unless a projected volume
-asks for it; all containers of a pod wait until the volumes and variables of all of them are there; a working
-folder that is not given is a scratch folder of the pod; no preStop hooks, users, cgroups, terminals; after a
-reboot, pods are Failed (`Terminated`, DisruptionTarget) and not started in place.
+pods share the machine's network and process table, though each has an address of its own out of 127.64.0.0/10
+(127.0.0.1 with `hostNetwork`, and on machines that answer there alone); network policies are not enforced; no
+service account token unless a projected volume asks for it; all containers of a pod wait until the volumes and
+variables of all of them are there; a working folder that is not given is a scratch folder of the pod; no preStop
+hooks, users, cgroups; after a reboot, pods are Failed (`Terminated`, DisruptionTarget) and not started in place.
 
 Does not belong here: where a pod should run (`scheduler`), what should run at all (`controllers`).
 """

@@ -38,6 +38,7 @@ from moorage.clock import SYSTEM, Clock, parse_rfc3339, rfc3339, rfc3339_micro
 from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, MoorageError, NotFound
 from moorage.localcluster.nodeagent import gpus as gpu
 from moorage.localcluster.nodeagent import logs, probes, volumes
+from moorage.localcluster.nodeagent.addresses import HOST_IP, Addresses
 from moorage.localcluster.nodeagent.environment import ConfigError, Ref, all_containers
 from moorage.localcluster.nodeagent.environment import references as env_references
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers
@@ -104,7 +105,7 @@ class NodeAgent:
     """One node. `pods_folder` holds a folder per pod, named by its uid; it belongs to this agent alone.
 
     `ready` is set once the Node is registered and the pods found here are looked after. `server_url` is told to
-    pods as KUBERNETES_SERVICE_HOST and -PORT; `service_env` is added to that.
+    pods as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses`.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class NodeAgent:
         recorder: Recorder | None = None,
         server_url: str | None = None,
         base_env: Mapping[str, str] | None = None,
+        addresses: Addresses | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
@@ -126,6 +128,7 @@ class NodeAgent:
         self._clock = clock
         self._recorder = recorder
         self._poll_seconds = poll_seconds
+        self._addresses = Addresses() if addresses is None else addresses
         self._base_env = _base_environment(server_url) if base_env is None else dict(base_env)
         self._pods = Informer(
             api, PODS, field_selector=f"spec.nodeName={node.name}", indexes={"uid": lambda pod: (_uid(pod),)}
@@ -154,6 +157,7 @@ class NodeAgent:
     async def run(self) -> None:
         """Register the node, adopt what runs, and look after its pods until cancelled. Pods live on."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._keep_addresses()
         receiver = self._listen()
         loop = asyncio.get_running_loop()
         loop.add_reader(receiver, self._on_message, receiver)
@@ -281,6 +285,8 @@ class NodeAgent:
             self._marks[uid] = mark
         else:
             self._marks.pop(uid, None)
+        if body in (Body.ENDED, Body.LOST, Body.REFUSED):
+            self._addresses.give_back(uid)
         status = (pod or {}).get("status") or {}
         decided = plan(
             Seen(
@@ -364,6 +370,7 @@ class NodeAgent:
                     name: gpu.device_ids(self._node.name, real, which) for name, which in divided.items() if which
                 },
                 grace_seconds=_grace(pod),
+                address=HOST_IP if rejected or pod["spec"].get("hostNetwork") else self._addresses.take(uid),
                 rejected=rejected,
             )
             try:
@@ -406,9 +413,9 @@ class NodeAgent:
         if not problems:
             try:
                 lookup = await self._lookup(pod)
-                where = await self._volumes(pod, folder, lookup)
+                where = await self._volumes(_with_address(pod, admission.address), folder, lookup)
                 order = make_order(
-                    pod,
+                    _with_address(pod, admission.address),
                     place=self._place(folder),
                     lookup=lookup,
                     volumes=where,
@@ -472,6 +479,7 @@ class NodeAgent:
         self._probe(pod, state)
         local = Local(
             admitted_at=admission.at if admission else None,
+            address=admission.address if admission else None,
             state=state,
             problems=self._problems.get(uid, {}),
             rejected=admission.rejected if admission else None,
@@ -546,6 +554,7 @@ class NodeAgent:
         if state is not None and not (state.get("pod") or {}).get("finishedAt"):
             await asyncio.to_thread(kill_leftovers, uid)
         await asyncio.to_thread(folder.remove)
+        self._addresses.give_back(uid)
         for table in (
             self._admissions,
             self._marks,
@@ -643,7 +652,9 @@ class NodeAgent:
         if not volumes.is_refreshed(pod["spec"]):
             return
         try:
-            await self._volumes(pod, folder, await self._lookup(pod))
+            admission = self._remember(uid)
+            told = _with_address(pod, admission.address) if admission else pod
+            await self._volumes(told, folder, await self._lookup(pod))
         except MoorageError as error:
             log.warning("volumes not refreshed", extra={"pod": str(key_of(pod)), "error": str(error)})
 
@@ -716,6 +727,7 @@ class NodeAgent:
         await probes.watch(
             container,
             pid=int(report["pid"]),
+            address=self._address(uid),
             started=parse_rfc3339(report["state"]["running"]["startedAt"]),
             clock=self._clock,
             ready=ready,
@@ -890,6 +902,18 @@ class NodeAgent:
     def _found(self) -> list[str]:
         return sorted(one.name for one in self._folder.iterdir() if one.is_dir())
 
+    def _keep_addresses(self) -> None:
+        """Pods that live here keep their addresses. Before anything is awaited: no other node takes one first."""
+        for uid in self._found():
+            folder = self._pod_folder(uid)
+            admission = folder.admission()
+            if admission is not None and folder.body() in (Body.ADMITTED, Body.ALIVE):
+                self._addresses.keep(uid, admission.address)
+
+    def _address(self, uid: str) -> str:
+        admission = self._remember(uid)
+        return admission.address if admission else HOST_IP
+
     def _remember(self, uid: str) -> Admission | None:
         admission = self._admissions.get(uid)
         if admission is None:
@@ -924,6 +948,11 @@ def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
         if one["name"] == container and waiting:
             return str(waiting.get("message") or waiting.get("reason"))
     return "ContainerCreating"
+
+
+def _with_address(pod: Obj, address: str) -> Obj:
+    """The pod as it will be once it runs: what the downward API tells of its address."""
+    return {**pod, "status": {**(pod.get("status") or {}), "podIP": address, "podIPs": [{"ip": address}]}}
 
 
 def _not_written(pod: Obj, error: OSError) -> dict[str, tuple[str, str]]:

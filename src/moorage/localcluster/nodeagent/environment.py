@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from moorage.apimachinery.quantity import amount, parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
-
-POD_IP = "127.0.0.1"  # pods share the machine's network
+from moorage.localcluster.nodeagent.addresses import HOST_IP
 
 
 class Ref(NamedTuple):
@@ -116,6 +115,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 def field_value(pod: Obj, path: str) -> str:
     """A field of the pod for the downward API. Raises ConfigError for fields it does not offer."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
+    address = (pod.get("status") or {}).get("podIP") or HOST_IP
     subscript = re.fullmatch(r"metadata\.(labels|annotations)\['(.*)'\]", path)
     if subscript:
         return str((meta.get(subscript[1]) or {}).get(subscript[2], ""))
@@ -125,10 +125,10 @@ def field_value(pod: Obj, path: str) -> str:
         "metadata.uid": meta.get("uid"),
         "spec.nodeName": spec.get("nodeName"),
         "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
-        "status.podIP": POD_IP,
-        "status.podIPs": POD_IP,
-        "status.hostIP": POD_IP,
-        "status.hostIPs": POD_IP,
+        "status.podIP": address,
+        "status.podIPs": address,
+        "status.hostIP": HOST_IP,
+        "status.hostIPs": HOST_IP,
     }
     if path in plain:
         return str(plain[path] or "")

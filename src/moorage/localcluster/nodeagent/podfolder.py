@@ -27,6 +27,7 @@ from typing import Any
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
 from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.plan import Body
 
 
@@ -46,6 +47,7 @@ class Admission:
     gpus: tuple[int, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # container → device ids
     grace_seconds: float = 30.0
+    address: str = HOST_IP
     rejected: tuple[str, str] | None = None  # reason, message
 
 
@@ -69,6 +71,7 @@ class PodFolder:
             gpus=tuple(found["gpus"]),
             devices={name: tuple(ids) for name, ids in found["devices"].items()},
             grace_seconds=float(found["graceSeconds"]),
+            address=found.get("address") or HOST_IP,  # folders of older versions have none
             rejected=(rejected[0], rejected[1]) if rejected else None,
         )
 
@@ -85,6 +88,7 @@ class PodFolder:
                 "gpus": list(admission.gpus),
                 "devices": {name: list(ids) for name, ids in admission.devices.items()},
                 "graceSeconds": admission.grace_seconds,
+                "address": admission.address,
                 "rejected": list(admission.rejected) if admission.rejected else None,
             },
         )

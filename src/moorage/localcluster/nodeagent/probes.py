@@ -19,9 +19,9 @@ from typing import Any
 
 from moorage.clock import Clock
 from moorage.localcluster.nodeagent import podshim
+from moorage.localcluster.nodeagent.addresses import HOST_IP
 
 KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
-HOST = "127.0.0.1"  # pods share the machine's network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +87,18 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
     raise ValueError(f"no port is named {port!r}")
 
 
-async def run_once(container: Mapping[str, Any], probe: Probe, pid: int) -> tuple[bool, str]:
-    """(success, what was seen) of one try."""
+async def run_once(
+    container: Mapping[str, Any], probe: Probe, pid: int, address: str = HOST_IP
+) -> tuple[bool, str]:
+    """(success, what was seen) of one try. `address` is the pod's."""
     try:
         if probe.action.get("exec"):
             command = list(probe.action["exec"].get("command") or ())
             return await asyncio.to_thread(_exec, command, pid, probe.timeout_seconds)
         async with asyncio.timeout(probe.timeout_seconds):
             if probe.action.get("httpGet"):
-                return await _http(container, probe.action["httpGet"])
-            return await _tcp(container, probe.action["tcpSocket"])
+                return await _http(container, probe.action["httpGet"], address)
+            return await _tcp(container, probe.action["tcpSocket"], address)
     except TimeoutError:
         return False, f"no answer within {probe.timeout_seconds:g}s"
     except (OSError, ValueError, ssl.SSLError) as error:
@@ -107,6 +109,7 @@ async def watch(
     container: Mapping[str, Any],
     *,
     pid: int,
+    address: str = HOST_IP,
     started: datetime,
     clock: Clock,
     ready: bool,
@@ -135,7 +138,7 @@ async def watch(
         if wait > 0:
             await clock.sleep(wait)
         while True:
-            success, said = await run_once(container, probe, pid)
+            success, said = await run_once(container, probe, pid, address)
             if not success:
                 unhealthy(probe.kind, said)
             if verdict.add(success):
@@ -157,19 +160,19 @@ async def watch(
                 tasks.create_task(loop(probes[kind]))
 
 
-async def _tcp(container: Mapping[str, Any], action: Mapping[str, Any]) -> tuple[bool, str]:
+async def _tcp(container: Mapping[str, Any], action: Mapping[str, Any], address: str) -> tuple[bool, str]:
     port = port_of(container, action["port"])
-    _, writer = await asyncio.open_connection(action.get("host") or HOST, port)
+    _, writer = await asyncio.open_connection(action.get("host") or address, port)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True, ""
 
 
-async def _http(container: Mapping[str, Any], action: Mapping[str, Any]) -> tuple[bool, str]:
+async def _http(container: Mapping[str, Any], action: Mapping[str, Any], address: str) -> tuple[bool, str]:
     """Status 200 to 399 is success; certificates are not checked, as a kubelet does not."""
     port = port_of(container, action["port"])
-    host = action.get("host") or HOST
+    host = action.get("host") or address
     context = None
     if (action.get("scheme") or "HTTP").upper() == "HTTPS":
         context = ssl.create_default_context()

@@ -12,7 +12,7 @@ from typing import Any
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
-from moorage.localcluster.nodeagent.environment import POD_IP
+from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.gpus import RESOURCE
 
 RUNTIME = "process://"
@@ -33,6 +33,7 @@ class Local:
     """
 
     admitted_at: str | None = None
+    address: str | None = None
     state: Mapping[str, Any] | None = None
     problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     rejected: tuple[str, str] | None = None
@@ -53,14 +54,14 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     status["qosClass"] = before.get("qosClass") or qos_class(spec)
     if local.admitted_at:
         status["startTime"] = before.get("startTime") or local.admitted_at
-    status |= {"hostIP": POD_IP, "hostIPs": [{"ip": POD_IP}]}
+    status |= {"hostIP": HOST_IP, "hostIPs": [{"ip": HOST_IP}]}
     if local.rejected is not None:
         reason, message = local.rejected
         status |= {"phase": "Failed", "reason": reason, "message": message}
         status["conditions"] = _conditions(pod, status, [], [], local, now)
         return status
-    if local.state is not None:
-        status |= {"podIP": POD_IP, "podIPs": [{"ip": POD_IP}]}
+    if local.state is not None and local.address:
+        status |= {"podIP": local.address, "podIPs": [{"ip": local.address}]}
     reports = {one["name"]: one for one in (local.state or {}).get("containers") or ()}
     inits = [_container_status(one, reports, spec, local, init=True) for one in spec.get("initContainers") or ()]
     mains = [_container_status(one, reports, spec, local, init=False) for one in spec["containers"]]

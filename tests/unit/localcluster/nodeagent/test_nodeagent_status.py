@@ -101,9 +101,10 @@ def test_pod_that_waits_for_its_start() -> None:
 
 
 def test_running_container_is_named_as_a_container_runtime_would() -> None:
-    local = Local(admitted_at=NOW, state=a_state(), devices={"c": ("GPU-n1-0", "GPU-n1-1")})
+    local = Local(admitted_at=NOW, address="127.64.0.7", state=a_state(), devices={"c": ("GPU-n1-0", "GPU-n1-1")})
     status = pod_status(a_pod(), local, now=NOW)
-    assert (status["phase"], status["podIP"]) == ("Running", "127.0.0.1")
+    assert (status["phase"], status["podIP"]) == ("Running", "127.64.0.7")
+    assert status["podIPs"] == [{"ip": "127.64.0.7"}]
     assert status["containerStatuses"] == [
         {
             "name": "c",
