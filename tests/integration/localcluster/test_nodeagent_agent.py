@@ -575,10 +575,8 @@ async def test_previous_log_is_that_of_the_attempt_before(lab: Lab) -> None:
             )
         )
         assert await lab.text(previous=True) == "try 0\n"
-        until = time.monotonic() + WAIT_SECONDS
-        while not (said := await lab.text()) and time.monotonic() < until:
-            await asyncio.sleep(0.01)
-        assert said == "try 1\n"
+        await lab.until(lambda pod: (lab.folder(pod).path / "logs/c/1.log").stat().st_size)
+        assert await lab.text() == "try 1\n"
 
 
 async def test_readiness_follows_its_probe_and_liveness_restarts(lab: Lab) -> None:
