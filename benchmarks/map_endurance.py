@@ -25,10 +25,14 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
 
 NAME = "endurance"
 VARIANTS = 84  # shifts of an image: 84 × 1,797 are a little more than 150,000
@@ -85,6 +89,7 @@ class Scene:
         self.data = folder / "data"
         self.env = {**os.environ} | ({"MOORAGE_QUEUE_URL": queue_url} if queue_url else {})
         activated = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.status = urllib.request.Request("http://127.0.0.1")  # until it is up
         self.env |= {"PATH": activated, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
     def moor(self, *words: str, check: bool = True, timeout: float = PATIENCE_SECONDS) -> str:
@@ -101,6 +106,14 @@ class Scene:
             raise SystemExit(f"moor {' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
+    def up(self) -> None:
+        self.moor("up", "--nodes", "3", "--port", "0", "--api-port", "0")
+        page = urlsplit(json.loads(self.moor("status", "-o", "json"))["page"])
+        token = yaml.safe_load((self.data / "kubeconfig").read_text())["users"][0]["user"]["token"]
+        self.status = urllib.request.Request(
+            f"http://{page.netloc}/api/v1/maps/default/{NAME}", headers={"Authorization": f"Bearer {token}"}
+        )
+
     def pids(self, *words: str) -> list[int]:
         """Processes of this scene whose command line has all these words."""
         found = []
@@ -108,33 +121,28 @@ class Scene:
             if one.name.isdigit():
                 with contextlib.suppress(OSError):
                     line = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-                    mine = str(self.data) in line or str(self.data) in (one / "environ").read_text(
-                        "utf-8", "replace"
-                    )
-                    if all(word in line for word in words) and mine:
+                    mine = str(self.data) in line or (one / "cwd").readlink() == self.folder
+                    if mine and all(word in line for word in words):
                         found.append(int(one.name))
         return found
 
     def workers(self) -> list[int]:
-        return [
-            pid
-            for pid in self.pids("worker.pyz")
-            if b"--child" not in Path(f"/proc/{pid}/cmdline").read_bytes() and _is_worker(pid)
-        ]
+        """The workers themselves: not the shims that run them, nor the processes that run the function."""
+        found = []
+        for pid in self.pids("worker.pyz"):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if words[1].endswith(b"worker.pyz") and words[2:] == [b""]:
+                    found.append(pid)
+        return found
 
     def counts(self) -> dict[str, Any] | None:
         """None when the server does not answer."""
         try:
-            text = self.moor("map", "status", NAME, "-o", "json", check=False, timeout=30)
-            return dict(json.loads(text)["counts"])
-        except (ValueError, KeyError, subprocess.TimeoutExpired):
+            with urllib.request.urlopen(self.status, timeout=10) as answer:
+                return dict(json.load(answer)["counts"])
+        except (OSError, ValueError, KeyError):
             return None
-
-
-def _is_worker(pid: int) -> bool:
-    """Not the shim that runs it: Python itself, with the zip as its first argument."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return len(words) > 1 and words[1].endswith(b"worker.pyz")
 
 
 def kill(pids: list[int]) -> int:
@@ -150,7 +158,9 @@ def trouble(scene: Scene, seen: Seen, total: int, away: float, chance: random.Ra
     """Do everything once its share of the items is done."""
 
     def kill_server() -> None:
-        seen.server_kills += kill(scene.pids("moorage.cli.services")) > 0
+        while not kill(scene.pids("moorage.cli.services")):
+            time.sleep(0.1)  # the last kill is not yet over
+        seen.server_kills += 1
 
     def drain() -> None:
         node = f"node-{chance.randint(1, 3)}"
@@ -233,8 +243,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="endurance-") as home, database(options.sqlite) as postgres:
         scene = Scene(Path(home), None if postgres is None else postgres.url)
         (scene.folder / "made.py").write_text(FEATURES)
-        scene.moor("up", "--nodes", "3", "--port", "0", "--api-port", "0")
         try:
+            scene.up()
             return play(scene, options, chance, postgres)
         finally:
             scene.moor("down", check=False)
