@@ -176,8 +176,9 @@ class HollowNodes:
 
     async def _step(self, key: Key) -> None:
         pod = self._pods.get(key.name, key.namespace)
-        if pod is None or pod["spec"]["nodeName"] in self._lost:
-            return
+        node = pod["spec"].get("nodeName") if pod is not None else None
+        if pod is None or node not in self.names or node in self._lost:
+            return  # gone, or another of its name that is not ours yet
         phase = (pod.get("status") or {}).get("phase")
         finished = phase in ("Succeeded", "Failed")
         if is_deleting(pod):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from moorage.apimachinery.meta import is_condition_true
-from moorage.apimachinery.resources import NODES, Obj
+from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.testing.fakeapi import FakeApi
 from moorage.testing.hollow import HollowNodes
 
@@ -29,3 +29,24 @@ async def test_nodes_whose_heartbeats_came_late_are_ready_again_unless_they_are_
                 await nodes.beat()
                 await asyncio.sleep(0)
         assert not is_condition_true(await api.get(NODES, "n1"), "Ready")
+
+
+async def test_a_pod_made_again_under_its_name_and_not_bound_yet_stops_nobody() -> None:
+    api = FakeApi()
+    api.put(NODES, {"metadata": {"name": "n0"}, "spec": {}})
+    async with HollowNodes(api, ["n0"]):
+        for number in range(8):  # more than work at once
+            name = f"pod-{number}"
+            bound: Obj = {
+                "metadata": {"name": name, "namespace": "lab"},
+                "spec": {"nodeName": "n0", "containers": []},
+            }
+            api.put(PODS, bound)
+            api.remove(PODS, name, "lab")
+            api.put(PODS, bound | {"spec": {"containers": []}})
+        api.put(
+            PODS, {"metadata": {"name": "last", "namespace": "lab"}, "spec": {"nodeName": "n0", "containers": []}}
+        )
+        async with asyncio.timeout(30):
+            while ((await api.get(PODS, "last", "lab")).get("status") or {}).get("phase") != "Running":  # noqa: ASYNC110
+                await asyncio.sleep(0)
