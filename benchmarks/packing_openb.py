@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 
 from moorage.cli.simulate import load, run
-from moorage.decide.simulation import Scheduler, bound, impossible
+from moorage.decide.simulation import Scheduler, bound
 from moorage.errors import UsageError
 
 POLICY = "fragmentation"
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
             allocated = sum(one.allocated for one in found.fills) / seeds
             large = sum(one.large_refused for one in found.fills) / seeds
             churned = sum(one.refused for one in found.churns) / seeds
-            unavoidable = sum(one.bound for one in found.churns) / seeds + impossible(nodes, pods)
+            unavoidable = sum(one.bound for one in found.churns) / seeds
             most = bound(nodes, pods)
             problems = []
             if whole:

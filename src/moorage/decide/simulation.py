@@ -123,7 +123,7 @@ class Churned:
     refused: float
     large: int
     large_refused: int
-    bound: float  # demand refused were all GPUs in one place: what no policy can avoid
+    bound: float  # demand refused were all GPUs in one place, or fitting no empty node: what no policy can avoid
 
 
 def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
@@ -462,6 +462,7 @@ def churn(
     cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
     capacity = cluster.gpus * WHOLE
     rate = load * capacity * len(pods) / sum(pod.demand for pod in pods)
+    possible = {id(pod) for pod in _possible(nodes, pods)}
     now = 0.0
     ends: list[tuple[float, int, Placed]] = []
     pool: list[tuple[float, int]] = []  # the same arrivals with all GPUs in one place: (end, demand)
@@ -481,7 +482,7 @@ def churn(
         placed = cluster.arrive(pod)
         if placed:
             heapq.heappush(ends, (now + lasts, number, placed))
-        room = pooled + pod.demand <= capacity
+        room = not pod.demand or (id(pod) in possible and pooled + pod.demand <= capacity)
         if room:
             pooled += pod.demand
             heapq.heappush(pool, (now + lasts, pod.demand))
