@@ -221,6 +221,7 @@ def _default_statefulset(obj: Obj) -> None:
         update.setdefault("rollingUpdate", {})
     if update["type"] == "RollingUpdate" and "rollingUpdate" in update:
         update["rollingUpdate"].setdefault("partition", 0)
+        update["rollingUpdate"].pop("maxUnavailable", None)  # dropped: its feature gate is off in 1.36
     policy = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
     policy.setdefault("whenDeleted", "Retain")
     policy.setdefault("whenScaled", "Retain")

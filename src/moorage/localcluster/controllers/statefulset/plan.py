@@ -4,7 +4,8 @@ One pass goes through the pods by their ordinals. With `OrderedReady` it stops a
 should be: a pod is made only when those before it are available, and removed only when those after it are gone.
 So a pod that never becomes ready holds up the set, even when the template has been mended meanwhile: it has to be
 deleted by hand (kubernetes/kubernetes#67250), here as there. A pod that failed or ended is deleted and made anew
-under its name.
+under its name. A new template replaces one pod at a time, also with `Parallel`: `maxUnavailable` is behind the
+feature gate MaxUnavailableStatefulSet, which is off in 1.36, and the API server drops the field.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/
 """
@@ -19,7 +20,6 @@ from typing import Any
 
 from moorage.apimachinery.meta import is_deleting, labels_of, owner_reference
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.controllers.intorpercent import scaled
 from moorage.localcluster.controllers.pods import (
     available_in,
     is_finished,
@@ -303,22 +303,19 @@ class _Pass:
         strategy = self.spec.get("updateStrategy") or {}
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return
-        rolling = strategy.get("rollingUpdate") or {}
-        at_once = max(1, scaled(rolling.get("maxUnavailable") or 1, self.size, up=True))
-        down = 0
-        for at in reversed(range(self.start + int(rolling.get("partition") or 0), self.start + self.size)):
+        partition = int((strategy.get("rollingUpdate") or {}).get("partition") or 0)
+        for at in reversed(range(self.start + partition, self.start + self.size)):
             pod = self.replicas.get(at)
-            if pod is None:
-                down += 1
-            elif labels_of(pod).get(HASH_LABEL) != self.update["metadata"]["name"] and not is_deleting(pod):
+            if pod is not None and not is_deleting(pod) and self._is_old(pod):
                 if not is_finished(pod):
                     self.actions.append(DeletePod(pod))
                 self.fewer_current += 1
-                down += 1
-            elif not self._healthy(pod):
-                down += 1
-            if down >= at_once:
                 return
+            if not self._healthy(pod):
+                return
+
+    def _is_old(self, pod: Obj) -> bool:
+        return labels_of(pod).get(HASH_LABEL) != self.update["metadata"]["name"]
 
     # -- status
 
