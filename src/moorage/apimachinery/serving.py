@@ -19,6 +19,7 @@ from moorage.clock import SYSTEM, Clock
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
 
@@ -95,6 +96,7 @@ async def serve(
         log_config=None,
         server_header=False,
         backlog=BACKLOG,
+        timeout_keep_alive=IDLE_SECONDS,
         ssl_certfile=certificate,
         ssl_keyfile=key,
         timeout_graceful_shutdown=GRACE_SECONDS,

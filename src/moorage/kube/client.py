@@ -40,6 +40,7 @@ ANSWER_SECONDS = 60.0  # the API server itself gives up on ordinary requests aft
 WATCH_SECONDS = 300  # the server ends a watch after one to two times this, chosen at random
 RETRIES = 4  # of calls that may be repeated, when the server is busy
 RETRY_AFTER_MAX_SECONDS = 10.0
+IDLE_SECONDS = 60  # less than servers keep an idle connection (the Kubernetes API 90 s)
 KEEPALIVE_IDLE_SECONDS, KEEPALIVE_EVERY_SECONDS, KEEPALIVE_TIMES = 15, 10, 3  # a silent peer is noticed in 45 s
 
 Resources = list[Resource]
@@ -411,7 +412,7 @@ class KubeClient:
         tls: ssl.SSLContext | bool = await self._credentials.tls() or True
         if self._session is None:
             connector = aiohttp.TCPConnector(
-                ssl=tls, limit=0, keepalive_timeout=60, socket_factory=_socket, ttl_dns_cache=60
+                ssl=tls, limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket, ttl_dns_cache=60
             )
             self._session = aiohttp.ClientSession(
                 connector=connector,

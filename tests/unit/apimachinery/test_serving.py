@@ -114,3 +114,10 @@ async def test_answers_do_not_wait_for_the_delayed_acknowledgement_of_their_firs
         writer.close()
         stop.set()
         await task
+
+
+def test_our_client_lets_go_of_idle_connections_before_our_servers_do():
+    from moorage.apimachinery import serving
+    from moorage.kube import client
+
+    assert client.IDLE_SECONDS < serving.IDLE_SECONDS > 90  # and Go's clients, kube-scheduler among them
