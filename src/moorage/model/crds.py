@@ -18,6 +18,7 @@ from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
 from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
+from moorage.model.workspace import WORKSPACES, Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,18 @@ KINDS = (
         columns=(
             ("Namespace", "string", ".spec.namespace"),
             ("Memory", "string", ".spec.defaults.memory"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=WORKSPACES,
+        struct=Workspace,
+        short_names=("ws",),
+        columns=(
+            ("Type", "string", ".spec.type"),
+            ("Phase", "string", ".status.phase"),
+            ("Url", "string", ".status.url"),
+            ("Waits for", "string", ".status.waitingFor.message"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),
     ),

@@ -1,0 +1,64 @@
+"""Moments that a cron expression names, in a time zone.
+
+Five fields, as Debian's cron reads them: an hour that the clocks skip happens right after it, one that they repeat
+happens once. https://github.com/cuu508/cronsim
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+
+FURTHEST = timedelta(days=4 * 366)  # 29 February comes within it (but for the year 2100)
+
+
+def zone_named(name: str) -> tzinfo:
+    """The time zone of that name; empty: UTC. Raises ValueError."""
+    if not name or name.upper() == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:
+        raise ValueError(f"{name!r} is no time zone known here") from error
+
+
+def problem_of_zone(name: str) -> str:
+    """What is wrong with a time zone's name; empty: nothing."""
+    try:
+        zone_named(name)
+    except ValueError:
+        return "must be a time zone of the IANA database, such as Europe/Berlin"
+    return ""
+
+
+def problem_of_cron(text: str) -> str:
+    """What is wrong with an expression; empty: nothing."""
+    from cronsim import CronSim, CronSimError
+
+    said = "must be five fields, such as `0 8 * * 1-5`: minute, hour, day of month, month, day of week"
+    if len(text.split()) != 5:
+        return said
+    try:
+        CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        return f"{said} ({str(error)[:1].lower()}{str(error)[1:]})"
+    return ""
+
+
+def next_moment(text: str, after: datetime, zone: tzinfo = UTC) -> datetime | None:
+    """The first moment after `after`, in UTC; None: none within four years."""
+    from cronsim import CronSim
+
+    found: datetime | None = next(CronSim(text, after.astimezone(zone)), None)
+    return None if found is None or found - after > FURTHEST else found.astimezone(UTC)
+
+
+def last_moment(text: str, until: datetime, after: datetime, zone: tzinfo = UTC) -> datetime | None:
+    """The newest moment in (after, until], in UTC; None: there is none."""
+    from cronsim import CronSim
+
+    # it gives what lies before its start: begin a second later, so that `until` itself counts
+    start = until.replace(microsecond=0).astimezone(zone) + timedelta(seconds=1)
+    found: datetime | None = next(CronSim(text, start, reverse=True), None)
+    return found.astimezone(UTC) if found is not None and found > after else None
