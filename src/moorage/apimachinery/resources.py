@@ -87,3 +87,7 @@ SUBJECTACCESSREVIEWS = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+ENDPOINTS = Resource("", "v1", "endpoints", "Endpoints")
+ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress")
+INGRESSCLASSES = Resource("networking.k8s.io", "v1", "ingressclasses", "IngressClass", namespaced=False)

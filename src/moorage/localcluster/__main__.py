@@ -23,9 +23,10 @@ from typing import Any
 
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
-from moorage.apimachinery.resources import NODES, STORAGECLASSES
+from moorage.apimachinery.resources import ENDPOINTSLICES, NODES, STORAGECLASSES, Resource
 from moorage.apimachinery.serving import serve
 from moorage.errors import AlreadyExists, MoorageError, NotFound
+from moorage.localcluster.nodeagent.addresses import HOST_IP
 
 log = logging.getLogger("moorage.localcluster")
 
@@ -74,7 +75,8 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(server.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
             manager_api = server.client("system:kube-controller-manager")
-            await _create(manager_api, STORAGE_CLASS)
+            await _create(manager_api, STORAGECLASSES, STORAGE_CLASS)
+            await _publish_api(manager_api, port)
             agents = []
             addresses = Addresses()
             specs = [_spec(NodeSpec, node) for node in config["nodes"]]
@@ -148,9 +150,26 @@ def _spec(kind: Any, node: dict[str, Any]) -> Any:
     return kind(**{name: value for name, value in node.items() if name in known})
 
 
-async def _create(api: Any, obj: dict[str, Any]) -> None:
+async def _create(api: Any, resource: Resource, obj: dict[str, Any]) -> None:
     with contextlib.suppress(AlreadyExists):
-        await api.create(STORAGECLASSES, obj)
+        await api.create(resource, obj)
+
+
+async def _publish_api(api: Any, port: int) -> None:
+    """The Service `kubernetes` leads to this server, as every API server sees to."""
+    labels = {"kubernetes.io/service-name": "kubernetes"}
+    found = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [HOST_IP], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }
+    try:
+        await api.create(ENDPOINTSLICES, found)
+    except AlreadyExists:
+        await api.patch(ENDPOINTSLICES, "kubernetes", {"ports": found["ports"]}, "default")
 
 
 async def _remove_other_nodes(api: Any, names: set[str]) -> None:

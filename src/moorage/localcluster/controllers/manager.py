@@ -14,6 +14,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.localcluster.controllers.clusterroles import ClusterRoleAggregator
 from moorage.localcluster.controllers.deployment.controller import DeploymentController
 from moorage.localcluster.controllers.disruption import DisruptionController
+from moorage.localcluster.controllers.endpoints.controller import EndpointsController
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.garbage.collector import GarbageCollector
 from moorage.localcluster.controllers.garbage.leftovers import FINISHED_MAX, LeftoverSweeper
@@ -67,6 +68,7 @@ class ControllerManager:
         self._stateful = StatefulSetController(*shared)
         self._volumes = VolumeController(*shared, volumes_folder=volumes_folder.absolute())
         self._nodes = NodeController(*shared, grace=timedelta(seconds=node_grace_seconds))
+        self._endpoints = EndpointsController(*shared)
         self._disruption = DisruptionController(*shared)
         self._leftovers = LeftoverSweeper(
             *shared,
@@ -93,6 +95,8 @@ class ControllerManager:
             self._stateful.loop,
             self._nodes.nodes,
             self._nodes.evictions,
+            self._endpoints.slices,
+            self._endpoints.endpoints,
             self._disruption.loop,
             self._quotas.loop,
             self._namespaces.loop,

@@ -1,0 +1,309 @@
+"""What the EndpointSlices and the Endpoints of a Service should say. Pure.
+
+As kube-controller-manager's endpointslice and endpoints controllers:
+https://github.com/kubernetes/endpointslice/blob/master/utils.go
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.meta import is_deleting, labels_of, owner_reference
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.controllers.pods import is_finished, is_ready, suffix
+
+ENDPOINTS_MAX = 100  # of one slice: kube-controller-manager's --max-endpoints-per-slice
+ADDRESSES_MAX = 1000  # of one Endpoints object; it is cut there and says so
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+SLICE_MANAGER = "endpointslice-controller.k8s.io"
+HEADLESS = "service.kubernetes.io/headless"
+ENDPOINTS_MANAGED_BY = "endpoints.kubernetes.io/managed-by"
+ENDPOINTS_MANAGER = "endpoint-controller"
+OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
+ZONE = "topology.kubernetes.io/zone"
+
+Ports = tuple[tuple[tuple[str, Any], ...], ...]  # hashable form of a slice's ports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A Service with a selector, the pods it selects, the nodes they are on, and the slices there are.
+
+    `nodes`: name → zone ("" without one). A pod on a node that is not there is left out.
+    """
+
+    service: Obj
+    pods: Sequence[Obj]
+    nodes: Mapping[str, str]
+    slices: Sequence[Obj] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    create: tuple[Obj, ...] = ()
+    update: tuple[Obj, ...] = ()
+    delete: tuple[Obj, ...] = ()
+
+
+@dataclass(slots=True)
+class _Group:
+    """All endpoints with the same ports, by the uid of their pod."""
+
+    ports: list[Obj]
+    endpoints: dict[str, Obj] = field(default_factory=dict)
+
+
+def is_managed(service: Mapping[str, Any]) -> bool:
+    """Whether the endpoints of this Service are made from pods: others' are their owners' business."""
+    spec = service.get("spec") or {}
+    return bool(spec.get("selector")) and spec.get("type") != "ExternalName"
+
+
+def plan_slices(seen: Seen) -> SlicePlan:
+    """Changes that make the slices right; none when they are. Endpoints stay in the slice where they are."""
+    groups = _groups(seen)
+    labels = _slice_labels(seen.service)
+    deleted: list[Obj] = []
+    contents: list[tuple[Obj, list[Obj]]] = []  # slices to stay, with their endpoints
+    room: dict[Ports, list[tuple[Obj, list[Obj]]]] = {}
+    for one in sorted(seen.slices, key=lambda one: str(one["metadata"]["name"])):
+        key = _frozen(one.get("ports") or ())
+        group = groups.get(key)
+        if group is None or one.get("addressType") != "IPv4" or is_deleting(one):
+            if not is_deleting(one):
+                deleted.append(one)
+            continue
+        kept: list[Obj] = []
+        for endpoint in one.get("endpoints") or ():
+            new = group.endpoints.pop((endpoint.get("targetRef") or {}).get("uid") or "", None)
+            if new is not None and len(kept) < ENDPOINTS_MAX:
+                kept.append(new)
+        contents.append((one, kept))
+        room.setdefault(key, []).append((one, kept))
+    created: list[Obj] = []
+    for key, group in groups.items():
+        left = list(group.endpoints.values())
+        for _, kept in room.get(key, ()):
+            while left and len(kept) < ENDPOINTS_MAX:
+                kept.append(left.pop(0))
+        while left:
+            part, left = left[:ENDPOINTS_MAX], left[ENDPOINTS_MAX:]
+            created.append(_slice(seen, group.ports, part, labels))
+    updated: list[Obj] = []
+    used = sum(1 for _, kept in contents if kept) + len(created)
+    spare = used == 0  # a Service without endpoints keeps one slice that says so
+    for one, kept in contents:
+        if not kept and not spare:
+            deleted.append(one)
+            continue
+        if not kept:
+            spare = False
+        if (one.get("endpoints") or []) != kept or dict(labels_of(one)) != labels:
+            meta = {**one["metadata"], "labels": labels}
+            updated.append({**one, "metadata": meta, "endpoints": kept})
+    if spare:
+        created.append(_slice(seen, [], [], labels))
+    reused = [one for one in deleted if one.get("addressType") == "IPv4"]
+    while created and reused:  # one write instead of two, and no moment with both
+        new, old = created.pop(0), reused.pop(0)
+        deleted.remove(old)
+        meta = {**old["metadata"], "labels": labels}
+        updated.append({**old, "metadata": meta, "endpoints": new["endpoints"], "ports": new["ports"]})
+    return SlicePlan(tuple(created), tuple(updated), tuple(deleted))
+
+
+def endpoints_object(seen: Seen) -> Obj:
+    """The Endpoints the Service should have."""
+    service = seen.service
+    publish = bool((service.get("spec") or {}).get("publishNotReadyAddresses"))
+    subsets: dict[str, tuple[list[Obj], list[Obj], list[Obj]]] = {}
+    total = 0
+    cut = False
+    for pod in _in_order(seen.pods):
+        if is_finished(pod) or not _address(pod) or (is_deleting(pod) and not publish):
+            continue
+        if not _is_on_known_node(seen, pod, publish=True):
+            continue
+        if total >= ADDRESSES_MAX:
+            cut = True
+            break
+        total += 1
+        address: Obj = {"ip": _address(pod), "targetRef": _target(pod, with_version=False)}
+        if pod["spec"].get("nodeName"):
+            address["nodeName"] = pod["spec"]["nodeName"]
+        if hostname := _hostname(service, pod):
+            address["hostname"] = hostname
+        ready = publish or is_ready(pod)
+        for ports in _endpoints_ports(service, pod):
+            key = json.dumps(ports, sort_keys=True)
+            subset = subsets.setdefault(key, ([], [], ports))
+            subset[0 if ready else 1].append(address)
+    made: list[Obj] = []
+    for _, (addresses, not_ready, ports) in sorted(subsets.items()):
+        one: Obj = {}
+        if addresses:
+            one["addresses"] = sorted(addresses, key=lambda address: str(address["ip"]))
+        if not_ready:
+            one["notReadyAddresses"] = sorted(not_ready, key=lambda address: str(address["ip"]))
+        if ports:
+            one["ports"] = ports
+        made.append(one)
+    meta = service["metadata"]
+    labels = {name: value for name, value in labels_of(service).items() if name != HEADLESS}
+    labels[ENDPOINTS_MANAGED_BY] = ENDPOINTS_MANAGER
+    if _is_headless(service):
+        labels[HEADLESS] = ""
+    out: Obj = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"], "labels": labels},
+    }
+    if cut:
+        out["metadata"]["annotations"] = {OVER_CAPACITY: "truncated"}
+    if made:
+        out["subsets"] = made
+    return out
+
+
+def _groups(seen: Seen) -> dict[Ports, _Group]:
+    publish = bool((seen.service.get("spec") or {}).get("publishNotReadyAddresses"))
+    groups: dict[Ports, _Group] = {}
+    for pod in _in_order(seen.pods):
+        if is_finished(pod) or not _address(pod) or not _is_on_known_node(seen, pod, publish=publish):
+            continue
+        ports = _ports(seen.service, pod)
+        group = groups.setdefault(_frozen(ports), _Group(ports))
+        group.endpoints[pod["metadata"]["uid"]] = _endpoint(seen, pod, publish=publish)
+    if not groups:
+        groups[()] = _Group([])
+    return groups
+
+
+def _is_on_known_node(seen: Seen, pod: Obj, *, publish: bool) -> bool:
+    return publish or (pod["spec"].get("nodeName") or "") in seen.nodes
+
+
+def _endpoint(seen: Seen, pod: Obj, *, publish: bool) -> Obj:
+    serving, terminating = is_ready(pod), is_deleting(pod)
+    node = pod["spec"].get("nodeName") or ""
+    out: Obj = {
+        "addresses": [_address(pod)],
+        "conditions": {
+            "ready": publish or (serving and not terminating),
+            "serving": serving,
+            "terminating": terminating,
+        },
+    }
+    if hostname := _hostname(seen.service, pod):
+        out["hostname"] = hostname
+    if node:
+        out["nodeName"] = node
+    out["targetRef"] = _target(pod, with_version=False)
+    if zone := seen.nodes.get(node):
+        out["zone"] = zone
+    return out
+
+
+def _target(pod: Obj, *, with_version: bool) -> Obj:
+    meta = pod["metadata"]
+    out = {"kind": "Pod", "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+    return out | ({"resourceVersion": meta["resourceVersion"]} if with_version else {})
+
+
+def _hostname(service: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
+    spec = pod["spec"]
+    own = spec.get("subdomain") == service["metadata"]["name"]
+    return str(spec.get("hostname") or "") if own else ""
+
+
+def _address(pod: Mapping[str, Any]) -> str:
+    """The pod's IPv4 address, or nothing."""
+    status = pod.get("status") or {}
+    found = [one.get("ip") or "" for one in status.get("podIPs") or ()] or [status.get("podIP") or ""]
+    return next((one for one in found if "." in one), "")
+
+
+def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:
+    """The ports of a slice that this pod belongs to; a named port that the pod lacks is left out."""
+    out = []
+    for one in (service.get("spec") or {}).get("ports") or ():
+        number = find_port(pod, one)
+        if number is None:
+            continue
+        port: Obj = {"name": one.get("name") or "", "port": number, "protocol": one.get("protocol") or "TCP"}
+        if one.get("appProtocol"):
+            port["appProtocol"] = one["appProtocol"]
+        out.append(port)
+    return out
+
+
+def _endpoints_ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[list[Obj]]:
+    """The sets of ports under which the pod stands in Endpoints: one, or none when it lacks every named port."""
+    ports = _ports(service, pod)
+    for port in ports:
+        if not port["name"]:
+            del port["name"]
+    if ports or (_is_headless(service) and not (service.get("spec") or {}).get("ports")):
+        return [ports]
+    return []
+
+
+def find_port(pod: Mapping[str, Any], port: Mapping[str, Any]) -> int | None:
+    """The number of the container port that a Service's port leads to; None when the pod names no such port."""
+    target = port.get("targetPort")
+    if target in (None, "", 0):
+        target = port["port"]
+    if isinstance(target, int):
+        return target
+    protocol = port.get("protocol") or "TCP"
+    spec = pod["spec"]
+    sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    for container in (*(spec.get("containers") or ()), *sidecars):
+        for one in container.get("ports") or ():
+            if one.get("name") == target and (one.get("protocol") or "TCP") == protocol:
+                return int(one["containerPort"])
+    return None
+
+
+def _is_headless(service: Mapping[str, Any]) -> bool:
+    return (service.get("spec") or {}).get("clusterIP") in (None, "", "None")
+
+
+def _slice_labels(service: Mapping[str, Any]) -> dict[str, str]:
+    out = dict(labels_of(service)) | {SERVICE_NAME: service["metadata"]["name"], MANAGED_BY: SLICE_MANAGER}
+    out.pop(HEADLESS, None)
+    if _is_headless(service):
+        out[HEADLESS] = ""
+    return out
+
+
+def _slice(seen: Seen, ports: list[Obj], endpoints: list[Obj], labels: dict[str, str]) -> Obj:
+    meta = seen.service["metadata"]
+    names = sorted(one["metadata"]["name"] for one in seen.slices)
+    members = [endpoint["targetRef"]["uid"] for endpoint in endpoints]
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{meta['name'][:50].rstrip('-')}-{suffix(meta['uid'], names, members, _frozen(ports))}",
+            "generateName": f"{meta['name']}-",
+            "namespace": meta["namespace"],
+            "labels": labels,
+            "ownerReferences": [owner_reference({"apiVersion": "v1", "kind": "Service"} | dict(seen.service))],
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": ports,
+    }
+
+
+def _frozen(ports: Iterable[Mapping[str, Any]]) -> Ports:
+    return tuple(sorted(tuple(sorted(one.items())) for one in ports))
+
+
+def _in_order(pods: Sequence[Obj]) -> list[Obj]:
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
