@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import hmac
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import unquote, urlencode
 
+from moorage.cli.session import refusal
 from moorage.errors import MoorageError
 from moorage.sdk.client import MapClient
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NAMESPACE = "local"
 OWNER = "local"
@@ -76,12 +76,15 @@ def site() -> LocalSite:
 
 
 class LocalSite:
-    """A queue, and a server that listens on 127.0.0.1 only and wants a token that this process alone knows."""
+    """A queue, and a server that listens on 127.0.0.1 only, for workers, and wants their map's token.
+
+    This process itself asks it without a network: `client`.
+    """
 
     def __init__(self) -> None:
         base = FAST_FOLDER if os.access(FAST_FOLDER, os.W_OK) else None
         self.folder = Path(tempfile.mkdtemp(prefix="moorage-", dir=base))
-        self._token = secrets.token_urlsafe(32)
+        self._app: ASGIApp | None = None
         self._workers: dict[str, asyncio.Future[str]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -114,13 +117,21 @@ class LocalSite:
 
         queue = Queue(lambda: Store(SqliteDatabase(self.folder / "queue.db")))
         await queue.start()
+        self._app = _app(queue)
+        gate = _gate(self._app, self._workers)
         self._tasks = [
             asyncio.create_task(queue.run()),
-            asyncio.create_task(serve(_app(queue, self._token, self._workers), self._sock, stop=self._stop)),
+            asyncio.create_task(serve(gate, self._sock, stop=self._stop)),
         ]
 
+    @property
+    def app(self) -> ASGIApp:
+        """What `client` asks, as the user that all maps here belong to. Started before."""
+        assert self._app is not None
+        return self._app
+
     def client(self) -> MapClient:
-        return MapClient(self.url, {"Authorization": f"Bearer {self._token}"})
+        return LocalClient(self)
 
     async def stop(self) -> None:
         """Stop serving, and remove the queue's file."""
@@ -182,41 +193,141 @@ class LocalWorker:
                 self._process.wait()
 
 
-def _app(queue: Any, token: str, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
-    """The server's routes for maps, without a cluster: whoever has the token may everything."""
+class LocalClient(MapClient):
+    """As `MapClient`, of the server in this process: a call, no connection."""
+
+    def __init__(self, site: LocalSite) -> None:
+        super().__init__(site.url)
+        self._site = site
+
+    async def _json(self, method: str, path: str, **sent: Any) -> Any:
+        body = json.dumps(sent["json"]).encode() if "json" in sent else sent.get("data", b"")
+        status, parts = 0, []
+        async for told in self._asked(method, path, sent.get("params") or {}, body):
+            if isinstance(told, int):
+                status = told
+            else:
+                parts.append(told)
+        data = b"".join(parts)
+        found = json.loads(data) if data else None
+        if status >= 400:
+            raise refusal(status, found)
+        return found
+
+    async def _lines(
+        self,
+        path: str,
+        params: Mapping[str, str],
+        *,
+        silent: float | None = None,  # noqa: ARG002  (nothing comes between)
+    ) -> AsyncIterator[bytes]:
+        status, rest = 0, b""
+        async for told in self._asked("GET", path, params, b""):
+            if isinstance(told, int):
+                status = told
+                continue
+            *whole, rest = (rest + told).split(b"\n")
+            if status < 400:
+                for line in whole:
+                    yield line
+        if status >= 400:
+            raise refusal(status, json.loads(rest))
+
+    async def _asked(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[int | bytes]:
+        """The status, then the parts of the answer."""
+        parts: asyncio.Queue[int | bytes | None] = asyncio.Queue(4)
+        never = asyncio.get_running_loop().create_future()
+        given = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Message:
+            for one in given:
+                return one
+            await never
+            raise AssertionError("nobody hangs up")
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await parts.put(int(message["status"]))
+            elif message["type"] == "http.response.body" and message.get("body"):
+                await parts.put(message["body"])
+
+        async def call() -> None:
+            try:
+                await self._site.app(scope, receive, send)
+            finally:
+                await parts.put(None)
+
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": (urlencode(params) or query).encode(),
+            "headers": [(b"host", b"localhost")],
+            "state": {"user": _owner()},
+        }
+        calling = asyncio.create_task(call())
+        try:
+            while (told := await parts.get()) is not None:
+                yield told
+            await calling
+        finally:
+            calling.cancel()
+            await asyncio.wait({calling})
+
+
+def _owner() -> Any:
+    from moorage.server.auth import User
+
+    return User(OWNER)
+
+
+def _app(queue: Any) -> ASGIApp:
+    """The server's routes for maps, without a cluster: whoever reaches them may everything."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
 
     from moorage.clock import SYSTEM
-    from moorage.server.auth import User, bearer_of
     from moorage.server.context import Context
-    from moorage.server.problems import Problem, answer, on_error
+    from moorage.server.problems import Problem, on_error
     from moorage.server.routes import queue as routes
 
     nothing = cast("Any", None)  # the routes of maps ask neither Kubernetes nor usage
     context = Context(
         api=nothing, cluster=nothing, usage=nothing, auth=cast("Any", _Everything()), clock=SYSTEM, queue=queue
     )
-    app = Starlette(
+    return Starlette(
         routes=routes.routes(context),
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )
-    owner = User(OWNER)
+
+
+def _gate(app: ASGIApp, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
+    """Let workers through to what is theirs, with their map's token for the one that they came with."""
+    from moorage.server.auth import bearer_of
+    from moorage.server.problems import Problem, answer
+    from moorage.server.routes.queue import WORK_PATH
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "http" and scope["path"] == routes.WORK_PATH:
-            if (theirs := workers.get(bearer_of(headers))) is not None:
-                headers["authorization"] = f"Bearer {await asyncio.shield(theirs)}"
-                scope["headers"] = [
-                    (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
-                ]
-        elif scope["type"] == "http":
-            if not hmac.compare_digest(bearer_of(headers).encode(), token.encode()):
-                problem = Problem(401, "unauthorized", "the token is wrong")
-                await answer(problem)(scope, receive, send)
-                return
-            scope.setdefault("state", {})["user"] = owner
+        if scope["path"] != WORK_PATH:
+            problem = Problem(404, "not_found", "this server is for the workers of local maps only")
+            await answer(problem)(scope, receive, send)
+            return
+        if (theirs := workers.get(bearer_of(headers))) is not None:
+            headers["authorization"] = f"Bearer {await asyncio.shield(theirs)}"
+            scope["headers"] = [
+                (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+            ]
         await app(scope, receive, send)
 
     return gate

@@ -1,11 +1,14 @@
-"""The process in which a function stays loaded: one item in, one answer out, over two pipes.
+"""The process in which a function stays loaded: one item in, one answer out.
 
-    python3 worker.pyz --child IN OUT FUNCTION.zip
+    python3 worker.pyz --child IN OUT PRINT PRINT FUNCTION.zip
+
+IN is a socket of packets: which of the two PRINT pipes takes what the item prints (0 or 1), then its value. So the
+next item can wait here while one runs, what each prints stays apart, and one that has not begun can be taken back.
 
 The zip holds `map.json`: {"entry": "module:function"} with the module beside it, or {"pickle": "function.pkl"}
 with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec" of values and
 results: "json", "pickle", or "auto": as they are where JSON gives back the very same, else {"$pickle": base64}.
-Messages are JSON, one per line. What it prints is read by the worker.
+Values are JSON, answers on OUT are JSON, one per line.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import math
 import os
 import pickle
+import socket
 import sys
 import time
 import traceback
@@ -25,22 +29,42 @@ from typing import IO, Any
 CANNOT_LOAD = 3
 PICKLED = "$pickle"
 SAFE_INTEGER = 2**53
+PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out, numbers may take thrice that
 
 
 def main(arguments: list[str]) -> int:
     """Serve until the input ends. Exit code 3: the function does not load; why is on the output pipe."""
-    source, sink = os.fdopen(int(arguments[0]), "rb"), os.fdopen(int(arguments[1]), "wb")
-    os.set_inheritable(source.fileno(), False)
-    os.set_inheritable(sink.fileno(), False)
+    source = socket.socket(fileno=int(arguments[0]))
+    sink = os.fdopen(int(arguments[1]), "wb")
+    prints = (int(arguments[2]), int(arguments[3]))
+    for fd in (source.fileno(), sink.fileno(), *prints):
+        os.set_inheritable(fd, False)
     try:
-        function, codec = load(arguments[2])
+        function, codec = load(arguments[4])
     except BaseException as error:  # whatever a user's module does when it is imported
         traceback.print_exc()
         _say(sink, {"loaded": False, "message": f"the function does not load: {describe(error)}"})
         return CANNOT_LOAD
     _say(sink, {"loaded": True})
-    serve(source, sink, function, codec)
+    serve(source, sink, prints, function, codec)
     return 0
+
+
+def preload(path: str) -> None:
+    """Import what unpickling will need, so that processes forked from this one have it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if "pickle" not in json.loads(archive.read("map.json")):
+                return
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return  # who loads it says what is wrong
+    sys.path.insert(0, path)
+    try:
+        __import__("cloudpickle")
+    except ImportError:
+        pass  # it was pickled by something else
+    finally:
+        sys.path.remove(path)
 
 
 def load(path: str) -> tuple[Callable[[Any], Any], str]:
@@ -68,15 +92,24 @@ def load(path: str) -> tuple[Callable[[Any], Any], str]:
     return found, codec
 
 
-def serve(source: IO[bytes], sink: IO[bytes], function: Callable[[Any], Any], codec: str) -> None:
+def serve(
+    source: socket.socket,
+    sink: IO[bytes],
+    prints: tuple[int, int],
+    function: Callable[[Any], Any],
+    codec: str,
+) -> None:
     while True:
-        line = source.readline()
-        if not line:
+        packet = source.recv(PACKET_BYTES)
+        if not packet:
             return
+        to = prints[packet[0] - ord("0")]
+        os.dup2(to, 1)
+        os.dup2(to, 2)
         _forget_peak()
         began = time.monotonic()
         try:
-            value = function(decode(json.loads(line), codec))
+            value = function(decode(json.loads(packet[1:]), codec))
             answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
             text = json.dumps(answer, allow_nan=False)
         except MemoryError as error:

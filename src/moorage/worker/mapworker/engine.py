@@ -19,6 +19,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from .child import preload
 from .orders import LEAVING_SECONDS, Orders
 from .slots import CommandSlot, FunctionSlot, Slot, Task
 from .wire import Exchanger, Heart, Kept, Line, Refused
@@ -55,8 +56,8 @@ class Engine:
         self._exchanger = Exchanger(self._line, WORK, self._answers, self._wake)
         self._heart = Heart(Line(orders.server, orders.token), WORK, self._heartbeat, self._hear)
         self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod)
-        self._slots = [self._make_slot(child) for _ in range(orders.slots)]
         self._todo: deque[Task] = deque()
+        self._slots = [self._make_slot(child) for _ in range(orders.slots)]
         self._reports: list[Report] = []  # not acknowledged yet
         self._oldest = 0.0  # when the first unsent report came
         self._unsent = 0
@@ -77,14 +78,16 @@ class Engine:
     # -- the loop
 
     def run(self) -> int:
+        if self._orders.function is not None:
+            preload(self._orders.function)
+        for slot in self._slots:  # may fork: before there are threads, and before signals are ours
+            slot.warm()
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told_to_leave)
         for thread in (self._exchanger, self._heart, self._kept):
             thread.start()
-        for slot in self._slots:
-            slot.warm()
         next_look = 0.0
         try:
             while self._exit is None:
@@ -133,9 +136,7 @@ class Engine:
                 for slot in self._slots:
                     slot.stop("preempted")
         else:
-            for slot in self._slots:
-                while slot.task is None and self._todo and self._exit is None:
-                    slot.start(self._todo.popleft(), self._timeout)
+            self._begin()
         self._note_held()
         self._talk(now)
 
@@ -179,12 +180,38 @@ class Engine:
 
     # -- items
 
+    def _begin(self) -> None:
+        """Give each free slot an item, and those with short ones the next."""
+        for slot in self._slots:
+            while slot.task is None and self._exit is None and (self._todo or self._recall()):
+                slot.start(self._todo.popleft(), self._timeout)
+        for slot in self._slots:
+            if not self._todo:
+                break
+            if slot.follow(self._todo[0]):
+                self._todo.popleft()
+
+    def _recall(self) -> bool:
+        """Take back one item that waits behind another, for a slot that has none; whether there was one."""
+        for slot in self._slots:
+            task = slot.recall()
+            if task is not None:
+                self._todo.append(task)
+                return True
+        return False
+
     def _make_slot(self, child: list[str]) -> Slot:
         common = (self._selector, self._ended, self._kept.add, self._orders.item_memory)
         if self._orders.command is not None:
             return CommandSlot(*common, command=self._orders.command, scratch=self._scratch)
         assert self._orders.function is not None
-        return FunctionSlot(*common, child=child, function=self._orders.function, broken=self._broken)
+        return FunctionSlot(
+            *common,
+            child=child,
+            function=self._orders.function,
+            broken=self._broken,
+            returned=self._todo.appendleft,
+        )
 
     def _ended(self, _slot: Slot, report: Report) -> None:
         if report:
@@ -203,7 +230,16 @@ class Engine:
     def _drop(self, pairs: list[list[int]]) -> None:
         """Leases that are not ours any more: rule 5."""
         gone = {tuple(pair) for pair in pairs}
-        self._todo = deque(task for task in self._todo if tuple(task.pair) not in gone)
+        if not gone:
+            return
+        for slot in self._slots:
+            task = slot.recall()
+            if task is not None:
+                self._todo.appendleft(task)
+            slot.settle()
+        kept = [task for task in self._todo if tuple(task.pair) not in gone]
+        self._todo.clear()
+        self._todo.extend(kept)
         for slot in self._slots:
             if slot.task is not None and tuple(slot.task.pair) in gone:
                 slot.stop("dropped")
@@ -214,14 +250,22 @@ class Engine:
             self._leave_by = time.monotonic() + max(0.0, self._orders.grace - LEAVING_SECONDS)
 
     def _hand_back(self) -> None:
+        while self._recall():
+            pass
         while self._todo:
             task = self._todo.popleft()
             self._report({"item": task.item, "lease": task.lease, "outcome": "returned"})
 
-    def _note_held(self) -> None:
+    def _holds(self, unsent: int) -> list[list[int]]:
+        """All leases that are kept, those of the last `unsent` reports too."""
         held = [task.pair for task in self._todo]
-        held += [slot.task.pair for slot in self._slots if slot.task is not None]
-        held += [[one["item"], one["lease"]] for one in self._reports]
+        for slot in self._slots:
+            held += [task.pair for task in (slot.task, slot.ahead) if task is not None]
+        held += [[one["item"], one["lease"]] for one in self._reports[len(self._reports) - unsent :]]
+        return held
+
+    def _note_held(self) -> None:
+        held = self._holds(len(self._reports))
         with self._held_lock:
             self._held = held
 
@@ -269,13 +313,10 @@ class Engine:
         if len(reports) < len(self._reports) and bye:
             bye, self._bye_sent = False, False
         self._number += 1
-        held = [task.pair for task in self._todo]
-        held += [slot.task.pair for slot in self._slots if slot.task is not None]
-        held += [[one["item"], one["lease"]] for one in self._reports[len(reports) :]]
         head = {
             "session": self._orders.session,
             "request": self._number,
-            "held": held,
+            "held": self._holds(len(self._reports) - len(reports)),
             "want": want,
             "slots": len(self._slots),
             "memory": self._orders.item_memory,

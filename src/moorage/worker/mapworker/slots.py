@@ -6,11 +6,13 @@ All of it is driven by the engine's loop: nothing here waits.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,13 +20,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import memory
+from . import child, memory
 
 TAIL_BYTES = 16 * 1024  # of an item's output that goes with a failure
 KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
 RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
 STOP_SECONDS = 3.0  # between TERM and KILL
 READ_BYTES = 64 * 1024
+SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
 PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")
 
 if TYPE_CHECKING:
@@ -105,8 +108,9 @@ class Slot:
         self._keep = keep
         self._memory = memory_bytes
         self.task: Task | None = None
+        self.ahead: Task | None = None  # handed to the process already, begins when `task` has ended
         self._output: Output | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._began = 0.0
         self._timeout: float | None = None
         self._deadline: float | None = None
@@ -118,21 +122,26 @@ class Slot:
     # -- for the engine
 
     def warm(self) -> None:
-        """Make ready before there is an item."""
+        """Make ready before there is an item; this process has one thread then."""
 
     def start(self, task: Task, timeout: float | None) -> None:
-        self.task = task
-        self._output = Output(task, self._keep)
-        self._began = time.monotonic()
         self._timeout = timeout
-        self._deadline = None if timeout is None else self._began + timeout
-        self._kill_at = self._verdict = None
-        self._peak = 0
-        self._oom_kills = memory.kills_for_memory()
+        self._now_runs(task)
         try:
             self._begin(task)
         except (OSError, ValueError) as error:
             self._finish({"outcome": "error", "message": f"cannot be started: {error}"})
+
+    def follow(self, _next: Task) -> bool:
+        """Hand over what is to begin when `task` has ended; False: not now."""
+        return False
+
+    def recall(self) -> Task | None:
+        """Take `ahead` back, unless it has begun."""
+        return None
+
+    def settle(self) -> None:
+        """Take note of an end that the process has told already."""
 
     def stop(self, verdict: str) -> None:
         """End the item early: TERM now, KILL a little later."""
@@ -175,6 +184,15 @@ class Slot:
         self._signal(signal.SIGKILL)
 
     # -- for the two kinds
+
+    def _now_runs(self, task: Task) -> None:
+        self.task = task
+        self._output = Output(task, self._keep)
+        self._began = time.monotonic()
+        self._deadline = None if self._timeout is None else self._began + self._timeout
+        self._kill_at = self._verdict = None
+        self._peak = 0
+        self._oom_kills = memory.kills_for_memory()
 
     def _begin(self, task: Task) -> None:
         raise NotImplementedError
@@ -330,55 +348,156 @@ class CommandSlot(Slot):
 
 
 class FunctionSlot(Slot):
-    """A process that keeps the function loaded; made anew when an item has killed it."""
+    """A process that keeps the function loaded; made anew when an item has killed it.
 
-    def __init__(self, *args: Any, child: list[str], function: str, broken: Callable[[str], None]) -> None:
-        """`child` starts `child.main`; `broken` is told when the function does not load."""
+    While items are short it has the next one before the last has ended: no time passes between them.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        child: list[str],
+        function: str,
+        broken: Callable[[str], None],
+        returned: Callable[[Task], None],
+    ) -> None:
+        """`child` starts `child.main`.
+
+        `broken` is told when the function does not load, `returned` of what was handed over and has not begun.
+        """
         super().__init__(*args)
         self._child = child
         self._function = function
         self._broken = broken
+        self._returned = returned
         self._answers = -1
-        self._printing = -1
-        self._send = -1
+        self._prints = (-1, -1)
+        self._turn = 0  # which of them the item that runs prints to
+        self._sending: socket.socket | None = None
+        self._theirs: socket.socket | None = None  # their end: what they have not begun is read back from it
         self._buffer = b""
         self._reason = ""
+        self._short = False  # the last item was
+        self._followed = False  # the item that runs was handed over while the one before did
 
     def warm(self) -> None:
         try:
-            self._launch()
+            self._launch(forked=True)
         except OSError:
             self._process = None  # the first item will say why
 
+    def follow(self, _next: Task) -> bool:
+        if not self._short or self.task is None or self.ahead is not None or self._verdict is not None:
+            return False
+        assert self._sending is not None
+        try:
+            self._sending.send(_packet(1 - self._turn, _next))
+        except OSError:
+            return False  # no room, or the process has ended: we shall hear of it
+        self.ahead = _next
+        return True
+
+    def recall(self) -> Task | None:
+        if self.ahead is None or not self._taken_back():
+            return None
+        task, self.ahead = self.ahead, None
+        return task
+
+    def _taken_back(self) -> bool:
+        """Read back what the process has not: whether there was anything."""
+        assert self._theirs is not None
+        try:
+            return bool(self._theirs.recv(child.PACKET_BYTES, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
+
+    def settle(self) -> None:
+        if self._process is not None:
+            self._answered(self._answers)
+
+    def stop(self, verdict: str) -> None:
+        """Also not the item after it: what is `ahead` is taken back, an end that was told already is an end."""
+        before = self.task
+        if before is None or self._verdict is not None:
+            return
+        left = self.recall()
+        if left is not None:
+            self._returned(left)
+        self.settle()
+        if self.task is before:
+            super().stop(verdict)
+
     def _begin(self, task: Task) -> None:
         if self._process is None:
-            self._launch()
-        line = json.dumps(task.value).encode() + b"\n"
-        os.write(self._send, line) if len(line) <= 4096 else _write_all(self._send, line)
+            self._launch(forked=False)
+        assert self._sending is not None
+        self._followed = False
+        self._sending.send(_packet(self._turn, task))
 
-    def _launch(self) -> None:
-        theirs, self._send = os.pipe()
+    def _launch(self, *, forked: bool) -> None:
+        self._theirs, self._sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._theirs, self._sending):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, child.PACKET_BYTES)
         self._answers, ours = os.pipe()
-        self._printing, printed = os.pipe()
-        env = {name: one for name, one in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
+        pipes = [os.pipe(), os.pipe()]
+        self._prints = (pipes[0][0], pipes[1][0])
+        given = (self._theirs.fileno(), ours, pipes[0][1], pipes[1][1])
         try:
-            self._process = subprocess.Popen(
-                [*self._child, "--child", str(theirs), str(ours), self._function],
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                env=dict(env, PYTHONUNBUFFERED="1"),
-                pass_fds=(theirs, ours),
-                start_new_session=True,
-            )
+            self._process = (self._fork if forked else self._spawn)(given)
         finally:
-            for fd in (theirs, ours, printed):
+            for fd in given[1:]:
                 os.close(fd)
-        self._buffer, self._reason = b"", ""
+        self._turn, self._buffer, self._reason, self._short = 0, b"", "", False
+        self._sending.setblocking(False)
         self._watch(self._answers, self._answered)
-        self._watch(self._printing, self._printed)
+        for fd in self._prints:
+            self._watch(fd, self._printed)
+
+    def _spawn(self, given: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        env = {name: one for name, one in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
+        return subprocess.Popen(
+            [*self._child, "--child", *map(str, given), self._function],
+            stdin=subprocess.DEVNULL,
+            stdout=given[2],
+            stderr=subprocess.STDOUT,
+            env=dict(env, PYTHONUNBUFFERED="1"),
+            pass_fds=given,
+            start_new_session=True,
+        )
+
+    def _fork(self, given: tuple[int, ...]) -> Forked:
+        """As `_spawn`, in a tenth of the time: Python is there already."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return Forked(pid)
+        code = 1
+        try:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for fd in (1, 2):
+                os.dup2(given[2], fd)
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) > 2 and int(name) not in given:
+                    try:
+                        os.close(int(name))
+                    except OSError:
+                        pass  # the folder's own
+            os.environ.pop("MOORAGE_MAP_TOKEN", None)
+            os.environ["PYTHONUNBUFFERED"] = "1"
+            for at, kind in ((1, "stdout"), (2, "stderr")):
+                raw = io.FileIO(at, "w", closefd=False)
+                text = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+                setattr(sys, kind, text)
+                setattr(sys, f"__{kind}__", text)
+            code = child.main([*map(str, given), self._function])
+        finally:
+            os._exit(code)
 
     def _printed(self, fd: int) -> None:
+        if fd != self._prints[self._turn]:
+            self.settle()  # the item before has ended, and its successor prints
         if not self._read(fd):
             self._selector.unregister(fd)
 
@@ -388,7 +507,8 @@ class FunctionSlot(Slot):
         except BlockingIOError:
             return
         if not data:
-            self._selector.unregister(fd)
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
             return
         self._buffer += data
         while b"\n" in self._buffer:
@@ -406,36 +526,68 @@ class FunctionSlot(Slot):
             return
         if self.task is None:
             return
-        self._read(self._printing)
+        self._read(self._prints[self._turn])
         self._peak = max(self._peak, int(answer["memory"]))
         seconds = answer["seconds"]
+        self._short = seconds < SHORT_SECONDS
         if answer["ok"] and size > RESULT_BYTES:
-            self._finish({"outcome": "error", "message": _TOO_LONG % size, "seconds": seconds})
+            report = {"outcome": "error", "message": _TOO_LONG % size, "seconds": seconds}
         elif answer["ok"]:
-            self._finish({"outcome": "done", "value": answer["value"], "seconds": seconds})
+            report = {"outcome": "done", "value": answer["value"], "seconds": seconds}
         else:
             outcome = "oom" if answer.get("oom") else "error"
-            self._finish({"outcome": outcome, "message": answer["message"], "seconds": seconds})
+            report = {"outcome": outcome, "message": answer["message"], "seconds": seconds}
+        following, self.ahead = self.ahead, None
+        self._finish(report)
+        if following is not None:
+            self._turn = 1 - self._turn
+            self._followed = True
+            self._now_runs(following)
 
     def _ended(self, status: int, peak: int) -> None:
         self._signal(signal.SIGKILL)
         selected = self._selector.get_map()
         if self._answers in selected:
             self._answered(self._answers)
-        if self._printing in selected:
-            self._read(self._printing)
+        if self._prints[self._turn] in selected:
+            self._read(self._prints[self._turn])
         self._process = None
-        for fd in (self._answers, self._printing):
-            if fd in self._selector.get_map():
+        for fd in (self._answers, *self._prints):
+            if fd in selected:
                 self._selector.unregister(fd)
             os.close(fd)
-        os.close(self._send)
+        left = self.recall()
+        if left is None and self.task is not None and self._followed and self._taken_back():
+            left, self.task, self._output = self.task, None, None
+            self._deadline = self._kill_at = None
+        for end in (self._sending, self._theirs):
+            if end is not None:
+                end.close()
+        self._sending = self._theirs = self.ahead = None
+        if left is not None:
+            self._returned(left)
         if self._reason:
             self._broken(self._reason)
             return
         if self.task is not None:
             self._peak = max(self._peak, peak)
             self._finish(self._how_it_died(status or 1))
+
+
+class Forked:
+    """A process that was forked: as much of Popen as slots use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+
+def _packet(turn: int, task: Task) -> bytes:
+    try:
+        value = json.dumps(task.value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:  # half a character
+        value = json.dumps(task.value).encode()
+    return b"%d" % turn + value
 
 
 _TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
@@ -456,11 +608,6 @@ def fill(command: list[str], task: Task) -> list[str]:
         return value if isinstance(value, str) else json.dumps(value)
 
     return [PLACEHOLDER.sub(put, part) for part in command]
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _signal_name(number: int) -> str:
