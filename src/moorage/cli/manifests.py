@@ -59,6 +59,7 @@ def objects() -> dict[str, list[Obj]]:
         make_info,
         make_machine_objects,
         make_namespace,
+        make_people_namespace,
         make_scheduler_config,
         make_service,
     )
@@ -66,7 +67,7 @@ def objects() -> dict[str, list[Obj]]:
 
     scheduler = kube_scheduler_configuration(extender_url())
     return {
-        "namespace.yaml": [make_namespace()],
+        "namespace.yaml": [make_namespace(), make_people_namespace()],
         **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
         "machines.yaml": make_machine_objects(),
         "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],

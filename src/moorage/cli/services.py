@@ -43,6 +43,7 @@ from moorage.cli.datafolder import DataFolder, listening
 from moorage.clock import SYSTEM
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
 from moorage.model.names import GUARD_LABEL
+from moorage.model.people import LOCAL
 
 if TYPE_CHECKING:
     from moorage.kube.client import KubeClient
@@ -65,6 +66,7 @@ class Settings:
     sockets: dict[str, socket.socket] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
     page_token: str = ""
+    person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
     key: Path | None = None
@@ -168,6 +170,7 @@ def _works(
                 usage_db=settings.data / "usage.db",
                 queue_db=os.environ.get(QUEUE_VARIABLE) or None,
                 page_token=settings.page_token,
+                page_person=settings.person,
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))
@@ -195,6 +198,7 @@ async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:
 
 async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
+    from moorage.kube.people import ensure_account
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
         ALL,
@@ -203,12 +207,14 @@ async def _install(api: Api, settings: Settings) -> None:
         ROLEBINDINGS,
         ROLES,
         make_info,
+        make_local_admin,
         make_machine_objects,
         make_namespace,
+        make_people_namespace,
         make_rights,
     )
 
-    await _ensure(api, NAMESPACES, make_namespace())
+    await asyncio.gather(*(_ensure(api, NAMESPACES, one) for one in (make_namespace(), make_people_namespace())))
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), make_info(__version__, address), strict=True):
@@ -217,6 +223,9 @@ async def _install(api: Api, settings: Settings) -> None:
     kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
     await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in (*make_machine_objects(), *rights)))
+    if settings.person:
+        await ensure_account(api, settings.person, (), LOCAL)
+        await _ensure(api, CLUSTERROLEBINDINGS, make_local_admin(settings.person))
     guarded = {"metadata": {"labels": {GUARD_LABEL: "enabled"}}}
     await api.patch(NAMESPACES, "default", guarded)
 
@@ -289,6 +298,7 @@ def main() -> None:
                 sockets=sockets,
                 tokens=tokens if local else {},
                 page_token=tokens["page"],
+                person=config.user if local and config else "",
                 certificate=pki.certificate,
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),

@@ -231,10 +231,18 @@ class HttpServer:
                 "this cluster has no Moorage server, or you may not see its address",
                 hint=f"it is named in the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE}",
             )
-        headers = {"Authorization": f"Bearer {self._connection.token}"} if self._connection.token else {}
+        authorization = await self._authorization()
+        headers = {"Authorization": authorization} if authorization else {}
         if self._connection.impersonate_user:
             headers["Impersonate-User"] = self._connection.impersonate_user
         return self._url, headers
+
+    async def _authorization(self) -> str:
+        ask = getattr(self._api, "authorization", None)  # a token may come from a file or a plugin
+        if ask is None:
+            return f"Bearer {self._connection.token}" if self._connection.token else ""
+        header = str(await ask())
+        return header if header.startswith("Bearer ") else ""
 
     async def _ask(self, method: str, path: str, **sent: Any) -> Any:
         import aiohttp

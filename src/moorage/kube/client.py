@@ -11,6 +11,7 @@ import random
 import re
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -98,6 +99,23 @@ class KubeClient:
         other._session, other._borrowed = self._session, True
         other._user, other._groups = user, tuple(groups)
         return other
+
+    def with_token(self, token: str, user: str = "") -> KubeClient:
+        """The same cluster by somebody's own token, as `user` where it may act for that one. Not to be closed.
+
+        Raises ServerError where this connection shows a certificate, which would speak for us and not for them.
+        """
+        if self.connection.client_cert_pem or self.connection.exec_plugin is not None:
+            raise ServerError("a connection with a client certificate cannot carry another's token", status=501)
+        mine = replace(self.connection, token=token, token_file=None, exec_plugin=None, username="", password="")
+        other = KubeClient(mine, clock=self._clock)
+        other._session, other._borrowed = self._session, True
+        other._user, other._groups = user, ()
+        return other
+
+    async def authorization(self) -> str:
+        """The Authorization header that this connection sends; empty without one."""
+        return await self._credentials.authorization() or ""
 
     # --- Api
 

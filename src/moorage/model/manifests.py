@@ -35,6 +35,7 @@ from moorage.model.names import (
     WEBHOOK_CONFIGURATION,
     WEBHOOK_TLS_SECRET,
 )
+from moorage.model.people import PEOPLE_NAMESPACE, account_name
 
 RBAC = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC, "v1", "roles", "Role")
@@ -49,6 +50,7 @@ SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 SCHEDULER_CONFIGMAP = "moorage-scheduler"
 USAGE_CLAIM = "moorage-usage"
+LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
 BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
@@ -88,6 +90,7 @@ class Service:
     recreate: bool = False  # one at a time, for a volume that only one may write
     everywhere: tuple[Rule, ...] = ()  # in all namespaces, and on what lives in none
     at_home: tuple[Rule, ...] = ()  # in our own namespace
+    among_people: tuple[Rule, ...] = ()  # in the namespace of people's accounts
 
     @property
     def full_name(self) -> str:
@@ -141,6 +144,7 @@ OPERATOR = Service(
             names=(WEBHOOK_CONFIGURATION,),
         ),
     ),
+    among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
     at_home=(
         Rule(resources=("pods",), verbs=("create",)),  # reservations
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
@@ -162,6 +166,7 @@ WEBHOOK = Service(
     # not optional: the kubelet starts the pod once the operator has made the Secret
     volumes=({"name": "tls", "secret": {"secretName": WEBHOOK_TLS_SECRET}},),
     mounts=({"name": "tls", "mountPath": "/tls", "readOnly": True},),
+    among_people=(Rule(resources=("serviceaccounts",), verbs=READ),),  # owners bear people's names
     everywhere=(
         Rule(resources=("nodes", "namespaces", "pods"), verbs=LIST),
         # pods that failed, and the owners on which it is noted why
@@ -218,6 +223,12 @@ SERVER = Service(
         Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
     ),
+    among_people=(
+        # what is done for people is done as them, and for nobody else
+        Rule(resources=("serviceaccounts",), verbs=(*READ, "create", "patch", "impersonate")),
+        Rule(resources=("serviceaccounts/token",), verbs=("create",)),
+        Rule(resources=("secrets",), verbs=("get", "create", "patch", "delete")),
+    ),
 )
 
 ALL = (OPERATOR, WEBHOOK, EXTENDER, SERVER)
@@ -235,6 +246,12 @@ def make_namespace() -> Obj:
     """Our own namespace, under the strictest Pod Security standard."""
     labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
     return _object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
+
+
+def make_people_namespace() -> Obj:
+    """Where people's accounts are; no pods run there."""
+    labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
+    return _object(NAMESPACES, PEOPLE_NAMESPACE, None, labels=labels)
 
 
 def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc") -> list[Obj]:
@@ -402,14 +419,26 @@ def make_rights(service: Service) -> list[Obj]:
         rules = [rule.to_obj() for rule in service.at_home]
         found.append(_object(ROLES, name, labels=service.labels, rules=rules))
         found.append(_binding(ROLEBINDINGS, name, "Role", name, account))
+    if service.among_people:
+        rules = [rule.to_obj() for rule in service.among_people]
+        found.append(_object(ROLES, name, PEOPLE_NAMESPACE, labels=service.labels, rules=rules))
+        found.append(_binding(ROLEBINDINGS, name, "Role", name, account, PEOPLE_NAMESPACE))
     return found
 
 
-def _binding(resource: Resource, name: str, kind: str, role: str, subject: Obj) -> Obj:
+def make_local_admin(person: str) -> Obj:
+    """All rights for who started a cluster of their own; for `moor up`."""
+    account = {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE}
+    return _binding(CLUSTERROLEBINDINGS, LOCAL_ADMIN, "ClusterRole", "cluster-admin", account)
+
+
+def _binding(
+    resource: Resource, name: str, kind: str, role: str, subject: Obj, namespace: str = SYSTEM_NAMESPACE
+) -> Obj:
     return _object(
         resource,
         name,
-        SYSTEM_NAMESPACE if resource.namespaced else None,
+        namespace if resource.namespaced else None,
         roleRef={"apiGroup": RBAC, "kind": kind, "name": role},
         subjects=[subject],
     )

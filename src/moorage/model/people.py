@@ -6,24 +6,40 @@ docs/design/0009-people.md says why.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.resources import Obj
-from moorage.model.names import GROUP
+from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
+from moorage.model.names import GROUP, label_value
 
 PEOPLE_NAMESPACE = "moorage-users"
 USER_LABEL = "moorage.dev/user"  # on a person's ServiceAccount and on what is made for it: label-safe form
 USER_ANNOTATION = "moorage.dev/user"  # the name as it is
 GROUPS_ANNOTATION = "moorage.dev/groups"  # JSON list
 SOURCE_ANNOTATION = "moorage.dev/source"  # OIDC or LOCAL
+SUBJECT_ANNOTATION = "moorage.dev/subject"  # "issuer subject": whom the provider means by the name
 DISABLED_ANNOTATION = "moorage.dev/disabled"  # any text: the person is out
 OIDC, LOCAL = "oidc", "local"
 GROUP_PREFIX = f"{GROUP}:"  # before a person's groups, so that none can be mistaken for one of Kubernetes' own
 
+PASSWORD_KEY = "scrypt"  # in the Secret of `password_secret`
+NAME_MAX = 253  # characters of a person's name; RBAC's own limit is higher
+
 _PREFIX = f"system:serviceaccount:{PEOPLE_NAMESPACE}:"
 _UNSAFE = re.compile(r"[^a-z0-9]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def check_person(name: str) -> None:
+    """Raise ValueError for what no person can be called: nothing, too much, a name of Kubernetes' own."""
+    if not 0 < len(name) <= NAME_MAX:
+        raise ValueError(f"a person's name has 1 to {NAME_MAX} characters; this one has {len(name)}")
+    if name.startswith("system:") or name == "page":
+        raise ValueError(f"{name!r} is no person's name: it is one of Kubernetes' or of Moorage's own")
+    if _CONTROL.search(name) or name != name.strip():
+        raise ValueError(f"{name!r} is no person's name: it has control characters, or blanks at an end")
 
 
 def account_name(person: str) -> str:
@@ -57,8 +73,63 @@ def person_of(username: str, accounts: Iterable[Obj]) -> str:
     name = username.removeprefix(_PREFIX)
     for one in accounts:
         if one["metadata"]["name"] == name:
-            return annotations_of(one).get(USER_ANNOTATION) or username
+            return person_in(one) or username
     return username
+
+
+def person_in(account: Mapping[str, object]) -> str:
+    """Whose account this is; empty where it is nobody's, or bears a name that no person may have."""
+    person = annotations_of(account).get(USER_ANNOTATION, "")
+    return "" if person.startswith("system:") else person
+
+
+def groups_in(account: Mapping[str, object]) -> tuple[str, ...]:
+    """The groups that login gave, as they are; none where they cannot be read."""
+    try:
+        found = json.loads(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
+    except ValueError:
+        return ()
+    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+
+
+def is_disabled(account: Mapping[str, object]) -> bool:
+    return DISABLED_ANNOTATION in annotations_of(account)
+
+
+def account_in(username: str) -> str:
+    """The name of the ServiceAccount of PEOPLE_NAMESPACE behind a Kubernetes user name; empty for any other."""
+    return username.removeprefix(_PREFIX) if username.startswith(_PREFIX) else ""
+
+
+def tokens_secret(account: str) -> str:
+    """The Secret that a person's tokens for the cluster are bound to: without it they are good for nothing."""
+    return f"{account}-tokens"
+
+
+def password_secret(account: str) -> str:
+    """The Secret with the hash of a local account's password."""
+    return f"{account}-password"
+
+
+def make_account(person: str, groups: Sequence[str], source: str, subject: str = "") -> Obj:
+    """The ServiceAccount of a person. Raises ValueError for what cannot be a person's name."""
+    check_person(person)
+    notes = {
+        USER_ANNOTATION: person,
+        GROUPS_ANNOTATION: json.dumps(sorted(set(groups))),
+        SOURCE_ANNOTATION: source,
+    } | ({SUBJECT_ANNOTATION: subject} if subject else {})
+    return {
+        "apiVersion": SERVICEACCOUNTS.api_version,
+        "kind": SERVICEACCOUNTS.kind,
+        "metadata": {
+            "name": account_name(person),
+            "namespace": PEOPLE_NAMESPACE,
+            "labels": {USER_LABEL: label_value(person)},
+            "annotations": notes,
+        },
+        "automountServiceAccountToken": False,
+    }
 
 
 def is_account(username: str) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,6 +23,8 @@ from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError
 from moorage.model.names import GROUP
+from moorage.model.people import account_groups, account_user, is_account, is_disabled, person_in
+from moorage.server.people import People, groups_of
 from moorage.server.problems import Problem, answer, problem_of
 
 COOKIE = "moorage_session"
@@ -31,6 +33,8 @@ REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
 REVIEWS_KEPT = 1024
 PAGE_USER = "page"
+SERVICE_ACCOUNT = "system:serviceaccount:"
+AUTHENTICATED = "system:authenticated"
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -66,12 +70,19 @@ It ends in <code>?token=…</code></p>
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: `PAGE_USER`, or the name the API server gave."""
+    """Who asks: a person, or whom the API server named, or `PAGE_USER`."""
 
     name: str
-    groups: tuple[str, ...] = ()
-    is_page: bool = False  # by the page's token, which many may share
+    groups: tuple[str, ...] = ()  # a person's begin with GROUP_PREFIX
+    is_page: bool = False  # by the page's token, which many may share and which stands for nobody
     account: str = ""  # the Kubernetes user to act as; empty: may only look
+    token: str = field(default="", repr=False)  # the Kubernetes token the request came with, to act by
+    borrowed: bool = False  # the token is another's, who may act as `account`
+
+    @property
+    def kube_groups(self) -> tuple[str, ...]:
+        """The groups under which RBAC knows `account`."""
+        return account_groups() if is_account(self.account) else self.groups
 
 
 PAGE = User(PAGE_USER, is_page=True)
@@ -91,12 +102,23 @@ def bearer_of(headers: Mapping[str, str]) -> str:
 class Auth:
     """Knows who a token belongs to. An empty `page_token` lets nobody in by page token or cookie."""
 
-    def __init__(self, api: Api, *, page_token: str, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        api: Api,
+        *,
+        page_token: str,
+        page_person: str = "",
+        people: People | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """`page_person`: who acts by the page's token; empty: it only looks."""
         self._api = api
+        self._people = people or People(api)
+        self._page = User(page_person, account=account_user(page_person)) if page_person else PAGE
         self._page_token = page_token
         self._clock = clock
         self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
-        self._access: OrderedDict[tuple[User, str, str, str, str], tuple[float, bool]] = OrderedDict()
+        self._access: OrderedDict[tuple[object, ...], tuple[float, bool]] = OrderedDict()
 
     @property
     def cookie_value(self) -> str:
@@ -111,10 +133,10 @@ class Auth:
     async def identify(self, headers: Mapping[str, str]) -> User | None:
         """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
         if token := bearer_of(headers):
-            user = PAGE if self.is_page_token(token) else await self.review(token)
+            user = self._page if self.is_page_token(token) else await self.review(token)
             other = headers.get("impersonate-user", "")
             return await self._impersonated(user, other) if other and user is not None else user
-        return PAGE if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
+        return self._page if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
 
     async def review(self, token: str) -> User | None:
         """Ask the API server whose token it is; an answer is kept for REVIEW_SECONDS (a refusal: shorter).
@@ -136,12 +158,30 @@ class Auth:
         told = status.get("user") or {}
         name = told.get("username") or ""
         known = status.get("authenticated") is True and bool(name)
-        user = User(name, tuple(told.get("groups") or ()), account=name) if known else None
+        user = User(name, tuple(told.get("groups") or ()), account=name, token=token) if known else None
+        if user is not None:
+            user = await self._as_person(user)
         self._reviews[digest] = (now + (REVIEW_SECONDS if user else REFUSED_SECONDS), user)
         self._reviews.move_to_end(digest)
         while len(self._reviews) > REVIEWS_KEPT:
             self._reviews.popitem(last=False)
         return user
+
+    async def _as_person(self, user: User) -> User | None:
+        """The user under the person's name, where it is a person's account; None for who was put out."""
+        if not is_account(user.account):
+            return user
+        account = await self._people.behind(user.account)
+        if account is None or is_disabled(account):
+            return None
+        person = person_in(account)
+        return replace(user, name=person, groups=groups_of(account)) if person else user
+
+    async def may(
+        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = ""
+    ) -> bool:
+        """Whether RBAC lets a user do this. Raises ApiError when the API server cannot be asked."""
+        return await self._may(user, verb, resource, group=group, namespace=namespace, name=name)
 
     async def may_read_pods(self, user: User, namespace: str) -> bool:
         """Whether the API server lets the user read the pods of a namespace. False when it cannot be asked."""
@@ -161,9 +201,12 @@ class Auth:
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
-        if user.is_page:
+        if not user.account:
             return False
-        now, key = self._clock.monotonic(), (user, verb, resource, namespace, name)
+        now, key = (
+            self._clock.monotonic(),
+            (user.account, user.kube_groups, verb, group, resource, namespace, name),
+        )
         known = self._access.get(key)
         if known is not None and known[0] > now:
             return known[1]
@@ -173,8 +216,8 @@ class Auth:
             "kind": SUBJECTACCESSREVIEWS.kind,
             "metadata": {},
             "spec": {
-                "user": user.name,
-                "groups": list(user.groups),
+                "user": user.account,
+                "groups": list(user.kube_groups),
                 "resourceAttributes": {key: value for key, value in wanted.items() if value},
             },
         }
@@ -191,9 +234,19 @@ class Auth:
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
         """
-        if not await self._may(user, "impersonate", "users", name=name):
+        if name.startswith(SERVICE_ACCOUNT):
+            namespace, _, account = name.removeprefix(SERVICE_ACCOUNT).partition(":")
+            may = await self._may(user, "impersonate", "serviceaccounts", namespace=namespace, name=account)
+            groups: tuple[str, ...] = (
+                "system:serviceaccounts",
+                f"system:serviceaccounts:{namespace}",
+                AUTHENTICATED,
+            )
+        else:
+            may, groups = await self._may(user, "impersonate", "users", name=name), (AUTHENTICATED,)
+        if not may:
             return None
-        return User(name, ("system:authenticated",), account=name)
+        return await self._as_person(User(name, groups, account=name, token=user.token, borrowed=bool(user.token)))
 
 
 class Gate:

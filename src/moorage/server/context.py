@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
+from moorage.model.people import is_account
 from moorage.server.auth import Auth, User
 from moorage.server.problems import Problem
 
@@ -40,16 +41,19 @@ class Context:
     def acting(self, user: User) -> Api:
         """The Kubernetes API as this user: its rights decide, not the server's.
 
-        Raises Problem 403 for who may only look, and 501 where the server's own connection cannot act for others.
+        Who came with a Kubernetes token acts by that token, people act through their account. Raises Problem 403
+        for who may only look, and 501 where the server's own connection cannot act for others.
         """
         if not user.account:
             raise Problem(
                 403, "only_looking", f"{user.name} may look and not change anything here", "sign in as yourself"
             )
-        act = getattr(self.api, "as_user", None)
-        if act is None:
+        act = getattr(self.api, "with_token" if user.token else "as_user", None)
+        if act is None or not (user.token or is_account(user.account)):
             raise Problem(501, "cannot_act", "this server cannot act for its users", "ask whoever runs it")
-        return cast(Api, act(user.account, user.groups))
+        if user.token:
+            return cast(Api, act(user.token, user.account if user.borrowed else ""))
+        return cast(Api, act(user.account))  # the API server gives an account its groups
 
     async def ready(self) -> Cluster:
         """The cluster, once it is known. Raises Problem 503 when that takes too long."""

@@ -20,6 +20,7 @@ from moorage.server.app import create_app
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
 from moorage.server.maps import MapBridge
+from moorage.server.people import People
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
@@ -34,6 +35,7 @@ class ServerService:
     `usage_db` is made when it is missing; its folder must exist. Raises StorageError when it cannot be used.
     `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
     and an outage of it stops nothing but maps.
+    `page_person` acts by the page's token; without one it only looks.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -44,6 +46,7 @@ class ServerService:
         usage_db: Path,
         queue_db: Path | str | None = None,
         page_token: str,
+        page_person: str = "",
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -58,7 +61,8 @@ class ServerService:
         self.outputs = Outputs(usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock)
-        self.auth = Auth(api, page_token=page_token, clock=clock)
+        self.people = People(api)
+        self.auth = Auth(api, page_token=page_token, page_person=page_person, people=self.people, clock=clock)
         self.app: Starlette = create_app(
             api=api,
             cluster=self.cluster,
@@ -79,6 +83,7 @@ class ServerService:
                 tasks.create_task(self.queue.run())
                 tasks.create_task(self.maps.run())
                 tasks.create_task(self._sweep_outputs())
+                tasks.create_task(self.people.run())
         finally:
             self.cluster.close()
             self.outputs.close()

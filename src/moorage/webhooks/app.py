@@ -20,7 +20,7 @@ from starlette.routing import Route
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.resources import NAMESPACES, NODES, Obj, Resource
+from moorage.apimachinery.resources import NAMESPACES, NODES, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.guardrails import TEMPLATES, Refusal, Request, Verdict, admit, away_from_gpus, judge
@@ -30,6 +30,7 @@ from moorage.errors import ApiError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL
+from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
@@ -85,6 +86,7 @@ class Webhook:
         self._reservations = Informer(api, RESERVATIONS)
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
+        self._people = Informer(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
             one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
@@ -121,6 +123,7 @@ class Webhook:
             tasks.create_task(self._follow(RESERVATIONS, self._reservations), name="informer reservations")
             tasks.create_task(self._nodes.run(), name="informer nodes")
             tasks.create_task(self._namespaces.run(), name="informer namespaces")
+            tasks.create_task(self._people.run(), name="informer people")
             for informer in self._kills.informers:
                 tasks.create_task(informer.run(), name=f"informer {informer.resource} killed")
 
@@ -220,9 +223,25 @@ class Webhook:
             return PlainTextResponse(NOT_SYNCED, 503)
         if not self._kills.synced and asked.kind.kind == "Pod" and mutating and len(self._policies):
             await self._kills.settle()
+        asked = await self._by_person(asked)
         answer = _response(asked, self.decide(asked, mutating=mutating))
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         return Response(msgspec.json.encode(review), media_type="application/json")
+
+    async def _by_person(self, asked: _Asked) -> _Asked:
+        """The request under the person's name where a person's account made it; an owner is a person."""
+        user = asked.user_info
+        if not (name := account_in(user.username)):
+            return asked
+        account = self._people.get(name, PEOPLE_NAMESPACE)
+        if account is None:  # newer than our copy
+            try:
+                account = await self._api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE)
+            except (ApiError, OSError) as error:
+                log.warning("cannot tell whose account this is", extra={"account": name, "error": str(error)})
+                return asked
+        person = person_in(account)
+        return msgspec.structs.replace(asked, user_info=_User(person, user.groups)) if person else asked
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):  # not for every heartbeat

@@ -12,6 +12,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.cli.manifests import objects
 from moorage.controllers.manager import LEASE
 from moorage.model.manifests import ALL, OPERATOR_LEASE, Service, make_service
+from moorage.model.people import PEOPLE_NAMESPACE
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 EVERYTHING = [obj for found in objects().values() for obj in found]
@@ -32,7 +33,18 @@ def test_no_role_has_a_wildcard_or_reads_secrets_at_large(role: Obj) -> None:
     for rule in role["rules"]:
         assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
         if "secrets" in rule["resources"]:
-            assert set(rule["verbs"]) == {"create"} or (role["kind"] == "Role" and rule["resourceNames"])
+            among_people = (
+                role["metadata"].get("namespace") == PEOPLE_NAMESPACE
+            )  # nothing but what is ours is there
+            only_named = role["kind"] == "Role" and rule.get("resourceNames")
+            assert set(rule["verbs"]) == {"create"} or among_people or only_named
+
+
+@pytest.mark.parametrize("role", of_kind("ClusterRole", "Role"), ids=lambda role: role["metadata"]["name"])
+def test_nobody_may_act_for_others_than_people(role: Obj) -> None:
+    for rule in role["rules"]:
+        if "impersonate" in rule["verbs"]:
+            assert (role["metadata"]["namespace"], rule["resources"]) == (PEOPLE_NAMESPACE, ["serviceaccounts"])
 
 
 @pytest.mark.parametrize("service", ["webhook", "extender"])

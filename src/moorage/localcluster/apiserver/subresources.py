@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.meta import is_condition_true, with_condition
-from moorage.apimachinery.resources import NODES, PDBS, PODS, SERVICEACCOUNTS, Obj, Resource
+from moorage.apimachinery.resources import NODES, PDBS, PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import rfc3339
 from moorage.errors import ApiError, BadRequest, Conflict, NotFound, TooManyRequests
@@ -461,6 +461,10 @@ def authenticate(server: ApiServer, token: str, audiences: tuple[str, ...] = ())
     if found is None or found["metadata"]["uid"] != account.get("uid"):
         return None
     extra: dict[str, tuple[str, ...]] = {}
+    if secret := bound.get("secret"):
+        kept = server.pipeline.peek(server.kind_of(SECRETS), secret.get("name", ""), namespace)
+        if kept is None or kept["metadata"]["uid"] != secret.get("uid"):
+            return None
     pod = bound.get("pod")
     if pod:
         held = server.pipeline.peek(server.kind_of(PODS), pod.get("name", ""), namespace)

@@ -1,0 +1,243 @@
+"""People's accounts on a cluster: made, shut, opened, forgotten; and their tokens.
+
+What is pure of it is in `moorage.model.people`; docs/design/0009-people.md says why people are ServiceAccounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.moments import parse_rfc3339
+from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS, Obj
+from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
+from moorage.model.names import label_value
+from moorage.model.people import (
+    DISABLED_ANNOTATION,
+    GROUPS_ANNOTATION,
+    PASSWORD_KEY,
+    PEOPLE_NAMESPACE,
+    SOURCE_ANNOTATION,
+    SUBJECT_ANNOTATION,
+    USER_LABEL,
+    account_name,
+    check_person,
+    groups_in,
+    make_account,
+    password_secret,
+    person_in,
+    tokens_secret,
+)
+
+SCRYPT_N, SCRYPT_R, SCRYPT_P = 2**15, 8, 1  # 32 MiB and some 80 ms a try; OWASP's second choice
+SCRYPT_N_MAX = 2**18  # a stored hash that asks for more is refused: it would take the server's memory
+PASSWORD_MIN, PASSWORD_MAX = 10, 1024  # characters
+TOKEN_SECONDS_MIN = 600  # Kubernetes gives none that lives shorter
+
+
+class NotYours(MoorageError):
+    """The name belongs to somebody else: another way of login, or another subject of the provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeToken:
+    """A token for the Kubernetes API."""
+
+    token: str
+    expires: datetime
+
+
+async def find_account(api: Api, person: str) -> Obj | None:
+    try:
+        return await api.get(SERVICEACCOUNTS, account_name(person), PEOPLE_NAMESPACE)
+    except NotFound:
+        return None
+
+
+async def ensure_account(
+    api: Api, person: str, groups: Sequence[str], source: str, *, subject: str = ""
+) -> tuple[Obj, bool]:
+    """The person's ServiceAccount, made if it is missing, its groups brought up to date; and whether it is new.
+
+    `subject`: whom the provider means; once known, another one is not let in under the name. Raises NotYours, and
+    UsageError for what cannot be a person's name.
+    """
+    wanted = _account(person, groups, source, subject)
+    try:
+        return await api.create(SERVICEACCOUNTS, wanted), True
+    except AlreadyExists:
+        found = await api.get(SERVICEACCOUNTS, account_name(person), PEOPLE_NAMESPACE)
+    notes = annotations_of(found)
+    if notes.get(SOURCE_ANNOTATION) != source or person_in(found) != person:
+        raise NotYours(
+            f"the name {person} belongs to another kind of account: {notes.get(SOURCE_ANNOTATION) or 'unknown'}",
+            hint="an administrator can delete that account: moor user delete NAME",
+        )
+    known = notes.get(SUBJECT_ANNOTATION, "")
+    if known and subject and known != subject:
+        raise NotYours(
+            f"the provider has given the name {person} to somebody else than before",
+            hint="if that is right, an administrator deletes the old account: moor user delete NAME",
+        )
+    new: dict[str, str] = {}
+    if groups_in(found) != tuple(sorted(set(groups))):
+        new[GROUPS_ANNOTATION] = json.dumps(sorted(set(groups)))
+    if subject and not known:
+        new[SUBJECT_ANNOTATION] = subject
+    if new:
+        patch = {"metadata": {"annotations": new}}
+        found = await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
+    return found, False
+
+
+async def create_account(api: Api, person: str, groups: Sequence[str], source: str) -> Obj:
+    """A new account. Raises AlreadyExists, and UsageError for what cannot be a person's name."""
+    return await api.create(SERVICEACCOUNTS, _account(person, groups, source, ""))
+
+
+async def set_groups(api: Api, person: str, groups: Sequence[str]) -> None:
+    patch = {"metadata": {"annotations": {GROUPS_ANNOTATION: json.dumps(sorted(set(groups)))}}}
+    await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
+
+
+async def disable(api: Api, person: str, reason: str) -> None:
+    """Put a person out: no login, no session, no token of theirs is good any more. Raises NotFound."""
+    patch = {"metadata": {"annotations": {DISABLED_ANNOTATION: reason or "disabled"}}}
+    await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
+    await end_tokens(api, person)
+
+
+async def enable(api: Api, person: str) -> None:
+    patch = {"metadata": {"annotations": {DISABLED_ANNOTATION: None}}}
+    await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
+
+
+async def delete_account(api: Api, person: str) -> None:
+    """Forget a person: the account, its password, its tokens. What they made stays. Raises NotFound."""
+    name = account_name(person)
+    await api.delete(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE)
+    for secret in (tokens_secret(name), password_secret(name)):
+        with contextlib.suppress(NotFound):
+            await api.delete(SECRETS, secret, PEOPLE_NAMESPACE)
+
+
+async def kube_token(api: Api, person: str, seconds: int) -> KubeToken:
+    """A token for the Kubernetes API that ends with the Secret it is bound to, or after `seconds` (600 or more).
+
+    https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+    """
+    name = account_name(person)
+    bound = await _tokens_secret(api, person)
+    spec = {
+        "expirationSeconds": max(TOKEN_SECONDS_MIN, seconds),
+        "boundObjectRef": {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "name": bound["metadata"]["name"],
+            "uid": bound["metadata"]["uid"],
+        },
+    }
+    wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    made = await api.create_subresource(SERVICEACCOUNTS, name, "token", wish, PEOPLE_NAMESPACE)
+    status = made["status"]
+    return KubeToken(status["token"], parse_rfc3339(status["expirationTimestamp"]))
+
+
+async def end_tokens(api: Api, person: str) -> bool:
+    """Make every token of a person good for nothing; whether there was one to end."""
+    try:
+        await api.delete(SECRETS, tokens_secret(account_name(person)), PEOPLE_NAMESPACE)
+    except NotFound:
+        return False
+    return True
+
+
+async def set_password(api: Api, person: str, password: str) -> None:
+    """Store the hash of a new password. Raises UsageError for one that is too short or too long."""
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise UsageError(f"a password has {PASSWORD_MIN} to {PASSWORD_MAX} characters; this one {len(password)}")
+    made = await asyncio.to_thread(hash_password, password)
+    name = password_secret(account_name(person))
+    data = {PASSWORD_KEY: base64.b64encode(made.encode()).decode()}
+    try:
+        await api.create(SECRETS, _secret(name, person) | {"data": data})
+    except AlreadyExists:
+        await api.patch(SECRETS, name, {"data": data}, PEOPLE_NAMESPACE)
+
+
+async def password_hash(api: Api, person: str) -> str:
+    """The stored hash; empty for who has none."""
+    try:
+        found = await api.get(SECRETS, password_secret(account_name(person)), PEOPLE_NAMESPACE)
+        return base64.b64decode((found.get("data") or {}).get(PASSWORD_KEY) or "").decode()
+    except (NotFound, ValueError):
+        return ""
+
+
+def hash_password(password: str) -> str:
+    """`scrypt$N$r$p$salt$hash`, the last two in base64. Takes some 80 ms of a core: keep it off the event loop."""
+    salt = secrets.token_bytes(16)
+    made = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
+    numbers = f"{SCRYPT_N}${SCRYPT_R}${SCRYPT_P}"
+    return f"scrypt${numbers}${base64.b64encode(salt).decode()}${base64.b64encode(made).decode()}"
+
+
+def is_password(password: str, stored: str) -> bool:
+    """Whether a password is the one that was hashed. An empty or odd hash takes as long to say no."""
+    known = stored or _NOBODY
+    try:
+        scheme, n, r, p, salt, wanted = known.split("$")
+        numbers = int(n), int(r), int(p)
+        if scheme != "scrypt" or numbers[0] > SCRYPT_N_MAX or numbers[1] > 16 or numbers[2] > 4:
+            return False
+        made = _scrypt(password, base64.b64decode(salt), *numbers)
+        same = hmac.compare_digest(made, base64.b64decode(wanted))
+    except ValueError:
+        return False
+    return same and bool(stored)
+
+
+def _scrypt(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(
+        password.encode()[: 4 * PASSWORD_MAX], salt=salt, n=n, r=r, p=p, maxmem=2 * 128 * n * r + 2**20, dklen=32
+    )
+
+
+_ZEROES = (base64.b64encode(bytes(16)).decode(), base64.b64encode(bytes(32)).decode())
+_NOBODY = "$".join(("scrypt", str(SCRYPT_N), str(SCRYPT_R), str(SCRYPT_P), *_ZEROES))
+
+
+async def _tokens_secret(api: Api, person: str) -> Obj:
+    name = tokens_secret(account_name(person))
+    try:
+        return await api.get(SECRETS, name, PEOPLE_NAMESPACE)
+    except NotFound:
+        pass
+    try:
+        return await api.create(SECRETS, _secret(name, person))
+    except AlreadyExists:  # another request was quicker
+        return await api.get(SECRETS, name, PEOPLE_NAMESPACE)
+
+
+def _secret(name: str, person: str) -> Obj:
+    labels = {USER_LABEL: label_value(person)}
+    meta = {"name": name, "namespace": PEOPLE_NAMESPACE, "labels": labels}
+    return {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "type": "Opaque"}
+
+
+def _account(person: str, groups: Sequence[str], source: str, subject: str) -> Obj:
+    try:
+        check_person(person)
+        return make_account(person, groups, source, subject)
+    except ValueError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,87 @@
+"""Accounts made, kept and ended; over a fake API."""
+
+from __future__ import annotations
+
+import pytest
+
+from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
+from moorage.errors import NotFound, UsageError
+from moorage.kube import people
+from moorage.model.people import LOCAL, OIDC, PEOPLE_NAMESPACE, account_name, groups_in, is_disabled, tokens_secret
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_account_is_made_once_and_its_groups_follow_the_login() -> None:
+    api = FakeApi()
+    _, new = await people.ensure_account(api, "ada@example.org", ["ops"], OIDC, subject="https://idp 1")
+    account, again = await people.ensure_account(
+        api, "ada@example.org", ["dev", "ops"], OIDC, subject="https://idp 1"
+    )
+    assert (new, again) == (True, False)
+    assert groups_in(account) == ("dev", "ops")
+
+
+async def test_a_name_given_to_somebody_else_by_the_provider_is_not_let_in() -> None:
+    api = FakeApi()
+    await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 1")
+    with pytest.raises(people.NotYours, match="somebody else"):
+        await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 2")
+
+
+async def test_a_local_account_is_not_taken_over_by_a_provider_nor_the_other_way_round() -> None:
+    api = FakeApi()
+    await people.ensure_account(api, "ada", [], LOCAL)
+    with pytest.raises(people.NotYours, match="another kind"):
+        await people.ensure_account(api, "ada", [], OIDC, subject="https://idp 1")
+    await people.ensure_account(api, "grace", [], OIDC, subject="https://idp 1")
+    with pytest.raises(people.NotYours):
+        await people.ensure_account(api, "grace", [], LOCAL)
+
+
+async def test_a_name_of_kubernetes_own_is_no_persons() -> None:
+    with pytest.raises(UsageError):
+        await people.ensure_account(FakeApi(), "system:admin", [], OIDC)
+
+
+async def test_passwords_are_kept_as_hashes_and_checked() -> None:
+    api = FakeApi()
+    await people.create_account(api, "ada", [], LOCAL)
+    await people.set_password(api, "ada", "correct horse")
+    first = await people.password_hash(api, "ada")
+    await people.set_password(api, "ada", "battery staple")
+    stored = await people.password_hash(api, "ada")
+    assert "battery" not in stored
+    assert first != stored
+    assert people.is_password("battery staple", stored)
+    assert not people.is_password("correct horse", stored)
+    assert await people.password_hash(api, "nobody") == ""
+
+
+@pytest.mark.parametrize("password", ["short", "x" * 1025])
+async def test_a_password_has_a_length(password: str) -> None:
+    with pytest.raises(UsageError):
+        await people.set_password(FakeApi(), "ada", password)
+
+
+@pytest.mark.parametrize("stored", ["", "scrypt$1$2", f"scrypt${2**30}$8$1$AA==$AA==", "md5$1$1$1$AA==$AA=="])
+def test_an_odd_hash_fits_no_password(stored: str) -> None:
+    assert not people.is_password("anything at all", stored)
+
+
+async def test_disabling_ends_tokens_and_deleting_forgets_all() -> None:
+    api = FakeApi()
+    await people.create_account(api, "ada", [], LOCAL)
+    await people.set_password(api, "ada", "correct horse")
+    name = account_name("ada")
+    api.put(SECRETS, {"metadata": {"name": tokens_secret(name), "namespace": PEOPLE_NAMESPACE}})
+    await people.disable(api, "ada", "left")
+    assert is_disabled(await api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE))
+    with pytest.raises(NotFound):
+        await api.get(SECRETS, tokens_secret(name), PEOPLE_NAMESPACE)
+    await people.enable(api, "ada")
+    assert not is_disabled(await api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE))
+    await people.delete_account(api, "ada")
+    assert await people.find_account(api, "ada") is None
+    assert await people.password_hash(api, "ada") == ""
