@@ -1,0 +1,77 @@
+"""`python -m moorage.filler fill …`: what the containers of fill Jobs run.
+
+Exit codes: 0 done; 3 failed for good; 1 failed for now; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from moorage.filler.errors import EXIT_FINAL, FillError
+from moorage.filler.progress import Progress
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do one thing; the last line on standard output is its result as JSON."""
+    given = _parser().parse_args(argv)
+    progress = Progress()
+    try:
+        result = given.work(given, progress)
+    except FillError as error:
+        told = {"phase": "failed", "reason": error.reason, "message": error.message, "final": error.final}
+        progress.end(told | ({"hint": error.hint} if error.hint else {}))
+        return EXIT_FINAL if error.final else 1
+    except Exception as error:
+        progress.end(
+            {
+                "phase": "failed",
+                "reason": "Unexpected",
+                "message": f"{type(error).__name__}: {error}",
+                "final": False,
+            }
+        )
+        raise
+    if result is not None:
+        progress.end(result)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m moorage.filler", description="Move data into and out of volumes."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    one = commands.add_parser("fill", help="fill a volume once from a source")
+    one.add_argument("--source", required=True, help="https://, s3://, gs://, or folder:/path")
+    one.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
+    one.add_argument("--revision", required=True, help="of what is to be filled")
+    one.add_argument("--most-bytes", type=int, default=None)
+    one.add_argument("--most-files", type=int, default=None)
+    one.add_argument("--unpack", action="store_true")
+    one.add_argument("--anonymous", action="store_true")
+    one.add_argument("--workers", type=int, default=None, help="files under way at once")
+    one.set_defaults(work=_fill)
+    return parser
+
+
+def _fill(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    from moorage.filler.fill import MAX_FILES, WORKERS, Order, fill
+    from moorage.filler.sources import open_source
+
+    order = Order(
+        revision=given.revision,
+        unpack=given.unpack,
+        most_bytes=given.most_bytes,
+        most_files=given.most_files or MAX_FILES,
+        workers=given.workers or WORKERS,
+    )
+    source = open_source(given.source, anonymous=given.anonymous)
+    return asyncio.run(fill(source, given.root, order, progress))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,583 @@
+"""Fill a folder once with what a source has, so that a kill at any moment costs only the files under way.
+
+On the volume:
+
+    data/                    the dataset; it appears whole, by one rename
+    .moorage/ready.json      written last: what stands in `data` and its checksum
+    .moorage/manifest.jsonl  each file: path, size, sha256, and its version at the source
+    .moorage/begun.json      what is being filled
+    .moorage/listing.jsonl   what the source had when the fill began
+    .moorage/journal.jsonl   files that are done
+    .moorage/parts/          files under way
+    .moorage/filling/        files that are done, at their places
+
+A file is written under another name, brought to the disk, renamed, then noted. What the source has is read again
+at the end: a file of another version, one gone or come, ends the fill instead of being mixed in. Before the data
+gets its place every file is read back and hashed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from moorage.filler.archive import is_archive, unpack
+from moorage.filler.errors import (
+    BadArchive,
+    Corrupt,
+    FillError,
+    SourceChanged,
+    SourceEmpty,
+    SourceFailed,
+    TooLarge,
+    UnsafePath,
+    VolumeFailed,
+)
+from moorage.filler.paths import conflict_of, shown
+from moorage.filler.progress import Progress
+from moorage.filler.sources import CHUNK, Entry, Source
+from moorage.filler.tree import Tree, failing
+
+STATE, DATA = ".moorage", "data"
+READY, MANIFEST = f"{STATE}/ready.json", f"{STATE}/manifest.jsonl"
+BEGUN, LISTING, JOURNAL = f"{STATE}/begun.json", f"{STATE}/listing.jsonl", f"{STATE}/journal.jsonl"
+PARTS, FILLING = f"{STATE}/parts", f"{STATE}/filling"
+
+WORKERS = 16  # files under way at once
+MAX_FILES = 1_000_000
+TRIES = 6  # of one file, each twice as long after the last
+RETRY_SECONDS = 0.5  # before the second try
+FLUSH_SECONDS = 0.2  # the journal goes to the disk so often
+SMALL = 8 * 1024 * 1024  # a file up to this size is written in one go
+BACK = 1024 * 1024  # of a file under way, what was written last before a crash is not trusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to fill, within which limits. Another `revision` is another fill: an older one's state is cleared."""
+
+    revision: str
+    unpack: bool = False
+    most_bytes: int | None = None
+    most_files: int = MAX_FILES
+    workers: int = WORKERS
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A file that is in its place."""
+
+    path: str
+    size: int
+    sha256: str
+    version: str
+
+
+class Journal:
+    """Files that are done, on disk a moment later. A line cut short by a kill is no line."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._waiting: list[Done] = []
+        self._wake = asyncio.Event()
+        self._end = asyncio.Event()
+
+    def read(self) -> dict[str, Done]:
+        found: dict[str, Done] = {}
+        for one in read_lines(self._tree.read_whole(JOURNAL) or b""):
+            with contextlib.suppress(KeyError, TypeError):
+                found[one["path"]] = Done(one["path"], int(one["size"]), str(one["sha256"]), str(one["version"]))
+        return found
+
+    def begin(self, known: Iterable[Done]) -> None:
+        """Write anew what still holds."""
+        self._tree.write_whole(JOURNAL, b"".join(map(_line, known)))
+
+    def add(self, one: Done) -> None:
+        self._waiting.append(one)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is added, until `close`."""
+        fd = await asyncio.to_thread(self._tree.reopen, JOURNAL)
+        try:
+            os.lseek(fd, 0, os.SEEK_END)
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._waiting = self._waiting, []
+                if batch:
+                    await asyncio.to_thread(_append, fd, b"".join(map(_line, batch)))
+                if self._end.is_set() and not self._waiting:
+                    return
+                if not self._end.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(FLUSH_SECONDS):
+                            await self._end.wait()
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        self._end.set()
+        self._wake.set()
+
+
+async def fill(source: Source, root: Path, order: Order, progress: Progress) -> dict[str, Any]:
+    """Fill; return what stands there: files, bytes, sha256 over all, and the digest of the source's versions.
+
+    Safe to kill and to start again at any moment, and a fill that is done only tells its result. Raises FillError.
+    """
+    tree = await asyncio.to_thread(Tree, root)
+    try:
+        return await _Fill(source, tree, order, progress).run()
+    finally:
+        tree.close()
+        await source.close()
+
+
+class _Fill:
+    def __init__(self, source: Source, tree: Tree, order: Order, progress: Progress) -> None:
+        self._source, self._tree, self._order, self._progress = source, tree, order, progress
+
+    async def run(self) -> dict[str, Any]:
+        ready = await asyncio.to_thread(self._ready)
+        if ready is not None:
+            return ready
+        if await asyncio.to_thread(self._is_moved):
+            return await asyncio.to_thread(self._commit)
+        listing = await self._list()
+        journal = Journal(self._tree)
+        done = await asyncio.to_thread(self._still_good, journal, listing)
+        await self._fetch(journal, listing, done)
+        if self._order.unpack:
+            files = await asyncio.to_thread(self._unpack, listing[0])
+        else:
+            files = await self._verify(listing, done)
+        await self._look_again(listing)
+        await asyncio.to_thread(self._note, files)
+        return await asyncio.to_thread(self._commit)
+
+    # --- what is there already
+
+    def _ready(self) -> dict[str, Any] | None:
+        """The result of an earlier process, if the fill is done; another dataset on the volume is an error."""
+        for folder in (STATE, PARTS):
+            self._tree.make_folder(folder)
+        text = self._tree.read_whole(READY)
+        if text is not None:
+            ready: dict[str, Any] = json.loads(text)
+            if ready.get("revision") != self._order.revision:
+                raise VolumeFailed(
+                    "the volume holds another dataset already",
+                    hint="a dataset does not change once it is filled: make another one",
+                )
+            return ready
+        return None
+
+    def _is_moved(self) -> bool:
+        """Whether an earlier process was killed between putting the data in place and saying so."""
+        begun = _json(self._tree.read_whole(BEGUN))
+        return (
+            begun.get("revision") == self._order.revision
+            and self._tree.stat(DATA) is not None
+            and self._tree.stat(FILLING) is None
+            and self._tree.stat(MANIFEST) is not None
+        )
+
+    async def _list(self) -> list[Entry]:
+        """What the source had when the fill began. The first process asks it, and keeps the answer."""
+        begun = _json(await asyncio.to_thread(self._tree.read_whole, BEGUN))
+        if begun.get("revision") == self._order.revision:
+            kept = await asyncio.to_thread(self._tree.read_whole, LISTING)
+            if kept is not None:
+                return [Entry(one["path"], one["size"], one["version"], one["where"]) for one in read_lines(kept)]
+        self._progress.begin("listing")
+        entries = await self._source.entries(most=self._order.most_files)
+        _judge(entries, self._order)
+
+        def keep() -> None:
+            for folder in (FILLING, PARTS, DATA):
+                self._tree.clear(folder)
+            for path in (JOURNAL, MANIFEST, LISTING):
+                self._tree.remove(path)
+            self._tree.make_folder(PARTS)
+            self._tree.write_whole(LISTING, b"".join(map(_entry_line, entries)))
+            self._tree.write_whole(BEGUN, json.dumps({"revision": self._order.revision}).encode())
+
+        await asyncio.to_thread(keep)
+        return entries
+
+    def _still_good(self, journal: Journal, listing: list[Entry]) -> dict[str, Done]:
+        """Files that are done and of the version listed; the rest of the journal is forgotten."""
+        known = journal.read()
+        self._tree.make_folder(FILLING)
+        done = {}
+        for entry in listing:
+            one = known.get(entry.path)
+            if one is None or one.version != entry.version:
+                continue
+            there = self._tree.stat(self._place(entry))
+            if there is not None and there.kind == "file" and there.size == one.size:
+                done[entry.path] = one
+        journal.begin(done.values())
+        return done
+
+    def _place(self, entry: Entry) -> str:
+        return f"{PARTS}/archive" if self._order.unpack else f"{FILLING}/{entry.path}"
+
+    # --- fetching
+
+    async def _fetch(self, journal: Journal, listing: list[Entry], done: dict[str, Done]) -> None:
+        sizes = [entry.size for entry in listing]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        self._progress.begin("filling", files=len(listing), size=total)
+        self._progress.add(files=len(done), size=sum(one.size for one in done.values()))
+        waiting = iter([entry for entry in listing if entry.path not in done])
+        self._room = None if self._order.most_bytes is None else self._order.most_bytes - self._progress.bytes
+
+        async def work() -> None:
+            for entry in waiting:
+                one = await self._fetch_one(entry)
+                done[entry.path] = one
+                journal.add(one)
+
+        writer = asyncio.create_task(journal.run())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._order.workers):
+                    tasks.create_task(work())
+        except ExceptionGroup as failures:
+            raise _first(failures) from failures
+        finally:
+            journal.close()
+            await writer
+        self._progress.tell(now=True)
+
+    async def _fetch_one(self, entry: Entry) -> Done:
+        part = f"{PARTS}/{hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:32]}"
+        for left in reversed(range(TRIES)):
+            try:
+                size, digest = await self._write_part(entry, part)
+                await asyncio.to_thread(self._tree.move, part, self._place(entry))
+                self._progress.add(files=1)
+                return Done(entry.path, size, digest, entry.version)
+            except SourceFailed:
+                if not left:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS * 2.0 ** (TRIES - 1 - left))
+        raise AssertionError("unreachable")
+
+    async def _write_part(self, entry: Entry, part: str) -> tuple[int, str]:
+        """The file under its passing name, whole and on the disk; its size and SHA-256."""
+        if entry.size is not None and entry.size <= SMALL:
+            data = bytearray()
+            async for chunk in self._source.read(entry):
+                data += chunk
+                if len(data) > entry.size:
+                    raise SourceChanged(f"{shown(entry.path)} has become longer at the source")
+            if len(data) < entry.size:
+                raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes were told, {len(data):,} came")
+            self._take_room(len(data))
+            digest = await asyncio.to_thread(self._write_small, part, bytes(data))
+            self._progress.add(size=len(data))
+            return len(data), digest
+        fd, size, running = await asyncio.to_thread(self._open_part, entry, part)
+        if size:
+            self._progress.add(size=size)
+        try:
+            if entry.size is None or size < entry.size:
+                async for chunk in self._source.read(entry, size):
+                    self._take_room(len(chunk))
+                    await asyncio.to_thread(_write_and_hash, fd, chunk, running)
+                    size += len(chunk)
+                    self._progress.add(size=len(chunk))
+                    if entry.size is not None and size > entry.size:
+                        raise SourceChanged(f"{shown(entry.path)} has become longer at the source")
+            with failing(f"cannot write {shown(entry.path)}"):
+                os.fchmod(fd, 0o444)
+                await asyncio.to_thread(os.fsync, fd)
+        except BaseException:
+            self._progress.add(size=-size)
+            raise
+        finally:
+            os.close(fd)
+        if entry.size is not None and size < entry.size:
+            self._progress.add(size=-size)
+            raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes were told, {size:,} came")
+        return size, running.hexdigest()
+
+    def _write_small(self, part: str, data: bytes) -> str:
+        fd = self._tree.create(part, 0o444)
+        running = hashlib.sha256()
+        try:
+            _write_and_hash(fd, data, running)
+            with failing("cannot write"):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        return running.hexdigest()
+
+    def _open_part(self, entry: Entry, part: str) -> tuple[int, int, Any]:
+        """The part of an earlier process with what can be trusted of it, or a new one: descriptor, bytes, hash.
+
+        Beside a part stands the version that it is of. A source that tells no size or version starts anew.
+        """
+        running = hashlib.sha256()
+        note = f"{part}.of"
+        of = _json(self._tree.read_whole(note))
+        there = self._tree.stat(part)
+        other = there is None or not there.mode & 0o200 or of != {"version": entry.version}
+        if entry.size is None or not entry.version or there is None or other:
+            fd = self._tree.create(part, 0o644)
+            self._tree.write_whole(note, json.dumps({"version": entry.version}).encode())
+            return fd, 0, running
+        fd = self._tree.reopen(part)
+        keep = max(0, min(there.size, entry.size) - BACK)
+        size = 0
+        with failing("cannot go on with a file under way"):
+            while size < keep:
+                chunk = os.read(fd, min(CHUNK, keep - size))
+                if not chunk:
+                    break
+                running.update(chunk)
+                size += len(chunk)
+            os.ftruncate(fd, size)
+            os.lseek(fd, size, os.SEEK_SET)
+        return fd, size, running
+
+    def _take_room(self, size: int) -> None:
+        if self._room is None:
+            return
+        self._room -= size
+        if self._room < 0:
+            raise _too_large(self._order, None)
+
+    # --- the end
+
+    async def _verify(self, listing: list[Entry], done: dict[str, Done]) -> list[Done]:
+        """Read every file back; what is not as it was written is fetched again, once."""
+        bad = await self._read_back(listing, done)
+        if bad:
+            for entry in bad:
+                del done[entry.path]
+            again = Journal(self._tree)
+            await asyncio.to_thread(again.begin, done.values())
+            await self._fetch(again, listing, done)
+            if bad := await self._read_back(bad, done):
+                names = ", ".join(shown(entry.path) for entry in bad[:3])
+                raise Corrupt(f"{len(bad)} files are not on the volume as they were written, such as {names}")
+        return [done[entry.path] for entry in listing]
+
+    async def _read_back(self, listing: list[Entry], done: Mapping[str, Done]) -> list[Entry]:
+        total = sum(done[entry.path].size for entry in listing)
+        self._progress.begin("verifying", files=len(listing), size=total)
+        bad: list[Entry] = []
+        waiting = iter(listing)
+
+        async def work() -> None:
+            for entry in waiting:
+                one = done[entry.path]
+                found = await asyncio.to_thread(self._hash, f"{FILLING}/{entry.path}")
+                if found != (one.size, one.sha256):
+                    bad.append(entry)
+                self._progress.add(files=1, size=one.size)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(4, self._order.workers)):
+                    tasks.create_task(work())
+        except ExceptionGroup as failures:
+            raise _first(failures) from failures
+        return bad
+
+    def _hash(self, path: str) -> tuple[int, str]:
+        try:
+            fd = self._tree.open(path)
+        except FileNotFoundError:
+            return -1, ""
+        return hash_file(fd)
+
+    def _unpack(self, entry: Entry) -> list[Done]:
+        """The files of the archive, in place of it."""
+        self._tree.clear(FILLING)
+        self._tree.make_folder(FILLING)
+        fd = self._tree.open(f"{PARTS}/archive")
+        with os.fdopen(fd, "rb") as archive:
+            self._progress.begin("unpacking", size=self._order.most_bytes)
+            files = []
+            for path, size, digest in unpack(
+                archive,
+                self._tree,
+                FILLING,
+                most_bytes=self._order.most_bytes,
+                most_files=self._order.most_files,
+                told=lambda size: self._progress.add(size=size),
+            ):
+                self._progress.add(files=1)
+                files.append(Done(path, size, digest, ""))
+        if not files:
+            raise SourceEmpty(f"the archive {shown(entry.path)} has no file in it")
+        files.sort(key=lambda one: one.path)
+        self._progress.begin("verifying", files=len(files), size=sum(one.size for one in files))
+        for one in files:
+            if self._hash(f"{FILLING}/{one.path}") != (one.size, one.sha256):
+                raise Corrupt(f"{shown(one.path)} is not on the volume as it was written")
+            self._progress.add(files=1, size=one.size)
+        return files
+
+    async def _look_again(self, listing: list[Entry]) -> None:
+        """Whether the source is still what it was: nothing of two states may stand in one dataset."""
+        now = {entry.path: entry for entry in await self._source.entries(most=self._order.most_files)}
+        before = {entry.path: entry for entry in listing}
+        changed = [path for path, one in before.items() if path in now and _differs(one, now[path])]
+        gone = [path for path in before if path not in now]
+        come = [path for path in now if path not in before]
+        if changed or gone or come:
+            words = [
+                f"{len(paths):,} {word}"
+                for word, paths in (("changed", changed), ("gone", gone), ("new", come))
+                if paths
+            ]
+            example = shown(min((*changed, *gone, *come)))
+            raise SourceChanged(
+                f"the source changed while it was read: {', '.join(words)}, such as {example}",
+                hint="`moor dataset refill` begins anew",
+            )
+
+    def _note(self, files: list[Done]) -> None:
+        self._tree.sync_folders(FILLING)
+        self._tree.write_whole(MANIFEST, b"".join(map(_line, files)))
+
+    def _commit(self) -> dict[str, Any]:
+        """Put the data in its place, then say so. Either may be what an earlier process was killed before."""
+        files = list(read_lines(self._tree.read_whole(MANIFEST) or b""))
+        listing = list(read_lines(self._tree.read_whole(LISTING) or b""))
+        if self._tree.stat(FILLING) is not None:
+            self._tree.clear(DATA)
+            self._tree.move(FILLING, DATA)
+        self._tree.sync()
+        self._tree.sync(STATE)
+        ready = {
+            "phase": "ready",
+            "revision": self._order.revision,
+            "files": len(files),
+            "bytes": sum(int(one["size"]) for one in files),
+            "sha256": checksum((one["path"], one["sha256"]) for one in files),
+            "versions": checksum((one["path"], str(one["version"])) for one in listing),
+        }
+        self._tree.write_whole(READY, json.dumps(ready).encode())
+        self._tree.clear(PARTS)
+        for path in (JOURNAL, LISTING, BEGUN):
+            self._tree.remove(path)
+        return ready
+
+
+def checksum(pairs: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 over "digest  path" lines in the order of paths' bytes: what `sha256sum` prints, sorted by name."""
+    total = hashlib.sha256()
+    for path, digest in sorted(pairs, key=lambda one: os.fsencode(one[0])):
+        total.update(digest.encode() + b"  " + os.fsencode(path) + b"\n")
+    return total.hexdigest()
+
+
+def hash_file(fd: int) -> tuple[int, str]:
+    """Size and SHA-256 of an open file, which is closed."""
+    running, size = hashlib.sha256(), 0
+    with failing("cannot read a file back"), os.fdopen(fd, "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            running.update(chunk)
+            size += len(chunk)
+    return size, running.hexdigest()
+
+
+def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    """Lines of JSON objects. One that was cut short, which only the last can be, is left out."""
+    for line in text.split(b"\n"):
+        if line:
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, dict):
+                    yield found
+
+
+def _judge(entries: list[Entry], order: Order) -> None:
+    """What can be told before anything is fetched."""
+    if not entries:
+        raise SourceEmpty("the source has no file")
+    if found := conflict_of([entry.path for entry in entries]):
+        raise UnsafePath(f"{shown(found[0])} is both a file and a folder, of {shown(found[1])}")
+    total = sum(entry.size or 0 for entry in entries)
+    if order.most_bytes is not None and total > order.most_bytes:
+        raise _too_large(order, total)
+    if order.unpack and (len(entries) != 1 or not is_archive(entries[0].path)):
+        raise BadArchive("--unpack takes one .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz or .zip file")
+
+
+def _too_large(order: Order, total: int | None) -> TooLarge:
+    has = "more than that" if total is None else f"{total:,} bytes"
+    return TooLarge(
+        f"the volume has room for {order.most_bytes:,} bytes; the source has {has}",
+        hint="make it larger with --size",
+    )
+
+
+def _differs(one: Entry, other: Entry) -> bool:
+    return (one.version, one.size) != (other.version, other.size)
+
+
+def _append(fd: int, data: bytes) -> None:
+    with failing("cannot write the journal"):
+        _write(fd, data)
+        os.fsync(fd)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _write_and_hash(fd: int, data: bytes, running: Any) -> None:
+    with failing("cannot write"):
+        _write(fd, data)
+    running.update(data)
+
+
+def _line(one: Done) -> bytes:
+    told = {"path": one.path, "size": one.size, "sha256": one.sha256, "version": one.version}
+    return json.dumps(told).encode() + b"\n"
+
+
+def _entry_line(one: Entry) -> bytes:
+    told = {"path": one.path, "size": one.size, "version": one.version, "where": one.where}
+    return json.dumps(told).encode() + b"\n"
+
+
+def _json(text: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _first(failures: BaseExceptionGroup[Any]) -> Exception:
+    """Of what the workers raised together, what says most: final errors first."""
+    flat: list[Exception] = []
+
+    def collect(group: BaseExceptionGroup[Any]) -> None:
+        for one in group.exceptions:
+            if isinstance(one, BaseExceptionGroup):
+                collect(one)
+            elif isinstance(one, Exception):
+                flat.append(one)
+
+    collect(failures)
+    return min(flat, key=lambda one: not (isinstance(one, FillError) and one.final))

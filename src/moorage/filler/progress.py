@@ -1,0 +1,70 @@
+"""How a process of this package tells how it stands: lines of JSON, the last of which holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+TERMINATION_LOG = "/dev/termination-log"  # https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+TERMINATION_BYTES = 4096
+EVERY_SECONDS = 1.0
+
+
+class Progress:
+    """Writes at most one line a second, and the last one always."""
+
+    def __init__(self, *, every: float = EVERY_SECONDS) -> None:
+        self._every = every
+        self._told = 0.0
+        self.phase = ""
+        self.files = self.bytes = 0
+        self.files_total: int | None = None
+        self.bytes_total: int | None = None
+
+    def begin(self, phase: str, *, files: int | None = None, size: int | None = None) -> None:
+        self.phase, self.files, self.bytes = phase, 0, 0
+        self.files_total, self.bytes_total = files, size
+        self.tell(now=True)
+
+    def add(self, *, files: int = 0, size: int = 0) -> None:
+        self.files += files
+        self.bytes += size
+        self.tell()
+
+    def tell(self, *, now: bool = False) -> None:
+        moment = time.monotonic()
+        if not now and moment - self._told < self._every:
+            return
+        self._told = moment
+        self.line(
+            {
+                "phase": self.phase,
+                "files": self.files,
+                "bytes": self.bytes,
+                "filesTotal": self.files_total,
+                "bytesTotal": self.bytes_total,
+            }
+        )
+
+    def line(self, told: Mapping[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(told), flush=True)
+
+    def end(self, told: Mapping[str, Any]) -> None:
+        """The result: the last line, and the container's termination message where there is a place for it."""
+        self.line(told)
+        text = json.dumps(told).encode()
+        if len(text) <= TERMINATION_BYTES and os.access(TERMINATION_LOG, os.W_OK):
+            with contextlib.suppress(OSError):
+                with open(TERMINATION_LOG, "wb") as out:
+                    out.write(text)
+
+
+def say(text: str) -> None:
+    """To people who read the log; never the last line."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,270 @@
+"""Files below one folder, reached without ever following a link.
+
+Every folder on the way is opened with O_NOFOLLOW from the one above it, so a link that somebody puts there, even
+while a copy runs, leads nowhere: the open fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from moorage.filler.errors import FillError, UnsafePath, VolumeFailed, VolumeFull
+from moorage.filler.paths import checked, shown
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LOST_AND_FOUND = "lost+found"  # at the root of ext file systems, and root's only
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing in a tree: `kind` is file, folder, link or other; `target` is a link's text."""
+
+    path: str
+    kind: str
+    size: int
+    mode: int
+    mtime_ns: int
+    target: str = ""
+
+
+class Tree:
+    """The folder `root`, which must exist (or is made). Errors of the disk are raised as FillError."""
+
+    def __init__(self, root: Path, *, create: bool = False) -> None:
+        self.root = root
+        with failing(f"cannot open the folder {root}"):
+            if create:
+                root.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @contextlib.contextmanager
+    def parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """The open folder that holds `path`, and the name in it. Raises UnsafePath for a link on the way."""
+        *folders, name = checked(path).split("/")
+        with self._opened(folders, path, create=create) as fd:
+            yield fd, name
+
+    @contextlib.contextmanager
+    def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
+        """The folder itself, open; "" is the root."""
+        with self._opened(checked(path).split("/") if path else [], path, create=create) as fd:
+            yield fd
+
+    @contextlib.contextmanager
+    def _opened(self, folders: list[str], path: str, *, create: bool) -> Iterator[int]:
+        fd = os.dup(self._fd)
+        try:
+            for one in folders:
+                try:
+                    below = os.open(one, _FOLDER, dir_fd=fd)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(one, 0o755, dir_fd=fd)
+                    below = _open_folder(one, fd, path)
+                except OSError as error:
+                    if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                        raise UnsafePath(
+                            f"{shown(path)}: {shown(one)} on the way is no folder, or a link"
+                        ) from error
+                    raise
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def create(self, path: str, mode: int = 0o644) -> int:
+        """A new file, open for writing; what stood there under the name is removed; a link is not followed.
+
+        A folder of that name raises UnsafePath.
+        """
+        with failing(f"cannot write {shown(path)}"), self.parent(path, create=True) as (fd, name):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(FileNotFoundError):
+                _unlink(name, fd, path)
+            made = os.open(name, flags, mode, dir_fd=fd)
+            os.fchmod(made, mode)
+            return made
+
+    def reopen(self, path: str) -> int:
+        """A file that exists, open for reading and writing."""
+        with failing(f"cannot write {shown(path)}"), self.parent(path) as (fd, name):
+            return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+
+    def open(self, path: str) -> int:
+        """A regular file, open for reading. Raises FileNotFoundError; UnsafePath for a link or what is no file."""
+        with failing(f"cannot read {shown(path)}", missing=True), self.parent(path) as (fd, name):
+            try:
+                found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise UnsafePath(f"{shown(path)} is a link") from error
+                raise
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            os.close(found)
+            raise UnsafePath(f"{shown(path)} is no file")
+        return found
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file of this tree another name, in one step; what bore that name is replaced."""
+        with (
+            failing(f"cannot write {shown(target)}"),
+            self.parent(source) as (here, name),
+            self.parent(target, create=True) as (there, other),
+        ):
+            try:
+                os.rename(name, other, src_dir_fd=here, dst_dir_fd=there)
+            except IsADirectoryError as error:
+                raise UnsafePath(
+                    f"{shown(target)} is a folder, and a file of that name is to be written"
+                ) from error
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link with this text; it is not followed."""
+        with failing(f"cannot write {shown(path)}"), self.parent(path, create=True) as (fd, name):
+            with contextlib.suppress(FileNotFoundError):
+                _unlink(name, fd, path)
+            os.symlink(target, name, dir_fd=fd)
+
+    def make_folder(self, path: str, mode: int = 0o755) -> None:
+        with failing(f"cannot make the folder {shown(path)}"), self.folder(path, create=True) as fd:
+            os.fchmod(fd, mode)
+
+    def stat(self, path: str) -> Found | None:
+        """What stands there, unfollowed; None: nothing."""
+        try:
+            with self.parent(path) as (fd, name):
+                return _found(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name)
+        except FileNotFoundError:
+            return None
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a link; one that is gone is fine."""
+        with contextlib.suppress(FileNotFoundError), failing(f"cannot remove {shown(path)}", missing=True):
+            with self.parent(path) as (fd, name):
+                _unlink(name, fd, path)
+
+    def walk(self, below: str = "") -> Iterator[Found]:
+        """All that is below a folder, folders before what is in them, in the order of names; links unfollowed.
+
+        Raises FileNotFoundError where there is no such folder, VolumeFailed for what cannot be read.
+        """
+        with failing(f"cannot read the folder {shown(below)}", missing=True), self.folder(below) as fd:
+            names = sorted(name for name in os.listdir(fd) if below or name != LOST_AND_FOUND)
+            seen = []
+            for name in names:
+                path = f"{below}/{name}" if below else name
+                try:
+                    seen.append(_found(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name))
+                except FileNotFoundError:
+                    continue  # gone since
+        for one in seen:
+            yield one
+            if one.kind == "folder":
+                try:
+                    yield from self.walk(one.path)
+                except FileNotFoundError:
+                    continue
+
+    def sync_folders(self, below: str = "") -> None:
+        """Bring the names of all folders below, and of this one, to the disk."""
+        for one in self.walk(below):
+            if one.kind == "folder":
+                self.sync(one.path)
+        self.sync(below)
+
+    def sync(self, path: str = "") -> None:
+        with failing("cannot bring a folder to the disk"), self.folder(path) as fd:
+            os.fsync(fd)
+
+    def write_whole(self, path: str, data: bytes) -> None:
+        """Write a small file so that it is there whole or not at all, also after a loss of power."""
+        temporary = f"{path}.new"
+        fd = self.create(temporary)
+        with failing(f"cannot write {shown(path)}"), os.fdopen(fd, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        self.move(temporary, path)
+        self.sync(path.rpartition("/")[0])
+
+    def read_whole(self, path: str) -> bytes | None:
+        """A small file's content; None: there is none."""
+        try:
+            fd = self.open(path)
+        except FileNotFoundError:
+            return None
+        with failing(f"cannot read {shown(path)}"), os.fdopen(fd, "rb") as file:
+            return file.read()
+
+    def clear(self, below: str) -> None:
+        """Remove a folder with all that is in it; one that is gone is fine."""
+        try:
+            found = list(self.walk(below))
+        except FileNotFoundError:
+            return
+        with failing(f"cannot remove the folder {shown(below)}"):
+            for one in reversed(found):
+                with contextlib.suppress(FileNotFoundError), self.parent(one.path) as (fd, name):
+                    if one.kind == "folder":
+                        os.rmdir(name, dir_fd=fd)
+                    else:
+                        os.unlink(name, dir_fd=fd)
+            with contextlib.suppress(FileNotFoundError), self.parent(below) as (fd, name):
+                os.rmdir(name, dir_fd=fd)
+
+
+@contextlib.contextmanager
+def failing(what: str, *, missing: bool = False) -> Iterator[None]:
+    """The disk's errors in our words; with `missing`, FileNotFoundError is left as it is."""
+    try:
+        yield
+    except FillError:
+        raise
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and missing:
+            raise
+        told = f"{what}: {(error.strerror or str(error)).lower()}"
+        if error.errno in FULL:
+            raise VolumeFull(told, hint="make the volume larger") from error
+        raise VolumeFailed(told) from error
+
+
+def _open_folder(name: str, fd: int, path: str) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise UnsafePath(f"{shown(path)}: {shown(name)} on the way is no folder, or a link") from error
+        raise
+
+
+def _unlink(name: str, fd: int, path: str) -> None:
+    try:
+        os.unlink(name, dir_fd=fd)
+    except IsADirectoryError as error:
+        raise UnsafePath(f"{shown(path)} is a folder, and a file of that name is to be written") from error
+
+
+def _found(path: str, seen: os.stat_result, fd: int, name: str) -> Found:
+    mode = seen.st_mode
+    kind, target = "other", ""
+    if stat.S_ISREG(mode):
+        kind = "file"
+    elif stat.S_ISDIR(mode):
+        kind = "folder"
+    elif stat.S_ISLNK(mode):
+        kind, target = "link", os.readlink(name, dir_fd=fd)
+    return Found(path, kind, seen.st_size, stat.S_IMODE(mode), seen.st_mtime_ns, target)
