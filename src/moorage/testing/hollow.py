@@ -22,6 +22,7 @@ from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
 
 EXIT_CODE = "hollow.moorage.dev/exit-code"
 REASON = "hollow.moorage.dev/reason"
+TERMINATED = 143  # by SIGTERM
 LEASE_NAMESPACE = "kube-node-lease"
 
 
@@ -182,6 +183,8 @@ class HollowNodes:
         phase = (pod.get("status") or {}).get("phase")
         finished = phase in ("Succeeded", "Failed")
         if is_deleting(pod):
+            if phase == "Running":  # a kubelet says how it ended first: some Jobs wait for that
+                await self._report(pod, _ended(pod, TERMINATED, None))
             await self._api.delete(
                 PODS, key.name, key.namespace, grace_period_seconds=0, uid=pod["metadata"]["uid"]
             )
