@@ -225,6 +225,7 @@ POISON = {
     "daemon": "os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '1000')",
     "large": "result('x' * 300_000)",
     "nan": "open(os.environ['MOORAGE_RESULT'], 'w').write('NaN')",
+    "half": "result(chr(0xd83d))",
     "fine": "result('fine')",
 }
 EXPECTED = {
@@ -252,6 +253,7 @@ def test_a_poison_item_hurts_only_itself(site: Site) -> None:
     found = site.results(of)
     at = {name: number for number, name in enumerate(POISON)}
     assert (found[at["fine"]], found[at["nan"]], found[at["daemon"]]) == ("fine", "NaN", None)
+    assert found[at["half"]] == '"\\ud83d"'
     assert site.output(of, at["binary"]) == bytes(range(256)) * 8
     assert site.output(of, at["much"]) == b"y" * 16 * 1024
     assert len(printed) < 4 * MEBI
@@ -274,6 +276,7 @@ def test_a_poison_call_hurts_only_itself(site: Site) -> None:
         "hard": "os._exit(5)",
         "set": "r = {1, 2}",
         "nan": "r = float('nan')",
+        "half": "r = chr(0xd83d)",
         "printed": "os.write(1, b'half a line')",
         "fine": "r = 'fine'",
     }
@@ -292,11 +295,78 @@ def test_a_poison_call_hurts_only_itself(site: Site) -> None:
         "hard": ("error", "exit code 5"),
         "set": ("error", "TypeError: Object of type set is not JSON serializable"),
         "nan": ("error", "ValueError: Out of range float values are not JSON compliant"),
+        "half": ("error", said["half"][1]),
     }
+    assert said["half"][1].endswith("surrogates not allowed")
     at = {name: number for number, name in enumerate(calls)}
     assert site.results(of) == {at["fine"]: "fine", at["printed"]: None}
     assert b"before\nTraceback" in site.output(of, at["raise"])
     assert f"[{at['printed']}] half a line" in printed
+
+
+def test_short_calls_that_end_their_process_take_no_other_call_with_them(site: Site) -> None:
+    text = (
+        "import os\ndef f(n):\n    open('begun', 'a').write(f'{n}\\n')\n    if n % 7 == 3: os._exit(5)\n"
+        "    while n == 20: pass\n    return n\n"
+    )
+    of = site.make(list(range(50)), retries=0, timeout_seconds=2.0, batch_items=25)
+    assert site.ended(site.worker(function(site, text)))[0] == 0
+    died = {at: one.failure.message for at, one in enumerate(site.items(of)) if one.failure is not None}
+    assert died == {at: "exit code 5" for at in range(3, 50, 7)} | {20: "stopped after its time"}
+    assert site.results(of) == {at: at for at in range(50) if at not in died}
+    assert sorted(map(int, (site.folder / "begun").read_text().split())) == list(range(50))
+    assert site.counts(of).lost == 0
+
+
+def test_what_a_call_prints_is_kept_with_it_though_the_next_follows_at_once(site: Site) -> None:
+    text = (
+        "import os, subprocess, sys\ndef f(n):\n    print('one', n)\n    os.write(2, b'two %d\\n' % n)\n"
+        "    subprocess.run(['echo', 'three', str(n)])\n    print('end', n, end='')\n"
+    )
+    of = site.make(list(range(40)), batch_items=40)
+    assert site.ended(site.worker(function(site, text) | {"slots": 2}))[0] == 0
+    assert site.counts(of).done == 40
+    said: dict[int, bytes] = dict.fromkeys(range(40), b"")
+    for item, output in printed(site):
+        said[item] += output
+    wanted = {n: sorted([f"one {n}", f"two {n}", f"three {n}", f"end {n}"]) for n in range(40)}
+    assert {n: sorted(text.decode().splitlines()) for n, text in said.items()} == wanted
+
+
+def test_told_to_stop_it_hands_back_the_call_that_waits_behind_another(site: Site) -> None:
+    flag = site.folder / "go"
+    text = (
+        "import os, time\ndef f(n):\n    open('begun', 'a').write(f'{n}\\n')\n"
+        f"    while n == 10 and not os.path.exists({str(flag)!r}): time.sleep(0.01)\n    return n\n"
+    )
+    of = site.make(list(range(40)), batch_items=40)
+    worker = site.worker(function(site, text))
+    begun = site.folder / "begun"
+    site.until(lambda: begun.exists() and "10" in begun.read_text().split())
+    worker.send_signal(signal.SIGTERM)
+    flag.touch()
+    assert site.ended(worker)[0] == 0
+    counts, ran = site.counts(of), begun.read_text().split()
+    assert len(ran) == counts.done
+    assert (counts.done + counts.ready, counts.lost, counts.leases) == (40, 0, 0)
+
+
+def test_the_call_that_waits_behind_a_long_one_goes_to_a_place_that_is_free(site: Site) -> None:
+    text = (
+        "import os, time\ndef f(n):\n    open('begun', 'a').write(f'{n}\\n')\n"
+        "    while n == 10 and len(open('begun').read().split()) < 40: time.sleep(0.01)\n    return n\n"
+    )
+    of = site.make(list(range(40)), batch_items=40)
+    assert site.ended(site.worker(function(site, text) | {"slots": 2}))[0] == 0
+    assert site.results(of) == {n: n for n in range(40)}
+
+
+def test_the_longest_values_reach_a_loaded_function(site: Site) -> None:
+    values = ["\u20ac" * 21_000, [1e9] * 10_000, "\u0000" * 10_000]
+    of = site.make(values)
+    text = "def f(value):\n    return [len(value), value[0], value[-1]]\n"
+    assert site.ended(site.worker(function(site, text)))[0] == 0
+    assert site.results(of) == {at: [len(one), one[0], one[-1]] for at, one in enumerate(values)}
 
 
 def printed(site: Site, query: str = "", name: str = "m") -> list[tuple[int, bytes]]:

@@ -112,6 +112,7 @@ def serve(
             value = function(decode(json.loads(packet[1:]), codec))
             answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
             text = json.dumps(answer, allow_nan=False)
+            check_text(text)
         except MemoryError as error:
             traceback.print_exc()
             answer = {"ok": False, "oom": True, "message": describe(error)}
@@ -129,6 +130,12 @@ def serve(
             sink.flush()
         except OSError:
             return  # the worker is gone
+
+
+def check_text(dumped: str) -> None:
+    """Raise UnicodeEncodeError, a ValueError, when this JSON has half a character in it: no server takes that."""
+    if "\\ud" in dumped:
+        json.dumps(json.loads(dumped), ensure_ascii=False).encode()
 
 
 def decode(value: Any, codec: str) -> Any:

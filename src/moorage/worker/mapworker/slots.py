@@ -339,7 +339,7 @@ class CommandSlot(Slot):
             return {"outcome": "done"}
         try:
             value = json.loads(data)
-            json.dumps(value, allow_nan=False)
+            child.check_text(json.dumps(value, allow_nan=False))
         except ValueError:
             value = data.decode("utf-8", "replace")
         if isinstance(value, dict) and set(value) == {"$path"}:
