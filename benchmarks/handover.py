@@ -3,7 +3,8 @@
     KUBEBUILDER_ASSETS=… python benchmarks/handover.py [--handovers 1000]
 
 On a real control plane (etcd, kube-apiserver, kube-scheduler, kube-controller-manager of KUBEBUILDER_ASSETS)
-with hollow nodes, each of which has as many devices as it has places, of two machine types in turn.
+with hollow nodes, each of which has as many devices as it has places, of two machine types in turn (`--types 1`:
+of one, whose places are handed over without a promise).
 
 1. Plain pods on empty nodes, one at a time: from created to bound.
 2. Plain pods behind a gate of their own, which is lifted when the node is empty: the guest's like.
@@ -45,7 +46,7 @@ from moorage.testing.cluster import start_cluster
 from moorage.testing.hollow import hollow_nodes
 
 GROUP, NAMESPACE, TYPES = "bench", "bench", ("red", "blue")
-PLACES_PER_NODE = 4  # two of each type
+PLACES_PER_NODE = 4  # as many of each type
 BAR = 4.0
 
 
@@ -69,17 +70,18 @@ def a_pod(name: str, kind: str | None = None, *, gated: bool = False) -> Obj:
     }
 
 
-def a_machine(nodes: list[str], available: int) -> Obj:
-    """Both types on every node, half of the places each."""
+def a_machine(nodes: list[str], kinds: tuple[str, ...]) -> Obj:
+    """All types on every node, as many places of each."""
     size = {"cpu": "1", "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1}}
-    offers = [{"name": kind} for kind in TYPES]
+    offers = [{"name": kind} for kind in kinds]
+    available = len(nodes) * PLACES_PER_NODE // len(kinds)
     return {
         "apiVersion": MACHINES.api_version,
         "kind": MACHINES.kind,
         "metadata": {"name": GROUP, "labels": {MACHINE_GROUP_LABEL: GROUP}},
         "spec": {
             "nodePool": [{"name": name, "mode": "ready", "machineType": offers} for name in nodes],
-            "machineTypes": [{"name": kind, "spec": size, "available": available} for kind in TYPES],
+            "machineTypes": [{"name": kind, "spec": size, "available": available} for kind in kinds],
         },
     }
 
@@ -132,11 +134,11 @@ async def usage(api: KubeClient) -> list[dict[str, int]]:
 
 
 async def settled(api: KubeClient, places: int) -> None:
-    """Wait until every place is reserved again."""
+    """Wait until every place is reserved again, so many of each type."""
     deadline = time.monotonic() + 180
     while True:
         found = await usage(api)
-        if len(found) == len(TYPES) and all(one["reserved"] == places and one["used"] == 0 for one in found):
+        if found and all(one["reserved"] == places and one["used"] == 0 for one in found):
             return
         if time.monotonic() > deadline:
             raise SystemExit(f"the places were not all reserved within 180 s: {found}")
@@ -179,13 +181,14 @@ async def one_by_one(
     return found
 
 
-async def contested(api: KubeClient, watcher: Watcher, nodes: int, rounds: int) -> tuple[int, list[str]]:
-    places = nodes * PLACES_PER_NODE // 2
+async def contested(
+    api: KubeClient, watcher: Watcher, kinds: tuple[str, ...], places: int, rounds: int
+) -> tuple[int, list[str]]:
     done, lost = 0, []
     for number in range(rounds):
         await settled(api, places)
-        # half of the places for this round's type; the others and as many ordinary pods are the rivals
-        mine = TYPES[number % 2]
+        # the places of this round's type; guests of the other and as many ordinary pods are the rivals
+        mine = kinds[number % len(kinds)]
         for rival in range(places):
             await api.create(PODS, a_pod(f"r{number}-ordinary-{rival}"))
         guests = [f"r{number}-guest-{one}" for one in range(places)]
@@ -200,19 +203,16 @@ async def contested(api: KubeClient, watcher: Watcher, nodes: int, rounds: int) 
                     lost.append(f"{name}: given {annotations_of(pod).get(PLACE_ANNOTATION)}, bound on {node}")
             elif node:
                 lost.append(f"{name} took a device on {node}")
-        other = TYPES[(number + 1) % 2]
-        left = {
-            one["name"]: one["usage"] for one in (await api.get(MACHINES, GROUP))["status"]["availableMachines"]
-        }
-        if left[other]["reserved"] != places:
-            lost.append(f"round {number}: {places - left[other]['reserved']} places of the other type are gone")
+        for one in (await api.get(MACHINES, GROUP))["status"]["availableMachines"]:
+            if one["name"] != mine and (left := one["usage"]["reserved"]) != places:
+                lost.append(f"round {number}: {places - left} places of the other type are gone")
         done += len(guests)
         print(f"round {number + 1}/{rounds}: {done} hand-overs, {len(lost)} lost", flush=True)
         await clear(api, watcher)
     return done, lost
 
 
-async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int) -> bool:
+async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int, kinds: tuple[str, ...]) -> bool:
     names = [f"bench-{number}" for number in range(nodes)]
     async with KubeClient(load_connection(kubeconfig)) as api:
         namespace = {"metadata": {"name": NAMESPACE, "labels": {GUARD_LABEL: "enabled"}}}
@@ -223,10 +223,10 @@ async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int) ->
             await wait_synced(watcher.pods, watcher.reservations)
             plain = await one_by_one(api, watcher, samples)
             twins = await one_by_one(api, watcher, samples, gated=True)
-            places = nodes * PLACES_PER_NODE // 2
-            await api.create(MACHINES, a_machine(names, places))
+            places = nodes * PLACES_PER_NODE // len(kinds)
+            await api.create(MACHINES, a_machine(names, kinds))
             await settled(api, places)
-            guests = await one_by_one(api, watcher, samples, TYPES[0], places)
+            guests = await one_by_one(api, watcher, samples, kinds[0], places)
             ratio = statistics.median(guests) / statistics.median(plain)
             like = statistics.median(guests) / statistics.median(twins)
             print(f"plain pod, created → bound:      p50 {statistics.median(plain):6.1f} ms of {samples}")
@@ -235,7 +235,7 @@ async def measure(kubeconfig: Path, handovers: int, nodes: int, samples: int) ->
             print(f"ratio {ratio:.2f} to created, {like:.2f} to gate lifted (bar {BAR:g})", flush=True)
             rounds = -(-handovers // places)
             began = time.monotonic()
-            done, lost = await contested(api, watcher, nodes, rounds)
+            done, lost = await contested(api, watcher, kinds, places, rounds)
             print(f"contested hand-overs: {done}, lost: {len(lost)} (bar 0), {time.monotonic() - began:.0f} s")
             for line in lost[:20]:
                 print("  " + line)
@@ -249,12 +249,15 @@ def main() -> int:
     parser.add_argument("--handovers", type=int, default=1000)
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument("--types", type=int, choices=(1, 2), default=2)
     options = parser.parse_args()
     if not os.environ.get("KUBEBUILDER_ASSETS"):
         print("KUBEBUILDER_ASSETS is not set: nothing is said about a real control plane", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="moor-") as folder, start_cluster(Path(folder) / "home") as cluster:
-        good = asyncio.run(measure(cluster.kubeconfig, options.handovers, options.nodes, options.samples))
+        kinds = TYPES[: options.types]
+        work = measure(cluster.kubeconfig, options.handovers, options.nodes, options.samples, kinds)
+        good = asyncio.run(work)
         if not good:
             print((cluster.home / "services.log").read_text()[-3000:])
     return 0 if good else 1

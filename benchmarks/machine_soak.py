@@ -89,18 +89,20 @@ def wrong(machines: Informer, guests: Informer, places: Informer) -> list[str]:
     machine = machines.get(GROUP) or {}
     status = machine.get("status") or {}
     told = {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
-    used, waiting, held = (Counter[str]() for _ in range(3))
+    used, waiting, held, stray = (Counter[str]() for _ in range(4))
     for pod in guests.all():
         kind = labels_of(pod)[MACHINE_TYPE_LABEL]
-        waiting[kind] += bool(pod["spec"].get("schedulingGates"))
-        used[kind] += bool(pod["spec"].get("nodeName")) and PLACE_ANNOTATION in annotations_of(pod)
+        is_gated, is_placed = bool(pod["spec"].get("schedulingGates")), PLACE_ANNOTATION in annotations_of(pod)
+        waiting[kind] += is_gated
+        used[kind] += bool(pod["spec"].get("nodeName")) and is_placed
+        stray[kind] += not is_gated and not is_placed  # the webhook did not answer in time
     for pod in places.all():
         held[labels_of(pod)[MACHINE_TYPE_LABEL]] += bool(pod["spec"].get("nodeName")) and not is_deleting(pod)
     found = []
     for kind in (machine.get("spec") or {}).get("machineTypes") or ():
         name, available = kind["name"], kind["available"]
         want = {"maximum": available, "reserved": held[name], "used": used[name], "waiting": waiting[name]}
-        want |= {"pending": 0, "unplaced": 0, "unmanaged": 0}
+        want |= {"pending": 0, "unplaced": 0, "unmanaged": stray[name]}
         is_full = held[name] + used[name] == available and (not waiting[name] or used[name] == available)
         if told.get(name) != want or not is_full:
             found.append(f"{name}: told {told.get(name)}, is {want} of {available}")

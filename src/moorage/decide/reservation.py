@@ -7,6 +7,10 @@ room it removes the one without a budget: just the promised one. Nothing is free
 
 The promise is written before the gate is lifted, and both are read back from the cluster: stopped between any two
 writes, the next plan goes on from what is there.
+
+Where every node of a type offers that type only, any of its reservations is the right victim. They are under no
+budget ("alone"), nothing is promised, and the gate is lifted in one write. Which of the reservations on a node is
+whose is not known then, and need not be: they are counted.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ class Reservation:
     promised_to: str = ""  # uid of a guest; empty: kept
     ending: bool = False  # being deleted, or ended by itself
     unschedulable: bool = False  # the scheduler found no room
+    alone: bool = False  # under no budget, though promised to nobody
+    preempted: bool = False  # the scheduler said that it takes its place away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +121,15 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Take back a promise: whom it was made to is gone or has a place."""
+    """Nobody's again, under the budget or `alone`: whom it was promised to is gone or has a place."""
 
     reservation: Reservation
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Promise the reservation to the guest, unless it is already, then lift the guest's gate."""
+    """Promise the reservation to the guest, unless it is already or is alone, then lift the guest's gate."""
 
     reservation: Reservation
     guest: Guest
@@ -142,6 +149,7 @@ class Add:
 
     type: str
     name: str
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +339,7 @@ class _TypePlan:
         """`nodes` serve the type; `guests` and `places` are of it."""
         self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
         self.nodes = nodes
+        self.alone = all(len(set(one)) == 1 for one in seen.pool.offers.values() if kind.name in one)
         self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
         self.used = [one for one in self.placed if one.node]
         self.flying = {one.uid: one for one in self.placed if not one.node}
@@ -343,6 +352,8 @@ class _TypePlan:
         self.held_back: list[HeldBack[Guest]] = []
         self.look_again: timedelta | None = None
         self.added = 0
+        self.backed: set[str] = set()  # of those let through, whose place still stands
+        self.taken = 0  # places thought to stand for a guest who perhaps has taken another already
 
     def decide(self) -> None:
         gated = {one.uid: one for one in self.waiting}
@@ -356,12 +367,7 @@ class _TypePlan:
                 promised[one.promised_to] = one
             else:
                 free.append(one)
-        for uid, guest in self.flying.items():  # another of its type may have taken the very one it was promised
-            if uid not in promised:
-                spare = next((one for one in free if one.promised_to and one.node == guest.place), None)
-                if spare is not None:
-                    free.remove(spare)
-                    promised[uid] = spare
+        free = self._pair(promised, free)
         granted = [uid for uid in promised if uid in gated]
         for uid in granted:  # promised already, its gate still to be lifted
             self.steps.append(HandOver(promised[uid], gated[uid]))
@@ -396,6 +402,42 @@ class _TypePlan:
                     pace.take(guest)
         self._fill([one for one in free if one.uid not in handed], wanted - len(handed))
         self._note(pace)
+
+    def _pair(self, promised: dict[str, Reservation], free: list[Reservation]) -> list[Reservation]:
+        """Find the place of each guest on its way that has no promise by name; returns what then is free.
+
+        Another of its type may have taken the very one it was promised. Of those alone on its node any is as good;
+        the scheduler's condition on those that end tells how many guests have theirs already. A guest that is
+        nominated may be one whose place has ended unseen.
+        """
+        self.backed = {uid for uid in promised if uid in self.flying}
+        spare: dict[tuple[str, bool], list[Reservation]] = {}
+        for one in free:
+            if one.promised_to or one.alone:
+                spare.setdefault((one.node, one.alone), []).append(one)
+        ended: dict[str, int] = {}
+        for one in self.all:
+            if one.alone and one.ending and one.preempted:
+                ended[one.node] = ended.get(one.node, 0) + 1
+        guests: dict[str, list[Guest]] = {}
+        for uid, guest in self.flying.items():
+            if uid not in promised:
+                guests.setdefault(guest.place, []).append(guest)
+        used: set[str] = set()
+        for node, mine in guests.items():
+            mine.sort(key=lambda one: (bool(one.nominated), one.uid))
+            named = spare.get((node, False), [])[: len(mine)]
+            rest = mine[len(named) :]
+            open_ = spare.get((node, True), [])[: max(0, len(rest) - ended.get(node, 0))]
+            for guest, one in zip(mine, [*named, *open_], strict=False):
+                promised[guest.uid] = one
+                used.add(one.uid)
+                if one.alone and guest.nominated and self._age(guest) < LOST_AFTER:
+                    self.taken += 1
+                    self._look_again_by(LOST_AFTER)
+                else:
+                    self.backed.add(guest.uid)
+        return [one for one in free if one.uid not in used]
 
     def _pace(self, holding: Sequence[Guest]) -> Pace[Guest] | None:
         """What the calendar allows; None when nothing is booked of this type."""
@@ -465,30 +507,32 @@ class _TypePlan:
         }
         if not where & self.nodes:
             return True
-        since = guest.placed_at or self.seen.now
-        return guest.unschedulable and not guest.nominated and self.seen.now - since >= LOST_AFTER
+        return guest.unschedulable and not guest.nominated and self._age(guest) >= LOST_AFTER
+
+    def _age(self, guest: Guest) -> timedelta:
+        """Since it was let through."""
+        return self.seen.now - (guest.placed_at or self.seen.now)
 
     def _fill(self, free: list[Reservation], wanted: int) -> None:
         """Make the reservations that are nobody's as many as wanted."""
         free.sort(key=lambda one: (not one.node, bool(one.promised_to), one.name))
         keep, drop = free[: max(0, wanted)], free[max(0, wanted) :]
         self.steps += [Drop(one, "fewer are wanted") for one in drop]
-        self.steps += [Keep(one) for one in keep if one.promised_to]
+        self.steps += [Keep(one, self.alone) for one in keep if one.promised_to or one.alone != self.alone]
         taken, number = {one.name for one in self.all}, 0
-        for _ in range(wanted - len(keep)):
+        for _ in range(wanted - len(keep) - self.taken):
             while (name := reservation_name(self.seen.pool.name, self.kind.name, number)) in taken:
                 number += 1
             taken.add(name)
             self.added += 1
-            self.steps.append(Add(self.kind.name, name))
+            self.steps.append(Add(self.kind.name, name, self.alone))
 
     def count(self) -> Count:
         """As the world stands, the steps planned counting as in flight."""
         standing = [one for one in self.live if one.node in self.nodes]
-        backed = {one.promised_to for one in standing}
         places = max(self.kind.available, len(self.placed)) - len(self.used)
         reserved = min(len(standing), places)
-        flying = sum(1 for uid in self.flying if uid not in backed)
+        flying = sum(1 for uid in self.flying if uid not in self.backed)
         making = sum(1 for one in self.live if not one.node and not one.unschedulable) + self.added
         pending = min(flying + making, places - reserved)
         maximum = reserved + len(self.used) + pending
@@ -504,9 +548,10 @@ class _TypePlan:
 
 
 def _busy(seen: Seen) -> dict[str, set[str]]:
-    """Node → types whose places there are being handed over.
+    """Node → types whose places there are being handed over, or are under no budget.
 
-    Two promised reservations of different sizes on one node could be mistaken for each other by the scheduler.
+    Two such reservations of different sizes on one node could be mistaken for each other by the scheduler. One
+    that is alone and not bound yet may come onto any node that is marked for its type.
     """
     found: dict[str, set[str]] = {}
     waiting = {one.uid: one for one in seen.guests if not one.node}
@@ -514,8 +559,12 @@ def _busy(seen: Seen) -> dict[str, set[str]]:
         if guest.place:
             found.setdefault(guest.place, set()).add(guest.type)
     for one in seen.reservations:
-        if one.promised_to in waiting and one.node:
+        if one.node and (one.alone or one.promised_to in waiting):
             found.setdefault(one.node, set()).add(one.type)
+    for kind in {one.type for one in seen.reservations if one.alone and not one.node}:
+        for name, node in seen.nodes.items():
+            if MACHINE_TYPE_PREFIX + kind in node.labels:
+                found.setdefault(name, set()).add(kind)
     return found
 
 

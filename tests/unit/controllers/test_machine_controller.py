@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.informer import wait_synced
-from moorage.apimachinery.meta import Key, labels_of
+from moorage.apimachinery.meta import Key, is_condition_true, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.controllers.machine.controller import TELL_AFTER_SECONDS, TELL_EVERY_SECONDS, MachineController
 from moorage.decide.injection import inject
@@ -93,6 +93,14 @@ def a_guest(name: str) -> Obj:
     return inject(pod, {"gpu": parse_machine(MACHINE)}).pod
 
 
+def with_another_type(machine: Obj) -> Obj:
+    """The node offers a second type, of which there is nothing to be had."""
+    spec = machine["spec"]
+    types = [*spec["machineTypes"], {"name": "other", "spec": SIZE, "available": 0}]
+    pool = [one | {"machineType": [*one["machineType"], {"name": "other"}]} for one in spec["nodePool"]]
+    return machine | {"spec": {"nodePool": pool, "machineTypes": types}}
+
+
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MachineController]:
     clock = clock or FakeClock()
@@ -145,9 +153,12 @@ async def settle(api: MortalApi) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it"])
 @pytest.mark.parametrize("dies_at", range(9))
-async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(dies_at: int, after: bool) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["two types", "one type"])
+async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(
+    dies_at: int, after: bool, alone: bool
+) -> None:
     api = MortalApi(dies_at, after=after)
-    api.put(MACHINES, MACHINE)
+    api.put(MACHINES, MACHINE if alone else with_another_type(MACHINE))
     api.put(NODES, a_node())
     api.put(PODS, a_guest("guest-1"))
     api.put(PODS, a_guest("guest-2"))
@@ -156,8 +167,13 @@ async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(
     assert guests["guest-1"]["spec"]["schedulingGates"] == []
     assert guests["guest-2"]["spec"]["schedulingGates"] == [{"name": "moorage.dev/machine"}]
     (held,) = (await api.list(PODS, "moorage-system")).items
-    assert labels_of(held)["moorage.dev/promised-to"] == guests["guest-1"]["metadata"]["uid"]
-    assert labels_of(held)["moorage.dev/reservation"] == "promised"
+    promised = {
+        "moorage.dev/promised-to": guests["guest-1"]["metadata"]["uid"],
+        "moorage.dev/reservation": "promised",
+    }
+    wanted = {"moorage.dev/reservation": "alone"} if alone else promised
+    assert {key: value for key, value in labels_of(held).items() if key in promised} == wanted
+    assert is_condition_true(held, "DisruptionTarget") is not alone
     assert held["spec"]["terminationGracePeriodSeconds"] == 1
     usage = (await api.get(MACHINES, "m"))["status"]["availableMachines"][0]["usage"]
     assert {key: usage[key] for key in ("maximum", "reserved", "used", "waiting")} == {
@@ -215,3 +231,34 @@ async def test_a_node_of_processes_gets_reservations_that_are_processes() -> Non
     (held,) = (await api.list(PODS, "moorage-system")).items
     assert held["spec"]["containers"][0]["image"] == "localhost/host"
     assert held["spec"]["containers"][0]["command"] == ["sleep", "infinity"]
+
+
+async def test_a_place_is_given_in_one_write_where_no_other_type_is_and_in_two_elsewhere() -> None:
+    for machine, writes in (
+        (MACHINE, ["patch lab"]),
+        (with_another_type(MACHINE), ["patch moorage-system", "patch lab"]),
+    ):
+        api, clock = MortalApi(), FakeClock()
+        api.put(MACHINES, machine)
+        api.put(NODES, a_node())
+        await settle(api)
+        async with a_controller(api, clock) as controller:
+            await changed(api, controller, a_guest("guest-1"))
+            before = len(api.calls)
+            await controller.reconcile(KEY)
+            calls = [one for one in api.calls[before:] if one.resource == "pods" and one.verb != "get"]
+            assert [f"{one.verb} {one.namespace}" for one in calls] == writes
+
+
+async def test_a_promise_to_a_guest_that_went_is_taken_back_whole() -> None:
+    api = MortalApi()
+    api.put(MACHINES, with_another_type(MACHINE))
+    api.put(NODES, a_node())
+    api.put(PODS, a_guest("guest-1"))
+    await settle(api)
+    api.remove(PODS, "guest-1", "lab")
+    await settle(api)
+    (held,) = (await api.list(PODS, "moorage-system")).items
+    assert labels_of(held)["moorage.dev/reservation"] == "kept"
+    assert "moorage.dev/promised-to" not in labels_of(held)
+    assert not is_condition_true(held, "DisruptionTarget")

@@ -42,7 +42,7 @@ def a_type(name: str = "red", available: int = 1) -> MachineType:
 
 
 def a_pool(*types: MachineType, nodes: int = 1, order: str = "fifo") -> Pool:
-    types = types or (a_type(),)
+    types = types or (a_type(), a_type("blue", available=0))
     names = tuple(one.name for one in types)
     return Pool(
         name="pool",
@@ -229,6 +229,55 @@ def test_pods_that_never_passed_the_webhook_are_counted_and_get_nothing() -> Non
     assert [one.status for one in decided.conditions if one.type == "UnmanagedGuests"] == ["True"]
 
 
+ALONE = a_pool(a_type(available=2))
+A0, A1 = (
+    Reservation(name=reservation_name("pool", "red", n), uid=f"a{n}", type="red", node="n0", alone=True)
+    for n in range(2)
+)
+BLUE = Reservation(name="b", uid="b", type="blue", node="n0", alone=True)
+
+
+def test_on_nodes_of_one_type_reservations_are_made_alone_and_handed_over_without_a_promise() -> None:
+    assert plan(a_seen(pool=ALONE)).actions == (Add("red", A0.name, True), Add("red", A1.name, True))
+    guest = a_guest()
+    decided = plan(a_seen(pool=ALONE, reservations=[A0, A1], guests=[guest]))
+    assert decided.actions == (HandOver(A0, guest),)
+    on_its_way = a_guest(**PLACED)
+    assert plan(a_seen(pool=ALONE, reservations=[A0, A1], guests=[on_its_way])).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("reservations", "nominated", "reserved"),
+    [
+        pytest.param([A0, A1], "", 2, id="not yet taken"),
+        pytest.param([A0, A1], "n0", 2, id="the guest is nominated first"),
+        pytest.param([replace(A0, ending=True, preempted=True), A1], "", 1, id="the place ends first"),
+        pytest.param([A1], "n0", 1, id="it has ended"),
+    ],
+)
+def test_a_place_alone_on_its_node_that_a_guest_takes_is_counted_once(
+    reservations: list[Reservation], nominated: str, reserved: int
+) -> None:
+    decided = plan(a_seen(pool=ALONE, reservations=reservations, guests=[a_guest(**PLACED, nominated=nominated)]))
+    assert decided.actions == ()
+    assert decided.counts["red"] == Count(maximum=2, reserved=reserved, pending=2 - reserved)
+
+
+@pytest.mark.parametrize("blue", [BLUE, replace(BLUE, node="")], ids=["stands there", "may come there"])
+def test_a_node_hands_nothing_over_while_another_type_has_places_there_under_no_budget(blue: Reservation) -> None:
+    pool = a_pool(a_type(), a_type("blue", available=1))
+    guest = a_guest()
+    seen = a_seen(pool=pool, nodes={"n0": a_node("n0", "red", "blue")}, reservations=[R0, blue], guests=[guest])
+    assert plan(seen).actions == (Keep(blue),)
+    kept = replace(blue, alone=False)
+    assert plan(replace(seen, reservations=[R0, kept])).actions == (HandOver(R0, guest),)
+
+
+def test_a_type_whose_nodes_come_to_offer_no_other_has_its_places_alone_from_then_on() -> None:
+    kept = replace(A0, alone=False)
+    assert plan(a_seen(pool=ALONE, reservations=[kept, A1])).actions == (Keep(kept, True),)
+
+
 # --- a small world
 
 
@@ -269,24 +318,26 @@ class World:
     def do(self, action: Action, writes: int) -> None:
         """Carry out one step, or only its first write."""
         match action:
-            case Add(kind, name):
+            case Add(kind, name, alone):
                 assert name not in self.reservations
-                self.reservations[name] = Reservation(name=name, uid=f"r{next(self.numbers)}", type=kind)
+                made = Reservation(name=name, uid=f"r{next(self.numbers)}", type=kind, alone=alone)
+                self.reservations[name] = made
             case Drop(reservation):
                 del self.reservations[reservation.name]
-            case Keep(reservation):
-                self.reservations[reservation.name] = replace(reservation, promised_to="")
+            case Keep(reservation, alone):
+                self.reservations[reservation.name] = replace(reservation, promised_to="", alone=alone)
             case HandOver(reservation, guest):
                 now = self.reservations[reservation.name]
                 assert now.promised_to in ("", guest.uid) or now.promised_to not in self.waiting_for_place()
-                self.reservations[reservation.name] = replace(now, promised_to=guest.uid)
-                if writes > 1:
+                if not reservation.alone:
+                    self.reservations[reservation.name] = replace(now, promised_to=guest.uid)
+                if writes > 1 or reservation.alone:
                     self.guests[guest.uid] = replace(
                         self.guests[guest.uid], gated=False, place=reservation.node, placed_at=self.now, pod=None
                     )
             case MoveOn(reservation, guest):
                 now = self.reservations[reservation.name]
-                self.reservations[reservation.name] = replace(now, promised_to=guest.uid)
+                self.reservations[reservation.name] = replace(now, promised_to=guest.uid, alone=False)
                 if writes > 1:
                     self.marks.setdefault(reservation.node, set()).add(guest.uid)
             case Unmark(node, label):
@@ -312,7 +363,7 @@ class World:
                 if self.free(node) <= 0:
                     # those without the budget are given back last: they are the victims
                     victims = [one for one in self.reservations.values() if one.node == node]
-                    bare = [one for one in victims if one.promised_to]
+                    bare = [one for one in victims if one.promised_to or one.alone]
                     if not victims:
                         continue
                     victim = (bare or victims)[-1]
@@ -365,6 +416,7 @@ class World:
             assert count.reserved <= len(standing)
 
 
+BOTH = ("red", "blue")
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("guest"), st.sampled_from(["red", "blue"])),
@@ -372,7 +424,10 @@ EVENTS = st.lists(
         st.tuples(st.just("end"), st.integers(0, 20)),
         st.tuples(st.just("available"), st.tuples(st.sampled_from(["red", "blue"]), st.integers(0, 4))),
         st.tuples(st.just("node"), st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.booleans())),
-        st.tuples(st.just("offer"), st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.booleans())),
+        st.tuples(
+            st.just("offer"),
+            st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from([(), ("red",), ("blue",), BOTH])),
+        ),
         st.tuples(st.just("schedule"), st.just("")),
         st.tuples(st.just("operator"), st.tuples(st.integers(0, 6), st.integers(1, 2))),
     ),
@@ -399,9 +454,9 @@ def happen(world: World, what: str, how: object) -> None:
             world.pool = replace(world.pool, types=types)
         case "node", (str(name), bool(ready)):
             world.ready[name] = ready
-        case "offer", (str(name), bool(offered)):
+        case "offer", (str(name), tuple(offered)):
             offers = dict(world.pool.offers)
-            offers[name] = ("red", "blue") if offered else ()
+            offers[name] = offered
             world.pool = replace(world.pool, offers=offers)
         case "schedule", _:
             world.schedule()
@@ -412,12 +467,13 @@ def happen(world: World, what: str, how: object) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(EVENTS)
+@given(EVENTS, st.sampled_from([(BOTH, BOTH, BOTH), (("red",), ("red",), ("blue",)), (("red",), BOTH, ("blue",))]))
 def test_stopped_at_any_write_no_guest_is_evicted_no_place_is_taken_by_another_and_counts_are_right(
-    events: list[tuple[str, object]],
+    events: list[tuple[str, object]], offered: tuple[tuple[str, ...], ...]
 ) -> None:
     nodes = ("n0", "n1", "n2")
-    pool = a_pool(a_type("red", 2), a_type("blue", 2), nodes=3)
+    offers = dict(zip(nodes, offered, strict=True))
+    pool = replace(a_pool(a_type("red", 2), a_type("blue", 2), nodes=3), offers=offers)
     world = World(pool=pool, devices=dict.fromkeys(nodes, 3), ready=dict.fromkeys(nodes, True))
     bound: dict[str, str] = {}
     for what, how in events:
@@ -430,7 +486,7 @@ def test_stopped_at_any_write_no_guest_is_evicted_no_place_is_taken_by_another_a
     # quiet: every node well, everything offered, nobody in the way
     world.ordinary.clear()
     world.ready = dict.fromkeys(nodes, True)
-    world.pool = replace(world.pool, offers=dict.fromkeys(nodes, ("red", "blue")))
+    world.pool = replace(world.pool, offers=offers)
     decided = world.settle()
     assert decided.actions == ()
     world.check_counts(decided)
@@ -442,3 +498,107 @@ def test_stopped_at_any_write_no_guest_is_evicted_no_place_is_taken_by_another_a
         if count.unplaced == 0:
             assert count.maximum == max(kind.available, count.used)
             assert count.waiting == 0 or count.used >= kind.available
+
+
+# --- reservations alone on their nodes, while the scheduler and the kubelet are at it
+
+
+@dataclass
+class Flight:
+    """One node, full, of one type. The scheduler takes what it likes, and what it did is seen in any order."""
+
+    available: int
+    reservations: dict[str, Reservation] = field(default_factory=dict)
+    guests: dict[str, Guest] = field(default_factory=dict)
+    victims: dict[str, str] = field(default_factory=dict)  # guest's uid → reservation's uid
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def seen(self) -> Seen:
+        return a_seen(
+            pool=a_pool(a_type("red", self.available)),
+            reservations=list(self.reservations.values()),
+            guests=list(self.guests.values()),
+        )
+
+    def flying(self) -> list[Guest]:
+        return [one for one in self.guests.values() if one.place and not one.node]
+
+    def left(self) -> list[Reservation]:
+        """What the scheduler can still take."""
+        gone = set(self.victims.values())
+        return [one for one in self.reservations.values() if one.node and one.uid not in gone and not one.ending]
+
+    def operate(self, steps: int = 100) -> None:
+        for action in plan(self.seen()).actions[:steps]:
+            match action:
+                case Add(kind, name, alone):
+                    assert alone
+                    uid = f"r{next(self.numbers)}"
+                    self.reservations[uid] = Reservation(name=name, uid=uid, type=kind, alone=True)
+                case HandOver(reservation, guest):
+                    assert reservation.alone
+                    self.guests[guest.uid] = replace(guest, gated=False, place="n0", placed_at=NOON, pod=None)
+                case _:
+                    raise AssertionError(f"{action} is not wanted: no place is too many here")
+        made = len(self.left()) + sum(1 for one in self.reservations.values() if not one.node)
+        without = [one for one in self.flying() if one.uid not in self.victims]
+        assert len(without) <= len(self.left()), "somebody was let through to no place"
+        assert made - len(without) + sum(1 for one in self.guests.values() if one.place) <= self.available
+
+    def happen(self, what: str, at: int) -> None:
+        flying = self.flying()
+        guest = flying[at % len(flying)] if flying else None
+        victim = self.reservations.get(self.victims.get(guest.uid, "")) if guest else None
+        match what:
+            case "come":
+                number = next(self.numbers)
+                one = a_guest(f"g{number}", created=f"{number:04}")
+                self.guests[one.uid] = one
+            case "end" if done := [one for one in self.guests.values() if one.node]:
+                del self.guests[done[at % len(done)].uid]
+            case "operate":
+                self.operate(at)
+            case "preempt" if guest and guest.uid not in self.victims:
+                self.victims[guest.uid] = self.left()[at % len(self.left())].uid
+            case "nominated" if guest and guest.uid in self.victims:
+                self.guests[guest.uid] = replace(guest, nominated="n0")
+            case "ending" if victim:
+                self.reservations[victim.uid] = replace(victim, ending=True, preempted=True)
+            case "gone" if victim and victim.ending and guest and guest.nominated:
+                del self.reservations[victim.uid]
+            case "bind" if guest and guest.uid in self.victims and victim is None:
+                self.guests[guest.uid] = replace(guest, node="n0", nominated="")
+            case "stand":
+                held = sum(1 for one in self.reservations.values() if one.node)
+                held += sum(1 for one in self.guests.values() if one.node)
+                for one in list(self.reservations.values()):
+                    if not one.node and held < self.available:
+                        self.reservations[one.uid] = replace(one, node="n0")
+                        held += 1
+
+
+FLIGHTS = ["come", "end", "operate", "preempt", "nominated", "ending", "gone", "bind", "stand"]
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(FLIGHTS), st.integers(0, 6)), max_size=80), st.integers(1, 4))
+def test_whatever_is_seen_first_of_a_hand_over_no_place_alone_on_its_node_is_dropped_doubled_or_given_twice(
+    events: list[tuple[str, int]], available: int
+) -> None:
+    flight = Flight(available)
+    flight.operate()
+    flight.happen("stand", 0)
+    for what, at in events:
+        flight.happen(what, at)
+        count = plan(flight.seen()).counts["red"]
+        assert count.maximum == count.reserved + count.used + count.pending
+    for _ in range(60):
+        for what in FLIGHTS[2:]:
+            for at in range(available):
+                flight.happen(what, 100 if what == "operate" else at)
+                flight.operate()
+    assert flight.flying() == []
+    count = plan(flight.seen()).counts["red"]
+    used = sum(1 for one in flight.guests.values() if one.node)
+    assert (count.maximum, count.used, count.pending) == (available, used, 0)
+    assert count.waiting == 0 or count.used == available

@@ -23,7 +23,9 @@ from moorage.controllers.machine.plan import (
     is_finished,
     is_on_processes,
     is_reservation,
+    make_nobodys,
     make_node_pool,
+    make_promise,
     make_reservation,
     make_status,
     refusal,
@@ -52,12 +54,8 @@ from moorage.errors import AlreadyExists, Conflict, NotFound, QuantityError
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of, parse_machine
 from moorage.model.names import (
-    KEPT,
     MACHINE_GROUP_LABEL,
     PLACE_PREFIX,
-    PROMISED,
-    PROMISED_TO_LABEL,
-    RESERVATION_LABEL,
     SYSTEM_NAMESPACE,
     WAITS_ANNOTATION,
 )
@@ -273,17 +271,20 @@ class MachineController:
         self, action: Action, machine: Obj, pool: Pool, pods: Mapping[str, Obj], *, on_processes: bool
     ) -> None:
         match action:
-            case Add(kind, name):
-                pod = make_reservation(machine, pool, pool.types[kind], name, on_processes=on_processes)
+            case Add(kind, name, alone):
+                pod = make_reservation(
+                    machine, pool, pool.types[kind], name, alone=alone, on_processes=on_processes
+                )
                 with contextlib.suppress(AlreadyExists):
                     self._wrote(await self._api.create(PODS, pod))
             case Drop(reservation):
                 await self._api.delete(PODS, reservation.name, SYSTEM_NAMESPACE, uid=reservation.uid)
                 self._written[reservation.uid] = (self._clock.monotonic(), None)
-            case Keep(reservation):
-                await self._label(pods[reservation.uid], {RESERVATION_LABEL: KEPT, PROMISED_TO_LABEL: None})
+            case Keep(reservation, alone):
+                await self._relabel(make_nobodys(pods[reservation.uid], alone=alone), reservation)
             case HandOver(reservation, guest):
-                await self._promise(reservation, guest, pods)
+                if not reservation.alone:
+                    await self._promise(reservation, guest, pods)
                 patch = lift(pods[guest.uid], reservation.node, rfc3339(self._clock.now()))
                 self._wrote(await self._api.patch(PODS, guest.name, patch, guest.namespace))
             case MoveOn(reservation, guest):
@@ -305,21 +306,12 @@ class MachineController:
 
     async def _promise(self, reservation: Reservation, guest: Guest, pods: Mapping[str, Obj]) -> None:
         if reservation.promised_to != guest.uid:
-            labels = {RESERVATION_LABEL: PROMISED, PROMISED_TO_LABEL: guest.uid}
-            await self._label(pods[reservation.uid], labels)
+            patch = make_promise(pods[reservation.uid], pods[guest.uid], self._clock.now())
+            await self._relabel(patch, reservation)
 
-    async def _label(self, pod: Obj, labels: Mapping[str, str | None]) -> None:
-        """Label a reservation, and clear the record of who set which of its fields.
-
-        API servers keep that record for those who share an object, and it is a good part of the cost of a write.
-        Reservations are ours alone; the scheduler's and the kubelet's writes that end one get cheaper too.
-        https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
-        """
-        meta = pod["metadata"]
-        changed: Obj = {"resourceVersion": meta["resourceVersion"], "labels": dict(labels)}
-        if meta.get("managedFields"):
-            changed["managedFields"] = [{}]
-        self._wrote(await self._api.patch(PODS, meta["name"], {"metadata": changed}, meta["namespace"]))
+    async def _relabel(self, patch: Obj, reservation: Reservation) -> None:
+        """Labels can be changed along with the status, not the status along with labels."""
+        self._wrote(await self._api.patch(PODS, reservation.name, patch, SYSTEM_NAMESPACE, subresource="status"))
 
     async def _write_status(self, machine: Obj, status: Obj | None) -> None:
         if status is not None:

@@ -22,6 +22,7 @@ from moorage.decide.injection import tolerations_of
 from moorage.decide.reservation import Guest, Plan, Reservation, Share
 from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
 from moorage.model.names import (
+    ALONE,
     BACKFILL_LABEL,
     HOST_IMAGE,
     KEPT,
@@ -33,6 +34,7 @@ from moorage.model.names import (
     PLACE_ANNOTATION,
     PLACE_AT_ANNOTATION,
     PROCESS_RUNTIME,
+    PROMISED,
     PROMISED_TO_LABEL,
     RESERVATION_LABEL,
     RESERVATION_PRIORITY,
@@ -43,6 +45,8 @@ from moorage.model.names import (
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 GRACE_SECONDS = 1  # zero is a force deletion, and a kubelet may still hold the device (kubernetes#130145)
 USER_ID = 65535  # the pause image's own
+DISRUPTED = "DisruptionTarget"
+KEEPS_ITS_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}  # those under the budget do so anyway
 
 
 def is_reservation(pod: Mapping[str, Any]) -> bool:
@@ -66,6 +70,8 @@ def reservation_of(pod: Mapping[str, Any]) -> Reservation:
         promised_to=labels.get(PROMISED_TO_LABEL, ""),
         ending=is_deleting(pod),
         unschedulable=_is_unschedulable(pod),
+        alone=labels.get(RESERVATION_LABEL) == ALONE,
+        preempted=is_condition_true(pod, DISRUPTED),
     )
 
 
@@ -131,9 +137,9 @@ def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def make_reservation(
-    machine: Mapping[str, Any], pool: Pool, kind: MachineType, name: str, *, on_processes: bool
+    machine: Mapping[str, Any], pool: Pool, kind: MachineType, name: str, *, alone: bool, on_processes: bool
 ) -> Obj:
-    """The pod that holds one place of a type on whichever node of the pool offers it."""
+    """The pod that holds one place of a type on whichever node of the pool offers it; `alone`: no other type."""
     container: Obj = {
         "name": "place",
         "image": PAUSE_IMAGE,
@@ -153,8 +159,9 @@ def make_reservation(
             "labels": {
                 MACHINE_GROUP_LABEL: pool.group,
                 MACHINE_TYPE_LABEL: kind.name,
-                RESERVATION_LABEL: KEPT,
+                RESERVATION_LABEL: ALONE if alone else KEPT,
             },
+            "annotations": dict(KEEPS_ITS_NODE),
             "ownerReferences": [owner_reference(machine)],
         },
         "spec": {
@@ -174,6 +181,52 @@ def make_reservation(
             },
         },
     }
+
+
+def make_promise(reservation: Mapping[str, Any], guest: Mapping[str, Any], now: datetime) -> Obj:
+    """The merge patch of a reservation's status that promises it to a guest, for the version that was read.
+
+    With the label goes the condition that the scheduler sets on a pod before it preempts it. It is true from here
+    on, and finding it as it would write it, word for word, the scheduler spares a write while the guest waits.
+    https://github.com/kubernetes/kubernetes/blob/v1.36.2/pkg/scheduler/framework/preemption/executor.go
+    """
+    scheduler = guest["spec"].get("schedulerName") or "default-scheduler"
+    told = f"{scheduler}: preempting to accommodate a higher priority pod"
+    return _relabelled(
+        reservation,
+        {RESERVATION_LABEL: PROMISED, PROMISED_TO_LABEL: guest["metadata"]["uid"]},
+        with_condition(
+            (reservation.get("status") or {}).get("conditions") or (),
+            DISRUPTED,
+            "True",
+            now=rfc3339(now),
+            reason="PreemptionByScheduler",
+            message=told,
+        ),
+    )
+
+
+def make_nobodys(reservation: Mapping[str, Any], *, alone: bool) -> Obj:
+    """The merge patch of a reservation's status that takes a promise back, for the version that was read."""
+    conditions = (reservation.get("status") or {}).get("conditions") or ()
+    labels = {RESERVATION_LABEL: ALONE if alone else KEPT, PROMISED_TO_LABEL: None}
+    return _relabelled(reservation, labels, [one for one in conditions if one["type"] != DISRUPTED])
+
+
+def _relabelled(
+    reservation: Mapping[str, Any], labels: Mapping[str, str | None], conditions: Sequence[Obj]
+) -> Obj:
+    """A patch of labels and conditions at once, which also clears the record of who set which field.
+
+    API servers keep that record for those who share an object, and it is a good part of the cost of a write.
+    Reservations are ours alone; the scheduler's and the kubelet's writes that end one get cheaper too.
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
+    """
+    meta = reservation["metadata"]
+    changed: Obj = {"resourceVersion": meta["resourceVersion"], "labels": dict(labels)}
+    if meta.get("managedFields"):
+        changed["managedFields"] = [{}]
+    return {"metadata": changed, "status": {"conditions": list(conditions)}}
 
 
 def make_node_pool(machine: Mapping[str, Any]) -> Obj:
