@@ -64,8 +64,9 @@ PLACE_ANNOTATION = "moorage.dev/machine-place"  # on a guest let through: the no
 PLACE_AT_ANNOTATION = "moorage.dev/machine-place-at"  # RFC 3339, beside it
 BACKFILL_LABEL = "moorage.dev/backfill"  # on a guest: "true": it may be asked to leave for who has reserved
 WAITS_ANNOTATION = "moorage.dev/waits-for"  # on a gated guest: until when (RFC 3339), a blank, for which booking
-RESERVATION_LABEL = "moorage.dev/reservation"  # on a reservation pod: KEPT or PROMISED
+RESERVATION_LABEL = "moorage.dev/reservation"  # on a reservation pod: KEPT, PROMISED or ALONE
 KEPT, PROMISED = "kept", "promised"  # the disruption budget protects those that are kept
+ALONE = "alone"  # of a type whose nodes offer no other: a guest of it may take any that stands there
 PROMISED_TO_LABEL = "moorage.dev/promised-to"  # on a promised reservation: the guest's uid
 MACHINE_MODE_LABEL = "moorage.dev/machine-mode"  # on a node: ready, not-ready or maintenance; a taint's key too
 MACHINE_POOL_ANNOTATION = "moorage.dev/machine-node-pool"  # on a node: the MachineNodePool that marks it
@@ -86,6 +87,10 @@ MAP_ROUND_LABEL = "moorage.dev/map-round"  # "1", "2", …: which of its Jobs
 MAP_TEMPLATE_ANNOTATION = "moorage.dev/map-template"  # on such a Job: hash of what its pods are made from
 MAP_SCALED_ANNOTATION = "moorage.dev/map-scaled-at"  # on such a Job, RFC 3339: when it was last made smaller
 MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of `moor plan` it was made by
+
+# containers, as Docker knows them (docs/howto/use-docker.md)
+CONTAINER_LABEL = "moorage.dev/container"  # name of the container; on its pods and its Service
+CONTAINER_GATE = "moorage.dev/container"  # scheduling gate of one that is made and not started
 
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
