@@ -7,6 +7,8 @@ code 0 only when the disturbed training ended with exactly the network of the un
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
 import re
@@ -18,7 +20,7 @@ from typing import NoReturn
 
 HERE = Path(__file__).parent
 EPOCHS = 80
-PATIENCE_SECONDS = 150.0
+PATIENCE_SECONDS = 300.0  # bounds a hang on a machine that is busy
 THREADS = ["--env", "OMP_NUM_THREADS=1", "--env", "OPENBLAS_NUM_THREADS=1"]
 
 
@@ -55,6 +57,26 @@ class Demo:
         if check and done.returncode != 0:
             fail(f"`moor {' '.join(args)}` ended with exit code {done.returncode}\n{done.stderr or ''}")
         return done.stdout
+
+    def let_in(self, *people: str) -> None:
+        """What an administrator does once: these people may work in the namespace `default`."""
+        asyncio.run(self._bind(people))
+        print(f"  {', '.join(people)} may work here: the role `edit` is bound to them", flush=True)
+
+    async def _bind(self, people: tuple[str, ...]) -> None:
+        from moorage.errors import AlreadyExists
+        from moorage.kube.client import KubeClient
+        from moorage.model.manifests import ROLEBINDINGS
+        from moorage.model.people import subjects_of
+
+        binding = {
+            "metadata": {"name": "team"},
+            "subjects": [subject for person in people for subject in subjects_of(person)],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        }
+        async with KubeClient.from_kubeconfig(self.data / "kubeconfig") as api:
+            with contextlib.suppress(AlreadyExists):
+                await api.create(ROLEBINDINGS, binding, "default")
 
     def run(self, name: str) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.moor("show", name, "-o", "json", show=False))
@@ -112,6 +134,8 @@ def main() -> int:
             demo.moor("uncordon", node, show=False)
     else:
         demo.moor("up", "--nodes", "2", "--gpus", "2", "--gpu-type", "a100", *ports)
+
+    demo.let_in("ada", "grace", "linus")
 
     demo.step("Ada trains on one GPU, with checkpoints; a dry run first says where it would land")
     submit = [

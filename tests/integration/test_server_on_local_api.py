@@ -162,6 +162,8 @@ async def test_runs_are_seen_on_their_gpus_and_the_rest_is_explained(kube, tmp_p
             EVENTS, {"metadata": {"namespace": "default", "name": "e"}, "involvedObject": ref, "message": said}
         )
         body = await site.until("/api/v1/explain/default/second", lambda body: body["quota"])
+        assert (body["state"], body["quota"]) == ("waiting", "its namespace's quota is used up")  # to everybody
+        _, body = await site.get("/api/v1/explain/default/second", "ada-token")
         assert (body["state"], body["quota"], body["missing"][0]["asks"]) == ("waiting", said, "2")
 
 
