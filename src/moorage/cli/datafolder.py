@@ -27,7 +27,8 @@ SERVICE_USERS = {
     "extender": "system:serviceaccount:moorage-system:moorage-extender",
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
-DEFAULT_PORTS = {"api": 6443, "server": 8080, "extender": 0, "webhook": 0}  # 0: any free one, then remembered
+DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
+"""0: any free one. What was used once is remembered."""
 
 
 def default_folder() -> Path:
@@ -242,12 +243,16 @@ class DataFolder:
 
 
 @contextlib.contextmanager
-def listening(ports: dict[str, int]) -> Iterator[dict[str, socket.socket]]:
+def listening(
+    ports: dict[str, int], *, yielding: frozenset[str] = frozenset()
+) -> Iterator[dict[str, socket.socket]]:
     """Listening sockets on loopback by name; port 0 takes any free one. Closed here at the end.
+
+    Those named in `yielding` take any free port where theirs is taken.
 
     Raises PortTaken naming the port and, for the one a user chose, the option to change it.
     """
-    options = {"server": "--port", "api": "--api-port"}
+    options = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
     with contextlib.ExitStack() as stack:
         found: dict[str, socket.socket] = {}
         for name, port in ports.items():
@@ -256,7 +261,12 @@ def listening(ports: dict[str, int]) -> Iterator[dict[str, socket.socket]]:
             one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                one.bind(("127.0.0.1", port))
+                try:
+                    one.bind(("127.0.0.1", port))
+                except OSError:
+                    if name not in yielding:
+                        raise
+                    one.bind(("127.0.0.1", 0))
             except OSError as error:
                 option = options.get(name)
                 raise PortTaken(

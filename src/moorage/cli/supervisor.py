@@ -1,4 +1,4 @@
-"""The parent of `moor up`'s two processes: starts them, starts them again when they die, stops them.
+"""The parent of `moor up`'s processes: starts them, starts them again when they die, stops them.
 
 Standard library only and quick to load: it is the first thing between the user and a ready cluster.
 It holds the data folder's lock and the listening sockets, so that a child that died finds its port
@@ -22,8 +22,9 @@ RESTART_SECONDS = (0.2, 1.0, 5.0, 15.0)  # wait before the first, second, third 
 STEADY_SECONDS = 60.0  # a child that ran this long starts counting from the first wait again
 STOP_SECONDS = 60.0  # a child that ignores SIGTERM for this long is killed
 
-CHILDREN = {  # name → module; both are asked to stop in this order, services first
+CHILDREN = {  # name → module; they are asked to stop in this order, services first
     "services": "moorage.cli.services",
+    "ingress": "moorage.localcluster.ingress",
     "localcluster": "moorage.localcluster",
 }
 
@@ -108,7 +109,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_stderr: bool = False) -> None:
-    """Run both children until SIGTERM or SIGINT. `fds` maps names to inherited listening sockets."""
+    """Run the children until SIGTERM or SIGINT. `fds` maps names to inherited listening sockets."""
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -120,7 +121,7 @@ def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_s
     signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)  # only to cut the wait below short
     write_atomically(data / "run" / "supervisor.pid", f"{os.getpid()}\n")
     children = [Child(name, data, fds, log_to_stderr=log_to_stderr) for name in CHILDREN]
-    for child in reversed(children):  # the API server first: the services wait for it
+    for child in reversed(children):  # the API server first: the others wait for it
         child.start(ready_fd)
         child.ready_fd = ready_fd
     wakeup_read, wakeup_write = os.pipe()

@@ -45,6 +45,9 @@ data_option = click.option(
 )
 @click.option("--port", type=int, default=None, help="Port of the web page and REST API (default 8080).")
 @click.option("--api-port", type=int, default=None, help="Port of the Kubernetes API (default 6443).")
+@click.option(
+    "--ingress-port", type=int, default=None, help="Port of the ingress (default 8081, or any free one if taken)."
+)
 @click.option("--extender/--no-extender", default=None, help="Pack GPUs by the scheduler extender (default on).")
 @click.option("--foreground", is_flag=True, help="Stay, and print the logs, until Ctrl-C.")
 @data_option
@@ -57,6 +60,7 @@ def up(
     node_file: Path | None,
     port: int | None,
     api_port: int | None,
+    ingress_port: int | None,
     extender: bool | None,
     foreground: bool,
     data: Path | None,
@@ -81,7 +85,7 @@ def up(
     config.user = config.user or _user()
     if extender is not None:
         config.extender = extender
-    asked = {"server": port, "api": api_port}
+    asked = {"server": port, "api": api_port, "ingress": ingress_port}
     folder.prepare()
     lock = folder.lock()
     _stop_leftovers(folder)
@@ -89,7 +93,8 @@ def up(
         name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
         for name, usual in DEFAULT_PORTS.items()
     }
-    with listening(ports) as sockets:
+    yielding = frozenset({"ingress"} if ingress_port is None else ())
+    with listening(ports, yielding=yielding) as sockets:
         config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
         folder.save_config(config)
         tokens = folder.tokens(config.user)
@@ -128,7 +133,7 @@ def _write_access(folder: DataFolder, config: Config, admin_token: str) -> None:
 
 
 def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
-    """Start the detached supervisor; return when both its children said that they are ready."""
+    """Start the detached supervisor; return when its children said that they are ready."""
     ready_read, ready_write = os.pipe()
     os.set_inheritable(ready_write, True)
     log = (folder.log / "supervisor.log").open("ab")
@@ -157,8 +162,8 @@ def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
 
 
 def _wait_ready(ready: int) -> str | None:
-    """None once both children said on the pipe that they are ready, else what went wrong."""
-    waiting, said = {"localcluster", "services"}, b""
+    """None once all children said on the pipe that they are ready, else what went wrong."""
+    waiting, said = {"localcluster", "services", "ingress"}, b""
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
         left = deadline - time.monotonic()
@@ -188,6 +193,8 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
         shown += f" with {gpus} GPU{'s'[: gpus != 1]}"
     click.echo(f"ready in {seconds:.1f} s: {shown}", err=True)
     click.echo(f"web page:   {page}")
+    ingress = config.ports["ingress"]
+    click.echo(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
     click.echo(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
     click.echo("first run:  moor run --follow -- python -c 'print(\"hello\")'")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
@@ -242,8 +249,10 @@ def status(output: str, data: Path | None) -> None:
 
         tokens = folder.tokens(config.user)
         found["page"] = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+        found["ingress"] = f"http://127.0.0.1:{config.ports['ingress']}"
         found["kubeconfig"] = str(folder.kubeconfig)
-        found["processes"] = {name: folder.read_pid(name) for name in ("supervisor", "localcluster", "services")}
+        processes = ("supervisor", "localcluster", "services", "ingress")
+        found["processes"] = {name: folder.read_pid(name) for name in processes}
         try:
             found |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:
@@ -260,7 +269,11 @@ def _status_text(found: dict[str, Any]) -> str:
     if not found["running"]:
         return f"not running ({found['data']}); `moor up` starts it"
     lines = [f"running     {found['data']}"]
-    lines += [f"web page    {found['page']}", f"kubeconfig  {found['kubeconfig']}"]
+    lines += [
+        f"web page    {found['page']}",
+        f"ingress     {found['ingress']}",
+        f"kubeconfig  {found['kubeconfig']}",
+    ]
     lines.append("processes   " + ", ".join(f"{name} {pid or '-'}" for name, pid in found["processes"].items()))
     if error := found.get("error"):
         lines.append(f"problem     {error}")
@@ -377,7 +390,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
 
 def _stop_leftovers(folder: DataFolder) -> None:
     """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
-    for name in ("services", "localcluster"):
+    for name in ("services", "ingress", "localcluster"):
         pid = folder.read_pid(name)
         if pid is None or not _is_ours(pid, folder.path):
             continue

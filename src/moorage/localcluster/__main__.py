@@ -23,9 +23,10 @@ from typing import Any
 
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
-from moorage.apimachinery.resources import ENDPOINTSLICES, NODES, STORAGECLASSES, Resource
+from moorage.apimachinery.resources import ENDPOINTSLICES, INGRESSCLASSES, NODES, STORAGECLASSES, Resource
 from moorage.apimachinery.serving import serve
 from moorage.errors import AlreadyExists, MoorageError, NotFound
+from moorage.localcluster.ingress.table import INGRESS_CLASS
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 
 log = logging.getLogger("moorage.localcluster")
@@ -51,6 +52,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.controllers.manager import ControllerManager
     from moorage.localcluster.informers import InformerSet
+    from moorage.localcluster.ingress.publisher import IngressPublisher
     from moorage.localcluster.nodeagent.addresses import Addresses
     from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
     from moorage.localcluster.scheduler.extenders import parse_extenders
@@ -76,6 +78,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             tasks.create_task(serve(server.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
             manager_api = server.client("system:kube-controller-manager")
             await _create(manager_api, STORAGECLASSES, STORAGE_CLASS)
+            await _create(manager_api, INGRESSCLASSES, INGRESS_CLASS)
             await _publish_api(manager_api, port)
             agents = []
             addresses = Addresses()
@@ -102,13 +105,16 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                 return by_name[node].logs(pod, *args, **options)
 
             server.log_source = log_source
+            informers = InformerSet(manager_api)
             controllers = ControllerManager(
                 manager_api,
                 volumes_folder=data / "volumes",
                 ca_pem=pki.ca_pem,
-                informers=InformerSet(manager_api),
+                informers=informers,
                 quota_in_flight=server.quotas.in_flight,
             )
+            table = data / "run" / "ingress.json"
+            ingress = IngressPublisher(manager_api, informers, table, config["ports"]["ingress"])
             scheduler_api = server.client("system:kube-scheduler")
             scheduler_file = data / "scheduler.json"
             extenders = parse_extenders(json.loads(scheduler_file.read_text())) if scheduler_file.exists() else ()
@@ -117,7 +123,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                 extenders=extenders,
                 recorder=EventRecorder(scheduler_api, "default-scheduler"),
             )
-            parts = [controllers.run(), scheduler.run(), *(agent.run() for agent in agents)]
+            parts = [controllers.run(), ingress.run(), scheduler.run(), *(agent.run() for agent in agents)]
             running = [tasks.create_task(part) for part in parts]
             for agent in agents:
                 await agent.ready.wait()

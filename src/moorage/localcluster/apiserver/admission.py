@@ -11,8 +11,10 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
+from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import (
+    INGRESSCLASSES,
     NAMESPACES,
     PRIORITYCLASSES,
     SERVICEACCOUNTS,
@@ -59,6 +61,8 @@ class BuiltinAdmission:
                     _protect(obj, "kubernetes.io/pv-protection")
                 case ("scheduling.k8s.io", "priorityclasses"):
                     self._one_default_priority(asked, obj)
+                case ("networking.k8s.io", "ingresses"):
+                    self._ingress_class(obj)
         if where.group == "" and asked.subresource is None:
             if where.plural == "services":
                 self._service(asked, obj)
@@ -103,6 +107,22 @@ class BuiltinAdmission:
                     }
                 ],
             )
+
+    def _ingress_class(self, obj: Obj) -> None:
+        """An Ingress without a class gets the default one, the newest of several."""
+        spec, notes = obj.setdefault("spec", {}), annotations_of(obj)
+        if spec.get("ingressClassName") or "kubernetes.io/ingress.class" in notes:
+            return
+        defaults = [
+            one["metadata"]
+            for one in self._every(INGRESSCLASSES)
+            if (one["metadata"].get("annotations") or {}).get("ingressclass.kubernetes.io/is-default-class")
+            == "true"
+        ]
+        if defaults:
+            defaults.sort(key=lambda meta: str(meta["name"]))
+            newest = max(defaults, key=lambda meta: str(meta.get("creationTimestamp")))
+            spec["ingressClassName"] = newest["name"]
 
     def _pod(self, asked: Admission, obj: Obj) -> None:
         spec = obj.setdefault("spec", {})

@@ -1,0 +1,191 @@
+"""Where a request goes. Pure.
+
+https://kubernetes.io/docs/concepts/services-networking/ingress/
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.resources import Obj
+
+CONTROLLER = "localcluster.moorage.dev/ingress"  # of IngressClasses
+CLASS_NAME = "moorage-local"
+CLASS_ANNOTATION = "kubernetes.io/ingress.class"  # of Ingresses older than spec.ingressClassName
+DEFAULT_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
+SERVICE_NAME = "kubernetes.io/service-name"
+
+INGRESS_CLASS: Obj = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "IngressClass",
+    "metadata": {"name": CLASS_NAME, "annotations": {DEFAULT_ANNOTATION: "true"}},
+    "spec": {"controller": CONTROLLER},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Everything routes are made of. `slices`: "namespace/service" → its EndpointSlices."""
+
+    ingresses: Sequence[Obj]
+    classes: Sequence[Obj]
+    services: Mapping[str, Obj]
+    slices: Mapping[str, Sequence[Obj]]
+
+
+def is_ours(ingress: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the class of this Ingress is served here."""
+    spec = ingress.get("spec") or {}
+    named = spec.get("ingressClassName") or annotations_of(ingress).get(CLASS_ANNOTATION)
+    ours = {one["metadata"]["name"] for one in classes if (one.get("spec") or {}).get("controller") == CONTROLLER}
+    return named in ours
+
+
+def services_of(ingress: Mapping[str, Any]) -> set[str]:
+    """The names of all Services an Ingress leads to."""
+    spec = ingress.get("spec") or {}
+    backends = [spec.get("defaultBackend")]
+    backends += [path.get("backend") for rule in spec.get("rules") or () for path in _paths(rule)]
+    return {name for one in backends if (name := ((one or {}).get("service") or {}).get("name"))}
+
+
+def make_table(seen: Observed) -> Obj:
+    """The table as it is written for the proxy: host → paths; `*.` before a host stands for one label.
+
+    Of two that claim the same host and path, the older Ingress has it.
+    """
+    hosts: dict[str, list[Obj]] = {}
+    taken: set[tuple[str, str, bool]] = set()
+    default: Obj | None = None
+    ours = [one for one in seen.ingresses if not is_deleting(one) and is_ours(one, seen.classes)]
+    for ingress in sorted(ours, key=_age):
+        spec = ingress.get("spec") or {}
+        if spec.get("defaultBackend") and default is None:
+            default = _backend(seen, ingress, spec["defaultBackend"])
+        for rule in spec.get("rules") or ():
+            host = str(rule.get("host") or "").lower()
+            for path in _paths(rule):
+                exact = path.get("pathType") == "Exact"
+                text = str(path.get("path") or "/")
+                if not exact:
+                    text = text.rstrip("/") or "/"
+                if (host, text, exact) in taken:
+                    continue
+                taken.add((host, text, exact))
+                backend = _backend(seen, ingress, path.get("backend") or {})
+                hosts.setdefault(host, []).append({"path": text, "exact": exact, "backend": backend})
+    for paths in hosts.values():
+        paths.sort(key=lambda one: (-len(one["path"]), not one["exact"]))
+    return {"hosts": hosts, "default": default}
+
+
+def _paths(rule: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (rule.get("http") or {}).get("paths") or ()
+
+
+def _age(ingress: Mapping[str, Any]) -> tuple[str, str, str]:
+    meta = ingress["metadata"]
+    return (meta.get("creationTimestamp") or "", meta.get("namespace") or "", meta["name"])
+
+
+def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, Any]) -> Obj:
+    """`addresses` to try, and why there are none."""
+    namespace = ingress["metadata"].get("namespace") or ""
+    whose = f"Ingress {namespace}/{ingress['metadata']['name']}"
+    named = backend.get("service") or {}
+    if not named.get("name"):
+        return {"addresses": [], "problem": f"{whose} names a backend that is no Service"}
+    key = f"{namespace}/{named['name']}"
+    service = seen.services.get(key)
+    if service is None:
+        return {"addresses": [], "problem": f"there is no Service {key}, which {whose} names"}
+    wanted = named.get("port") or {}
+    for port in (service.get("spec") or {}).get("ports") or ():
+        if (wanted.get("name") and port.get("name") == wanted["name"]) or (
+            wanted.get("number") and port.get("port") == wanted["number"]
+        ):
+            break
+    else:
+        shown = wanted.get("name") or wanted.get("number")
+        return {"addresses": [], "problem": f"Service {key} has no port {shown}, which {whose} names"}
+    addresses = []
+    for one in seen.slices.get(key, ()):
+        number = next(
+            (
+                found.get("port")
+                for found in one.get("ports") or ()
+                if (found.get("name") or "") == (port.get("name") or "")
+                and (found.get("protocol") or "TCP") == (port.get("protocol") or "TCP")
+            ),
+            None,
+        )
+        if number is None:
+            continue
+        for endpoint in one.get("endpoints") or ():
+            if (endpoint.get("conditions") or {}).get("ready") is not False:
+                addresses += [[address, number] for address in endpoint.get("addresses") or ()]
+    problem = "" if addresses else f"no pod behind Service {key} is ready"
+    return {"addresses": sorted(addresses), "problem": problem}
+
+
+def slices_by_service(slices: Iterable[Obj]) -> dict[str, list[Obj]]:
+    out: dict[str, list[Obj]] = {}
+    for one in slices:
+        name = labels_of(one).get(SERVICE_NAME)
+        if name:
+            out.setdefault(f"{one['metadata'].get('namespace') or ''}/{name}", []).append(one)
+    return out
+
+
+@dataclass(slots=True)
+class Backend:
+    """Addresses behind one path, given out in turn."""
+
+    addresses: list[tuple[str, int]]
+    problem: str
+    _next: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    def in_turn(self) -> list[tuple[str, int]]:
+        """All addresses, each time beginning with the next one."""
+        if len(self.addresses) < 2:
+            return self.addresses
+        start = next(self._next) % len(self.addresses)
+        return self.addresses[start:] + self.addresses[:start]
+
+
+class Router:
+    """The look-up in a table."""
+
+    def __init__(self, table: Mapping[str, Any] | None = None) -> None:
+        table = table or {}
+        self._hosts = {
+            host: [(one["path"], one["exact"], _parsed(one["backend"])) for one in paths]
+            for host, paths in (table.get("hosts") or {}).items()
+        }
+        self._default = _parsed(table["default"]) if table.get("default") else None
+
+    def find(self, host: str, path: str) -> Backend | None:
+        """Where a request for `host` (without port) and `path` (without query) goes; None: nobody claims it.
+
+        A host named in full goes before a wildcard, and that before rules without a host. Then the longest path
+        wins, an exact one before a prefix of the same length. A prefix ends at a slash.
+        """
+        host = host.lower().rstrip(".")
+        _, _, parent = host.partition(".")
+        for one in (host, f"*.{parent}", ""):
+            paths = self._hosts.get(one)
+            if paths is None:
+                continue
+            for wanted, exact, backend in paths:
+                if path == wanted or (not exact and path.startswith(wanted.rstrip("/") + "/")):
+                    return backend
+            break
+        return self._default
+
+
+def _parsed(backend: Mapping[str, Any]) -> Backend:
+    return Backend([(one[0], int(one[1])) for one in backend["addresses"]], str(backend["problem"]))
