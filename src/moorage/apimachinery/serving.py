@@ -7,7 +7,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,77 @@ class _OneWrite:
         return getattr(self._transport, name)
 
 
+class RawConnection:
+    """What is left of a connection once HTTP is over: bytes both ways, as Docker's clients want."""
+
+    def __init__(self, protocol: _Protocol, rest: bytes) -> None:
+        self.reader = asyncio.StreamReader()
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self.reader.set_transport(self._transport)
+        if rest:
+            self.reader.feed_data(rest)
+
+    async def write(self, data: bytes) -> None:
+        """Raises ConnectionError when nobody is there any more."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has gone")
+        self._transport.write(data)
+        await self._protocol.flow.drain()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
 class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1, with `Upgrade: tcp`: the scope's extension `moorage.raw` is a function that ends HTTP on the
+    connection, answers 101 with the headers it is given, and returns a RawConnection."""
+
+    _raw: RawConnection | None = None
+    _last = b""
+    _rest: bytes | None = None  # what came after the end of HTTP
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
+
+    def on_headers_complete(self) -> None:
+        if self._get_upgrade() == b"tcp":
+            self.scope["extensions"] = {"moorage.raw": self._take_over}
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        if self._raw is not None:
+            self._raw.reader.feed_data(data)
+            return
+        if self._rest is not None:
+            self._rest += data  # the application has not yet said what it makes of the upgrade
+            return
+        self._last = data
+        super().data_received(data)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
+        error = sys.exc_info()[1]
+        if error is not None and error.args and isinstance(error.args[0], int):
+            self._rest = self._last[error.args[0] :]
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        if self._raw is not None:
+            self._raw.reader.feed_eof()
+            return True  # it has said all, and still listens
+        return super().eof_received()  # type: ignore[func-returns-value]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._raw is not None:
+            self._raw.reader.feed_eof()
+        super().connection_lost(exc)
+
+    def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
+        self.cycle.response_started = self.cycle.response_complete = True
+        head = [b"HTTP/1.1 101 UPGRADED\r\n", *(b"%s: %s\r\n" % pair for pair in headers), b"\r\n"]
+        self.transport.write(b"".join(head))
+        self._raw = RawConnection(self, self._rest or b"")
+        return self._raw
 
 
 async def serve(

@@ -78,6 +78,9 @@ from moorage.localcluster.nodeagent.status import (
 
 __all__ = ["NodeAgent", "NodeSpec", "Recorder"]
 
+DEADLINE_REASON = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
 log = logging.getLogger(__name__)
 
 PEAK_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"
@@ -321,7 +324,20 @@ class NodeAgent:
                 case _:
                     assert_never(action)
         if body is Body.ALIVE and pod is not None:
+            self._mind_deadline(pod, folder)
             await self._refresh(pod, folder)
+
+    def _mind_deadline(self, pod: Obj, folder: PodFolder) -> None:
+        """A deadline that was set or brought forward while the pod runs; its shim knows the first one alone."""
+        admission = self._remember(_uid(pod))
+        active = pod["spec"].get("activeDeadlineSeconds")
+        if admission is None or active is None or is_deleting(pod):
+            return
+        left = parse_rfc3339(admission.at) + timedelta(seconds=int(active)) - self._clock.now()
+        if left > timedelta(0):
+            self._queue.add_after(_uid(pod), left.total_seconds())
+        else:
+            folder.request_stop(_grace(pod), reason=DEADLINE_REASON, message=DEADLINE_MESSAGE)
 
     async def _admit(self, pod: Obj, folder: PodFolder) -> bool:
         """Choose GPUs and write the admission. False: what it needs is about to be freed; it is tried again."""
@@ -403,7 +419,7 @@ class NodeAgent:
         if active is not None and self._clock.now() >= parse_rfc3339(admission.at) + timedelta(
             seconds=int(active)
         ):
-            rejected = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            rejected = (DEADLINE_REASON, DEADLINE_MESSAGE)
             admission = _with_rejection(admission, rejected)
             folder.write_admission(admission)
             self._admissions[uid] = admission
