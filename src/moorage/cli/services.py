@@ -30,10 +30,12 @@ from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     CRDS,
+    ENDPOINTSLICES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     PDBS,
     PRIORITYCLASSES,
+    SERVICES,
     VALIDATING_WEBHOOKS,
     Obj,
     Resource,
@@ -53,6 +55,7 @@ log = logging.getLogger("moorage.services")
 PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0
 QUEUE_VARIABLE = "MOORAGE_QUEUE_URL"  # `postgresql://…` for the queue of maps; else queue.db in the data folder
+LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 POLICY_VARIABLE = "MOORAGE_PACKING_POLICY"  # the default of `moor extender --policy`, and the one of `moor up`
 
 
@@ -66,6 +69,7 @@ class Settings:
     sockets: dict[str, socket.socket] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
     page_token: str = ""
+    ingress_port: int | None = None  # of the local cluster's ingress
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
@@ -212,17 +216,28 @@ async def _install(api: Api, settings: Settings) -> None:
         make_namespace,
         make_people_namespace,
         make_rights,
+        make_server_address,
+        make_workspace_roles,
     )
 
     await asyncio.gather(*(_ensure(api, NAMESPACES, one) for one in (make_namespace(), make_people_namespace())))
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
-    for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), make_info(__version__, address), strict=True):
+    domain, by = "", ""
+    if settings.ingress_port is not None:
+        domain, by = f"http://*.localhost:{settings.ingress_port}", LOCAL_INGRESS
+    info = make_info(__version__, address, public_url=address, workspace_url=domain, ingress_class=by)
+    for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), info, strict=True):
         await _ensure(api, resource, obj)
     granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
     kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
-    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in (*make_machine_objects(), *rights)))
+    granted = (*make_machine_objects(), *make_workspace_roles(), *rights)
+    await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in granted))
+    if settings.ingress_port is not None:
+        port = settings.sockets["server"].getsockname()[1]
+        for resource, obj in zip((SERVICES, ENDPOINTSLICES), make_server_address(port), strict=True):
+            await _ensure(api, resource, obj)
     if settings.person:
         await ensure_account(api, settings.person, (), LOCAL)
         await _ensure(api, CLUSTERROLEBINDINGS, make_local_admin(settings.person))
@@ -299,6 +314,7 @@ def main() -> None:
                 tokens=tokens if local else {},
                 page_token=tokens["page"],
                 person=config.user if local and config else "",
+                ingress_port=config.ports.get("ingress") if local and config else None,
                 certificate=pki.certificate,
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),

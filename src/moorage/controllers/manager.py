@@ -17,6 +17,7 @@ from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
+from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector
@@ -74,6 +75,7 @@ async def _run_controllers(
         MachineNodePoolController(api, clock=clock, metrics=metrics),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
         MapJobController(api, clock=clock, events=events, metrics=metrics),
+        WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
     ]
     async with asyncio.TaskGroup() as tasks:
         for controller in controllers:

@@ -87,7 +87,7 @@ _COPYING_PREFIXES = (
     "system:serviceaccount:kube-system:",  # where Kubernetes' own controllers live
 )
 
-# kind → where the metadata of its templates is; their pods are made from these
+# kind → where the metadata of its templates is; their pods are made from these, or bear its owner
 TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Pod": (),
     "Job": (("spec", "template", "metadata"),),
@@ -98,6 +98,7 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "DaemonSet": (("spec", "template", "metadata"),),
     "ReplicationController": (("spec", "template", "metadata"),),
     "MapJob": (("spec", "template", "metadata"),),
+    "Workspace": (),
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
+    ENDPOINTSLICES,
     NAMESPACES,
     PDBS,
     PRIORITYCLASSES,
@@ -36,6 +37,7 @@ from moorage.model.names import (
     WEBHOOK_TLS_SECRET,
 )
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
+from moorage.model.workspace import GATEWAY_SECRET, OPEN_VERB
 
 RBAC = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC, "v1", "roles", "Role")
@@ -134,6 +136,15 @@ OPERATOR = Service(
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(group="batch", resources=("jobs",), verbs=("delete",)),  # of maps, some time after their end
         Rule(resources=("configmaps",), verbs=("create",)),  # with the worker of maps
+        Rule(group=GROUP, resources=("workspaces",), verbs=(*LIST, "patch")),  # patch: what their schedule says
+        Rule(group=GROUP, resources=("workspaces/status",), verbs=("patch",)),
+        Rule(group=GROUP, resources=("workspaces/finalizers",), verbs=("update",)),
+        Rule(group="apps", resources=("deployments",), verbs=(*READ, "create", "update")),
+        Rule(resources=("services",), verbs=(*READ, "create", "patch", "delete")),
+        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=(*READ, "create", "patch", "delete")),
+        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=(*READ, "create", "patch", "delete")),
+        Rule(resources=("persistentvolumeclaims",), verbs=(*LIST, "create")),
+        Rule(resources=("secrets",), verbs=("create",)),  # with tokens of workspaces; none can be read
         Rule(resources=("resourcequotas",), verbs=("list",)),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
@@ -151,7 +162,8 @@ OPERATOR = Service(
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),
         Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET,)),
-        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET,)),
+        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET, GATEWAY_SECRET)),
+        Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
     ),
 )
 
@@ -220,14 +232,20 @@ SERVER = Service(
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*LIST, "patch")),  # patch: its finalizer
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read
+        Rule(group=GROUP, resources=("workspaces",), verbs=LIST),
+        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST),  # where workspaces answer
         Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
+    ),
+    at_home=(
+        Rule(resources=("secrets",), verbs=("get",), names=(GATEWAY_SECRET,)),
+        Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
     ),
     among_people=(
         # what is done for people is done as them, and for nobody else
         Rule(resources=("serviceaccounts",), verbs=(*READ, "create", "patch", "impersonate")),
         Rule(resources=("serviceaccounts/token",), verbs=("create",)),
-        Rule(resources=("secrets",), verbs=("get", "create", "patch", "delete")),
+        Rule(resources=("secrets",), verbs=("get", "list", "create", "patch", "delete")),
     ),
 )
 
@@ -254,10 +272,28 @@ def make_people_namespace() -> Obj:
     return _object(NAMESPACES, PEOPLE_NAMESPACE, None, labels=labels)
 
 
-def make_info(version: str, server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc") -> list[Obj]:
-    """The ConfigMap by which clients find the server, and everybody's right to read it."""
+def make_info(
+    version: str,
+    server_url: str = f"http://{SERVER_SERVICE}.{SYSTEM_NAMESPACE}.svc",
+    *,
+    public_url: str = "",
+    workspace_url: str = "",
+    ingress_class: str = "",
+) -> list[Obj]:
+    """The ConfigMap by which clients find the server, and everybody's right to read it.
+
+    `public_url`: where people find it; `workspace_url` (`https://*.apps.example.org`): where their workspaces are,
+    behind `ingress_class`. An admin fills them in; see `moorage.model.workspace.parse_platform`.
+    """
     reading = Rule(resources=("configmaps",), verbs=("get",), names=(INFO_CONFIGMAP,))
-    data = {"serverUrl": server_url, "version": version}
+    data = {
+        "serverUrl": server_url,
+        "version": version,
+        "publicUrl": public_url,
+        "workspaceUrl": workspace_url,
+        "ingressClass": ingress_class,
+        "ingressTlsSecret": "",
+    }
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}
     return [
         _object(CONFIGMAPS, INFO_CONFIGMAP, data=data),
@@ -300,6 +336,54 @@ def make_machine_objects() -> list[Obj]:
         _object(CLUSTERROLES, "moorage-machines", None, rules=[seeing.to_obj()]),
         _object(CLUSTERROLES, RESERVE_ROLE, None, rules=[booking.to_obj()]),
         _binding(CLUSTERROLEBINDINGS, "moorage-machines", "ClusterRole", "moorage-machines", everybody),
+    ]
+
+
+def make_server_address(port: int) -> list[Obj]:
+    """The server's Service and where it is, for a server that is a process beside a local cluster."""
+    name, labels = SERVER_SERVICE, PART_OF | {"kubernetes.io/service-name": SERVER_SERVICE}
+    spec = {"ports": [{"name": "http", "port": SERVER.service_port, "targetPort": port, "protocol": "TCP"}]}
+    endpoints = [{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}]
+    return [
+        _object(SERVICES, name, spec=spec),
+        _object(
+            ENDPOINTSLICES,
+            name,
+            labels=labels,
+            addressType="IPv4",
+            ports=[{"name": "http", "port": port, "protocol": "TCP"}],
+            endpoints=endpoints,
+        ),
+    ]
+
+
+def make_workspace_roles() -> list[Obj]:
+    """What the roles of namespaces may do with workspaces: who may edit there makes and opens them.
+
+    https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles
+    """
+    changing = Rule(
+        group=GROUP,
+        resources=("workspaces",),
+        verbs=("create", "update", "patch", "delete", "deletecollection", OPEN_VERB),
+    )
+    seeing = Rule(group=GROUP, resources=("workspaces",), verbs=READ)
+    into = "rbac.authorization.k8s.io/aggregate-to-"
+    return [
+        _object(
+            CLUSTERROLES,
+            "moorage-workspaces-edit",
+            None,
+            labels=PART_OF | {f"{into}edit": "true", f"{into}admin": "true"},
+            rules=[changing.to_obj()],
+        ),
+        _object(
+            CLUSTERROLES,
+            "moorage-workspaces-view",
+            None,
+            labels=PART_OF | {f"{into}view": "true", f"{into}edit": "true", f"{into}admin": "true"},
+            rules=[seeing.to_obj()],
+        ),
     ]
 
 

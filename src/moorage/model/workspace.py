@@ -26,8 +26,6 @@ from moorage.model.names import GROUP, HOST_ENV_ANNOTATION, OWNER_ANNOTATION, OW
 from moorage.model.tenant import Condition, Quantity
 
 WORKSPACES = Resource(GROUP, VERSION, "workspaces", "Workspace")
-INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress")
-ENDPOINTSLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 
 JUPYTERLAB, CODESERVER = "jupyterlab", "codeserver"
 LOGIN, TOKEN = "login", "token"

@@ -34,6 +34,7 @@ from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
+from moorage.model.workspace import WORKSPACES, check_workspace
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
 
@@ -144,7 +145,7 @@ class Webhook:
             refusals = self._desk.judge(
                 kind, asked.object, asked.old_object, user=user.username, groups=user.groups
             )
-            refusals += _judge_mapjob(kind, asked.object, asked.old_object)
+            refusals += _judge_ours(kind, asked.object, asked.old_object)
         if kind not in TEMPLATES:
             return Verdict((), refusals)
         guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
@@ -278,11 +279,14 @@ class Webhook:
         return self._away
 
 
-def _judge_mapjob(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
+_CHECKS = {MAPJOBS.kind: check_mapjob, WORKSPACES.kind: check_workspace}
+
+
+def _judge_ours(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
     unchanged = old is not None and old.get("spec") == obj.get("spec")
-    if kind != MAPJOBS.kind or unchanged or obj["metadata"].get("deletionTimestamp"):
+    if kind not in _CHECKS or unchanged or obj["metadata"].get("deletionTimestamp"):
         return ()
-    return tuple(Refusal(one.field, one.value, one.message) for one in check_mapjob(obj))
+    return tuple(Refusal(one.field, one.value, one.message) for one in _CHECKS[kind](obj))
 
 
 def _face(node: Obj) -> Any:

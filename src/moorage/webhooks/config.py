@@ -21,12 +21,12 @@ from moorage.model.names import (
 
 TIMEOUT_SECONDS = 5  # an answer takes milliseconds; a webhook that hangs delays each create by this much
 SERVICE_PORT = 443
-KINDS = ("machines", "machinenodepools", "reservations", "mapjobs")  # of ours, judged wherever they stand
+KINDS = ("machines", "machinenodepools", "reservations", "mapjobs", "workspaces")  # of ours, judged everywhere
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
-    (GROUP, ("mapjobs",)),
+    (GROUP, ("mapjobs", "workspaces")),
 )
 
 # the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes

@@ -59,7 +59,13 @@ def test_our_own_kinds_are_judged_in_every_cluster():
     assert ours["name"] == "kinds.moorage.dev"
     assert "namespaceSelector" not in ours
     assert ours["rules"][0]["scope"] == "*"
-    assert ours["rules"][0]["resources"] == ["machines", "machinenodepools", "reservations", "mapjobs"]
+    assert ours["rules"][0]["resources"] == [
+        "machines",
+        "machinenodepools",
+        "reservations",
+        "mapjobs",
+        "workspaces",
+    ]
 
 
 def test_what_the_operator_changes_about_pods_is_not_reviewed_where_the_cluster_can_tell():

@@ -1,0 +1,1 @@
+"""Workspaces: `plan` decides, `objects` builds, `controller` reads and writes."""

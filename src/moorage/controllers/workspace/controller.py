@@ -1,0 +1,361 @@
+"""Workspaces, kept: the reads and writes around `plan`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, assert_never
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.meta import Key, controller_ref, is_deleting, key_of, labels_of
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    ENDPOINTSLICES,
+    INGRESSES,
+    NODES,
+    PODS,
+    PVCS,
+    SECRETS,
+    SERVICES,
+    Obj,
+)
+from moorage.apimachinery.scheduling import parse_node
+from moorage.clock import Clock
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.machine.controller import MachineController
+from moorage.controllers.machine.plan import is_on_processes
+from moorage.controllers.workspace.objects import make_secret
+from moorage.controllers.workspace.plan import (
+    Seen,
+    Step,
+    Verb,
+    merge_of,
+    plan,
+    waits_for_machine,
+)
+from moorage.decide.answers import short_reason
+from moorage.decide.explain import concerning, explain_in, snapshot
+from moorage.decide.runs import GpuType, gpu_types
+from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.names import INFO_CONFIGMAP, MACHINE_GROUP_LABEL, SYSTEM_NAMESPACE
+from moorage.model.workspace import (
+    GATEWAY_SECRET,
+    TEMPLATE_LABEL,
+    WORKSPACE_LABEL,
+    WORKSPACES,
+    App,
+    BadWorkspace,
+    Platform,
+    WorkspaceView,
+    check_workspace,
+    make_token,
+    parse_platform,
+    parse_workspace,
+    templates_of,
+)
+
+log = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 60.0  # what the API would not have is tried again after this: an admin may have changed a rule
+SERVER_SLICES = "kubernetes.io/service-name=moorage-server"
+KEY_BYTES = 32
+
+
+class WorkspaceController:
+    """One per operator. `informers` are to be run by the caller; those of `machines` are not among them."""
+
+    def __init__(
+        self,
+        api: Api,
+        machines: MachineController,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._machines = machines
+        self._workspaces = Informer(api, WORKSPACES)
+        self._deployments = Informer(api, DEPLOYMENTS, label_selector=WORKSPACE_LABEL)
+        self._pods = Informer(
+            api, PODS, label_selector=WORKSPACE_LABEL, indexes={"workspace": index_by_label(WORKSPACE_LABEL)}
+        )
+        self._services = Informer(api, SERVICES, label_selector=WORKSPACE_LABEL)
+        self._slices = Informer(api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL)
+        self._ingresses = Informer(api, INGRESSES, label_selector=WORKSPACE_LABEL)
+        self._claims = Informer(api, PVCS, keep=_keep_claim)
+        self._nodes = Informer(api, NODES)
+        self._templates = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+        self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._gateways = Informer(api, ENDPOINTSLICES, SYSTEM_NAMESPACE, label_selector=SERVER_SLICES)
+        self.informers: Sequence[Informer] = (
+            self._workspaces, self._deployments, self._pods, self._services, self._slices, self._ingresses,
+            self._claims, self._nodes, self._templates, self._info, self._gateways,
+        )  # fmt: skip
+        self.loop = Loop("workspace", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._workspaces, lambda obj: [key_of(obj)])
+        for informer in (self._deployments, self._pods, self._services, self._slices, self._ingresses):
+            self.loop.hear(informer, _workspace_of)
+        self.loop.hear(self._claims, self._users_of)
+        for informer in (self._templates, self._info, self._gateways):
+            self.loop.hear(informer, self._everyone)
+        self._nodes.on_change(self._nodes_changed)
+        self._workspaces.on_change(self._forget)
+        self._gpu_types: tuple[GpuType, ...] | None = None
+        self._secrets: set[str] = set()  # names of Secrets that were made
+        self._refused: dict[str, tuple[int, float, str, str]] = {}  # by uid: generation, until, reason, message
+        self._key: bytes | None = None
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one workspace a step closer to its spec; return when to look again."""
+        obj = self._workspaces.get(key.name, key.namespace)
+        if obj is None:
+            return None
+        try:
+            view = parse_workspace(obj)
+        except BadWorkspace as error:
+            log.warning("a Workspace cannot be read", extra={"workspace": str(key), "error": error.message})
+            return None
+        if self._key is None and not view.deleting:
+            await self._gateway_key()  # the server looks for it
+        seen = self._observe(view, obj)
+        decided = plan(seen)
+        for step in decided.steps:
+            await self._act(view, obj, step)
+        if refused := self._refusal(view):
+            decided = plan(self._observe(view, obj))  # the API will not have it: say so
+        if decided.status is not None:
+            await self._report(obj, decided.status)
+            typed = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind} | obj
+            for told in decided.told:
+                kind: Any = told.type
+                await self._events.record(typed, kind, told.reason, told.message)
+        waits = [one for one in (decided.look_again_in,) if one is not None]
+        if refused:
+            waits.append(timedelta(seconds=max(1.0, refused[1] - self._clock.monotonic())))
+        return min(waits, default=None)
+
+    # --- reads
+
+    def _observe(self, view: WorkspaceView, obj: Obj) -> Seen:
+        platform, wrong = self._platform()
+        templates, bad = templates_of(self._templates.all())
+        app: App | None = view.spec.app or templates.get(view.spec.type)
+        refused = self._refusal(view)
+        fault, reason = (refused[3], refused[2]) if refused else ("", "Invalid")
+        if not fault and (faults := check_workspace(obj)):  # where no webhook judged it
+            fault = "; ".join(f"{one.field}: {one.message}" for one in faults)
+        if not fault and app is None and view.spec.type in bad:
+            fault, reason = bad[view.spec.type], "BadTemplate"
+        if not fault and wrong:
+            fault, reason = wrong, "BadPlatform"
+        pods = [
+            pod
+            for pod in self._pods.by_index("workspace", view.name)
+            if pod["metadata"].get("namespace") == view.namespace
+        ]
+        name, gateway_name, namespace = view.object_name, view.gateway_name, view.namespace
+        return Seen(
+            view=view,
+            obj=obj,
+            now=self._clock.now(),
+            app=app,
+            platform=platform,
+            fault=fault,
+            fault_reason=reason,
+            deployment=self._deployments.get(name, namespace),
+            service=self._services.get(name, namespace),
+            gateway_service=self._services.get(gateway_name, namespace),
+            gateway_slice=self._slices.get(gateway_name, namespace),
+            ingress=self._ingresses.get(name, namespace),
+            home=self._claims.get(view.home_claim, namespace),
+            secret_made=view.status.secret == view.secret_name or view.secret_name in self._secrets,
+            missing_claims=tuple(
+                one.claim_name for one in view.spec.volumes if self._claims.get(one.claim_name, namespace) is None
+            ),
+            pods=pods,
+            gateway=self._gateway(),
+            gpu_types=self._types() if view.spec.resources.gpu_type else (),
+            on_processes=is_on_processes(self._nodes.all()),
+            line=self._line(pods),
+            templates=tuple(sorted(templates)),
+        )
+
+    def _platform(self) -> tuple[Platform, str]:
+        info = self._info.get(INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+        try:
+            return parse_platform((info or {}).get("data") or {}), ""
+        except BadWorkspace as error:
+            return Platform(), f"ConfigMap {SYSTEM_NAMESPACE}/{INFO_CONFIGMAP}: {error.message}"
+
+    def _gateway(self) -> Mapping[str, Any] | None:
+        found = [one for one in self._gateways.all() if one.get("endpoints") and one.get("ports")]
+        return min(found, key=lambda one: (one.get("addressType") != "IPv4", key_of(one)), default=None)
+
+    def _types(self) -> tuple[GpuType, ...]:
+        if self._gpu_types is None:
+            infos = []
+            for obj in self._nodes.all():
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    infos.append(parse_node(obj))
+            self._gpu_types = gpu_types(infos, ())
+        return self._gpu_types
+
+    def _line(self, pods: Iterable[Obj]) -> str:
+        """Why a pod waits for its machine, and how many wait before it."""
+        pod = waits_for_machine(pods)
+        if pod is None:
+            return ""
+        group = labels_of(pod).get(MACHINE_GROUP_LABEL, "")
+        others = concerning(pod, self._machines.pods.by_index("group", group))
+        seen = snapshot(self._nodes.all(), others, machines=self._machines.machines.all())
+        try:
+            found = explain_in(seen, pod, now=self._clock.now(), brief=True)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("cannot say why a pod waits", extra={"pod": str(key_of(pod)), "error": repr(error)})
+            return ""
+        ahead = f"; {len(found.line)} ahead in line" if found.line else ""
+        return short_reason(found) + ahead
+
+    def _refusal(self, view: WorkspaceView) -> tuple[int, float, str, str] | None:
+        found = self._refused.get(view.uid)
+        if found is not None and found[0] == view.generation and found[1] > self._clock.monotonic():
+            return found
+        self._refused.pop(view.uid, None)
+        return None
+
+    # --- writes
+
+    async def _act(self, view: WorkspaceView, obj: Obj, step: Step) -> None:
+        if self._refusal(view) is not None:
+            return  # what follows stands on what was refused
+        namespace = view.namespace
+        resource = step.resource or WORKSPACES
+        try:
+            match step.verb:
+                case Verb.CREATE:
+                    await self._create(view, step)
+                case Verb.REPLACE:
+                    await self._api.update(resource, step.obj)
+                case Verb.PATCH:
+                    with contextlib.suppress(NotFound):
+                        await self._api.patch(resource, step.name, step.obj, namespace)
+                case Verb.DELETE:
+                    with contextlib.suppress(NotFound):
+                        await self._api.delete(resource, step.name, namespace, uid=step.uid)
+                case Verb.SECRET:
+                    await self._make_secret(view, obj)
+                case _:
+                    assert_never(step.verb)
+        except (Invalid, BadRequest, Forbidden) as error:
+            self._refuse(view, "Refused", error.message)
+
+    async def _create(self, view: WorkspaceView, step: Step) -> None:
+        assert step.resource is not None
+        name = step.obj["metadata"]["name"]
+        try:
+            await self._api.create(step.resource, step.obj, view.namespace)
+        except AlreadyExists as error:
+            if step.resource is PVCS:
+                return  # a home from before, or one that the user made
+            found = await self._api.get(step.resource, name, view.namespace)
+            owner = controller_ref(found)
+            if owner is not None and owner.get("uid") == view.uid:
+                return  # an earlier pass made it
+            if is_deleting(found) or (owner is not None and owner.get("kind") == WORKSPACES.kind):
+                raise Conflict(f"{step.resource.kind} {name} of an earlier workspace is on its way out") from error
+            said = f"{step.resource.kind} {name} exists that is not of this workspace: remove or rename it"
+            self._refuse(view, "NameTaken", said)
+
+    async def _make_secret(self, view: WorkspaceView, obj: Obj) -> None:
+        token = make_token(await self._gateway_key(), view.uid)
+        try:
+            await self._api.create(SECRETS, make_secret(view, obj, token), view.namespace)
+        except AlreadyExists:
+            pass  # its name says whose it is
+        except (Invalid, BadRequest, Forbidden) as error:
+            self._refuse(view, "Refused", error.message)
+            return
+        self._secrets.add(view.secret_name)
+
+    async def _gateway_key(self) -> bytes:
+        """The platform's key for workspaces, made by the first who needs it."""
+        if self._key is None:
+            made = {
+                "apiVersion": SECRETS.api_version,
+                "kind": SECRETS.kind,
+                "metadata": {"name": GATEWAY_SECRET, "namespace": SYSTEM_NAMESPACE},
+                "type": "Opaque",
+                "immutable": True,
+                "data": {"key": base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()},
+            }
+            try:
+                found = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
+            except NotFound:
+                try:
+                    found = await self._api.create(SECRETS, made, SYSTEM_NAMESPACE)
+                except AlreadyExists:
+                    found = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
+            self._key = base64.b64decode(found["data"]["key"])
+        return self._key
+
+    def _refuse(self, view: WorkspaceView, reason: str, message: str) -> None:
+        until = self._clock.monotonic() + REFUSED_SECONDS
+        self._refused[view.uid] = (view.generation, until, reason, message)
+
+    async def _report(self, obj: Obj, status: Obj) -> None:
+        """Holds only for the version that was read."""
+        meta = obj["metadata"]
+        patch = {
+            "metadata": {"resourceVersion": meta["resourceVersion"]},
+            "status": merge_of(obj.get("status") or {}, status),
+        }
+        with contextlib.suppress(NotFound):
+            await self._api.patch(WORKSPACES, meta["name"], patch, meta["namespace"], subresource="status")
+
+    # --- changes
+
+    def _everyone(self, _: Obj) -> Iterable[Key]:
+        return [key_of(one) for one in self._workspaces.all()]
+
+    def _users_of(self, claim: Obj) -> Iterable[Key]:
+        """Workspaces of the namespace that have the claim."""
+        name, namespace = claim["metadata"]["name"], claim["metadata"].get("namespace")
+        for obj in self._workspaces.all():
+            if obj["metadata"].get("namespace") == namespace and name in _claims_of(obj):
+                yield key_of(obj)
+
+    def _nodes_changed(self, before: Obj | None, after: Obj | None) -> None:
+        if before is None or after is None or labels_of(before) != labels_of(after):
+            self._gpu_types = None
+            for obj in self._workspaces.all():
+                if ((obj.get("spec") or {}).get("resources") or {}).get("gpuType"):
+                    self.loop.queue.add(key_of(obj))
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            self._refused.pop(before["metadata"]["uid"], None)
+
+
+def _workspace_of(obj: Obj) -> Iterable[Key]:
+    name = labels_of(obj).get(WORKSPACE_LABEL)
+    return (Key(obj["metadata"].get("namespace") or "", name),) if name else ()
+
+
+def _claims_of(obj: Mapping[str, Any]) -> set[str]:
+    spec = obj.get("spec") or {}
+    home = (spec.get("home") or {}).get("claimName") or f"{obj['metadata']['name']}-home"
+    return {home, *(str(one.get("claimName")) for one in spec.get("volumes") or ())}
+
+
+def _keep_claim(claim: Obj) -> Obj:
+    """That it is there is all that matters."""
+    meta = claim["metadata"]
+    return {"metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}}
