@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -29,6 +29,7 @@ from moorage.model.people import (
     PEOPLE_NAMESPACE,
     SOURCE_ANNOTATION,
     SUBJECT_ANNOTATION,
+    TOKENS_LABEL,
     USER_LABEL,
     account_name,
     check_person,
@@ -126,18 +127,20 @@ async def delete_account(api: Api, person: str) -> None:
     """Forget a person: the account, its password, its tokens. What they made stays. Raises NotFound."""
     name = account_name(person)
     await api.delete(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE)
-    for secret in (tokens_secret(name), password_secret(name)):
-        with contextlib.suppress(NotFound):
-            await api.delete(SECRETS, secret, PEOPLE_NAMESPACE)
+    await end_tokens(api, person)
+    with contextlib.suppress(NotFound):
+        await api.delete(SECRETS, password_secret(name), PEOPLE_NAMESPACE)
 
 
-async def kube_token(api: Api, person: str, seconds: int) -> KubeToken:
+async def kube_token(api: Api, person: str, seconds: int, session: str = "") -> KubeToken:
     """A token for the Kubernetes API that ends with the Secret it is bound to, or after `seconds` (600 or more).
+
+    Each session has a Secret of its own, so that one can be ended without the others.
 
     https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
     """
     name = account_name(person)
-    bound = await _tokens_secret(api, person)
+    bound = await _tokens_secret(api, person, session)
     spec = {
         "expirationSeconds": max(TOKEN_SECONDS_MIN, seconds),
         "boundObjectRef": {
@@ -153,13 +156,20 @@ async def kube_token(api: Api, person: str, seconds: int) -> KubeToken:
     return KubeToken(status["token"], parse_rfc3339(status["expirationTimestamp"]))
 
 
-async def end_tokens(api: Api, person: str) -> bool:
-    """Make every token of a person good for nothing; whether there was one to end."""
-    try:
-        await api.delete(SECRETS, tokens_secret(account_name(person)), PEOPLE_NAMESPACE)
-    except NotFound:
-        return False
-    return True
+async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
+    """Make the tokens of a person, or of one of their sessions, good for nothing; how many Secrets had to go."""
+    if session is not None:
+        names = [tokens_secret(account_name(person), session)]
+    else:
+        label = f"{USER_LABEL}={label_value(person)},{TOKENS_LABEL}"
+        found = await api.list(SECRETS, PEOPLE_NAMESPACE, label_selector=label)
+        names = [one["metadata"]["name"] for one in found.items]
+    ended = 0
+    for name in names:
+        with contextlib.suppress(NotFound):
+            await api.delete(SECRETS, name, PEOPLE_NAMESPACE)
+            ended += 1
+    return ended
 
 
 async def set_password(api: Api, person: str, password: str) -> None:
@@ -217,20 +227,20 @@ _ZEROES = (base64.b64encode(bytes(16)).decode(), base64.b64encode(bytes(32)).dec
 _NOBODY = "$".join(("scrypt", str(SCRYPT_N), str(SCRYPT_R), str(SCRYPT_P), *_ZEROES))
 
 
-async def _tokens_secret(api: Api, person: str) -> Obj:
-    name = tokens_secret(account_name(person))
+async def _tokens_secret(api: Api, person: str, session: str) -> Obj:
+    name = tokens_secret(account_name(person), session)
     try:
         return await api.get(SECRETS, name, PEOPLE_NAMESPACE)
     except NotFound:
         pass
     try:
-        return await api.create(SECRETS, _secret(name, person))
+        return await api.create(SECRETS, _secret(name, person, {TOKENS_LABEL: session or "none"}))
     except AlreadyExists:  # another request was quicker
         return await api.get(SECRETS, name, PEOPLE_NAMESPACE)
 
 
-def _secret(name: str, person: str) -> Obj:
-    labels = {USER_LABEL: label_value(person)}
+def _secret(name: str, person: str, labels: Mapping[str, str] | None = None) -> Obj:
+    labels = {USER_LABEL: label_value(person)} | dict(labels or {})
     meta = {"name": name, "namespace": PEOPLE_NAMESPACE, "labels": labels}
     return {"apiVersion": SECRETS.api_version, "kind": SECRETS.kind, "metadata": meta, "type": "Opaque"}
 

@@ -16,6 +16,7 @@ from moorage.model.names import GROUP, label_value
 
 PEOPLE_NAMESPACE = "moorage-users"
 USER_LABEL = "moorage.dev/user"  # on a person's ServiceAccount and on what is made for it: label-safe form
+TOKENS_LABEL = "moorage.dev/tokens-of"  # on the Secrets that tokens are bound to: which session's
 USER_ANNOTATION = "moorage.dev/user"  # the name as it is
 GROUPS_ANNOTATION = "moorage.dev/groups"  # JSON list
 SOURCE_ANNOTATION = "moorage.dev/source"  # OIDC or LOCAL
@@ -101,9 +102,9 @@ def account_in(username: str) -> str:
     return username.removeprefix(_PREFIX) if username.startswith(_PREFIX) else ""
 
 
-def tokens_secret(account: str) -> str:
-    """The Secret that a person's tokens for the cluster are bound to: without it they are good for nothing."""
-    return f"{account}-tokens"
+def tokens_secret(account: str, session: str = "") -> str:
+    """The Secret that a session's tokens for the cluster are bound to: without it they are good for nothing."""
+    return f"{account}-tokens-{session}" if session else f"{account}-tokens"
 
 
 def password_secret(account: str) -> str:

@@ -122,10 +122,21 @@ class Migration:
     readable_by: int
 
 
-def migrations(dialect: str) -> list[Migration]:
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Whose tables are meant: several may stand in one database, each with migrations of its own."""
+
+    package: str = "moorage.queue"  # its folder migrations/{dialect}
+    prefix: str = ""  # before the keys in the table `meta`
+
+
+QUEUE = Schema()
+
+
+def migrations(dialect: str, schema: Schema = QUEUE) -> list[Migration]:
     """The files of `migrations/{dialect}`, in order. Raises StorageError unless they are numbered 1, 2, …"""
     found = []
-    for file in resources.files(__package__).joinpath("migrations", dialect).iterdir():
+    for file in resources.files(schema.package).joinpath("migrations", dialect).iterdir():
         if named := _FILE.fullmatch(file.name):
             sql = file.read_text(encoding="utf-8")
             readable = _READABLE.match(sql)

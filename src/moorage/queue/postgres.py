@@ -22,7 +22,7 @@ import psycopg
 from psycopg import errors
 
 from moorage.errors import StorageError, StorageFull
-from moorage.queue.database import Row, Table, check_readable, migrations
+from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
 
 CONNECT_SECONDS = 10
 IDLE_SECONDS = 30  # in a transaction: a server that is not there any more
@@ -39,8 +39,9 @@ class PostgresDatabase:
     Opening raises StorageError for a database that cannot be reached or that a newer Moorage has written.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, schema: Schema = QUEUE) -> None:
         self._url = url
+        self._schema = schema
         self._db: psycopg.Connection[Row] | None = None
         try:
             with self._errors("open"):
@@ -129,23 +130,26 @@ class PostgresDatabase:
         return self._db
 
     def _migrate(self) -> None:
-        steps = migrations("postgres")
+        steps, prefix = migrations("postgres", self._schema), self._schema.prefix
         db = self._connect()
         with db.transaction():
             db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
             db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
             found: dict[str, str] = dict(
-                db.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'readable_by')")
+                db.execute(
+                    "SELECT name, value FROM meta WHERE name IN (%s, %s)",
+                    (f"{prefix}schema", f"{prefix}readable_by"),
+                )
             )
-            done = int(found.get("schema", 0))
-            readable_by = int(found.get("readable_by", 0))
+            done = int(found.get(f"{prefix}schema", 0))
+            readable_by = int(found.get(f"{prefix}readable_by", 0))
             check_readable(self.name, schema=done, readable_by=readable_by, known=len(steps))
             for one in steps[done:]:
                 db.execute(one.sql.encode())
                 for key, value in (("schema", one.number), ("readable_by", one.readable_by)):
                     db.execute(
                         "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                        (key, str(value)),
+                        (prefix + key, str(value)),
                     )
 
     @contextmanager

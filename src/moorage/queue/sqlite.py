@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage.errors import StorageError, StorageFull
-from moorage.queue.database import Row, Table, check_readable, migrations
+from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
@@ -28,8 +28,9 @@ _CACHE_KB = 32 * 1024
 class SqliteDatabase:
     """Opening raises StorageError for a file that is no database or that a newer Moorage has written."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, schema: Schema = QUEUE) -> None:
         self._path = Path(path)
+        self._schema = schema
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -111,7 +112,7 @@ class SqliteDatabase:
                 self._db.execute(statement, list(chain.from_iterable(part)))
 
     def _migrate(self) -> None:
-        steps = migrations("sqlite")
+        steps = migrations("sqlite", self._schema)
         done, readable_by = self._version()
         check_readable(self.name, schema=done, readable_by=readable_by, known=len(steps))
         for one in steps[done:]:
@@ -121,12 +122,14 @@ class SqliteDatabase:
                 for statement in _statements(one.sql):
                     self._db.execute(statement)
                 for key, value in (("schema", one.number), ("readable_by", one.readable_by)):
-                    self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, str(value)))
+                    named = self._schema.prefix + key
+                    self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (named, str(value)))
 
     def _version(self) -> tuple[int, int]:
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-        found = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN ('schema', 'readable_by')"))
-        return int(found.get("schema", 0)), int(found.get("readable_by", 0))
+        names = [self._schema.prefix + one for one in ("schema", "readable_by")]
+        found = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN (?, ?)", names))
+        return int(found.get(names[0], 0)), int(found.get(names[1], 0))
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:

@@ -18,7 +18,8 @@ from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.pages import Board, page_routes
 from moorage.server.problems import Problem, on_error
-from moorage.server.routes import checkpoint, events, explain, gpus, health, jobs, top
+from moorage.server.routes import accounts, audit, checkpoint, events, explain, gpus, health, jobs, login, top
+from moorage.server.routes import containers as containers_routes
 from moorage.server.routes import outputs as outputs_routes
 from moorage.server.routes import queue as queue_routes
 from moorage.server.static_files import StaticFolder
@@ -26,6 +27,9 @@ from moorage.server.static_files import StaticFolder
 if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
+    from moorage.server.audit import AuditLog
+    from moorage.server.logins import Logins
+    from moorage.server.sessions import SessionDesk
     from moorage.usage.store import UsageStore
 
 
@@ -39,9 +43,23 @@ def create_app(
     hosts: Iterable[str] = (),
     queue: Queue | None = None,
     outputs: Outputs | None = None,
+    logins: Logins | None = None,
+    audit_log: AuditLog | None = None,
+    desk: SessionDesk | None = None,
 ) -> Starlette:
     """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
-    context = Context(api=api, cluster=cluster, usage=usage, auth=auth, clock=clock, queue=queue, outputs=outputs)
+    context = Context(
+        api=api,
+        cluster=cluster,
+        usage=usage,
+        auth=auth,
+        clock=clock,
+        queue=queue,
+        outputs=outputs,
+        logins=logins,
+        audit_log=audit_log,
+    )
+    behind_proxy = logins is not None and logins.settings.behind_proxy
     board = Board(context)
     return Starlette(
         routes=[
@@ -52,11 +70,15 @@ def create_app(
             *jobs.routes(context),
             *explain.routes(context),
             *checkpoint.routes(context),
+            *containers_routes.routes(context),
             *health.routes(context),
+            *login.routes(context),
+            *accounts.routes(context),
+            *(audit.routes(context, desk) if desk is not None else ()),
             *events.routes(context, board),
             *page_routes(board),
             Mount("/static", StaticFolder()),
         ],
-        middleware=[Middleware(Gate, auth=auth, hosts=tuple(hosts))],
+        middleware=[Middleware(Gate, auth=auth, hosts=tuple(hosts), audit=audit_log, behind_proxy=behind_proxy)],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )

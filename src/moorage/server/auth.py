@@ -1,7 +1,8 @@
-"""Who may ask: the page token, a cookie made from it, or a Kubernetes token.
+"""Who may ask: a session of a person, a Kubernetes token, the page token, or a cookie made from one of them.
 
-`Gate` stands before every route: it refuses foreign Host headers (DNS rebinding), lets health, metrics and static
-files through, and asks everybody else for a token. It also puts the security headers on every answer.
+`Gate` stands before every route: it refuses foreign Host headers (DNS rebinding) and changes asked for by other
+sites (CSRF), lets health, metrics, static files and the way in through, and asks everybody else who they are. It
+puts the security headers on every answer, and every change into the audit log.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
@@ -21,13 +23,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError
+from moorage.errors import ApiError, MoorageError
 from moorage.model.names import GROUP
 from moorage.model.people import account_groups, account_user, is_account, is_disabled, person_in
 from moorage.server.people import People, groups_of
 from moorage.server.problems import Problem, answer, problem_of
+from moorage.server.sessions import TOKEN_PREFIX, Session
 
-COOKIE = "moorage_session"
+if TYPE_CHECKING:
+    from moorage.server.audit import AuditLog
+    from moorage.server.logins import Logins
+
+COOKIE = "moorage_session"  # proof of the page's token
+LOGIN_COOKIE = "moorage_login"  # a person's session
+SECURE_LOGIN_COOKIE = "__Host-moorage_login"  # over https: no other host of the domain can set or read it
 COOKIE_SECONDS = 30 * 24 * 3600
 REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
@@ -40,6 +49,11 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 PROBE_PATHS = frozenset({"/healthz", "/readyz"})  # asked by kubelets under the pod's address
 OPEN_PREFIX = "/static/"
+WAY_IN = frozenset(  # who is not known yet may ask for these
+    {"/login", "/login/oidc", "/login/callback", "/logout", "/api/v1/login", "/api/v1/login/exchange"}
+)
+LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
+LOOKING_PATHS = frozenset({"/api/v1/explain"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
@@ -63,7 +77,7 @@ SIGN_IN_PAGE = """<!doctype html>
 <p>{message}</p>
 <p>Open the address that <code>moor up</code> or <code>moor status</code> printed.
 It ends in <code>?token=…</code></p>
-<p><a href="/">Try again</a></p></main></body>
+<p><a href="/login">Sign in with an account</a>, or <a href="/">try again</a></p></main></body>
 </html>
 """
 
@@ -78,6 +92,8 @@ class User:
     account: str = ""  # the Kubernetes user to act as; empty: may only look
     token: str = field(default="", repr=False)  # the Kubernetes token the request came with, to act by
     borrowed: bool = False  # the token is another's, who may act as `account`
+    session: Session | None = field(default=None, repr=False, compare=False)
+    by_cookie: bool = field(default=False, compare=False)  # which a browser sends whoever made it ask
 
     @property
     def kube_groups(self) -> tuple[str, ...]:
@@ -109,11 +125,13 @@ class Auth:
         page_token: str,
         page_person: str = "",
         people: People | None = None,
+        logins: Logins | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """`page_person`: who acts by the page's token; empty: it only looks."""
         self._api = api
         self._people = people or People(api)
+        self.logins = logins
         self._page = User(page_person, account=account_user(page_person)) if page_person else PAGE
         self._page_token = page_token
         self._clock = clock
@@ -127,16 +145,34 @@ class Auth:
             return ""
         return hmac.new(self._page_token.encode(), b"moorage page session", hashlib.sha256).hexdigest()
 
+    @property
+    def has_login_page(self) -> bool:
+        """Whether people are to come in by /login, and not by the address that `moor up` printed."""
+        return self.logins is not None and self.logins.is_set_up
+
     def is_page_token(self, token: str) -> bool:
         return same(token, self._page_token)
 
     async def identify(self, headers: Mapping[str, str]) -> User | None:
         """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
         if token := bearer_of(headers):
+            if token.startswith(TOKEN_PREFIX):
+                return await self._by_session(token)
             user = self._page if self.is_page_token(token) else await self.review(token)
             other = headers.get("impersonate-user", "")
             return await self._impersonated(user, other) if other and user is not None else user
-        return self._page if same(_cookie(headers.get("cookie", "")), self.cookie_value) else None
+        cookies = headers.get("cookie", "")
+        for name in (SECURE_LOGIN_COOKIE, LOGIN_COOKIE):
+            if (token := cookie_of(cookies, name)) and (known := await self._by_session(token)) is not None:
+                return replace(known, by_cookie=True)
+        return replace(self._page, by_cookie=True) if same(cookie_of(cookies, COOKIE), self.cookie_value) else None
+
+    async def _by_session(self, token: str) -> User | None:
+        session = await self.logins.session_of(token) if self.logins is not None else None
+        account = await self._people.account(session.person) if session is not None else None
+        if session is None or account is None:
+            return None
+        return User(session.person, groups_of(account), account=account_user(session.person), session=session)
 
     async def review(self, token: str) -> User | None:
         """Ask the API server whose token it is; an answer is kept for REVIEW_SECONDS (a refusal: shorter).
@@ -252,35 +288,85 @@ class Auth:
 class Gate:
     """The ASGI layer before the routes. `hosts` are the allowed names beside loopback; "*" allows all."""
 
-    def __init__(self, app: ASGIApp, *, auth: Auth, hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        auth: Auth,
+        hosts: Iterable[str] = (),
+        audit: AuditLog | None = None,
+        behind_proxy: bool = False,
+    ) -> None:
+        """`behind_proxy`: the last address in X-Forwarded-For is the client's."""
         self._app = app
+        self._audit = audit
+        self._behind_proxy = behind_proxy
         self._auth = auth
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-                return
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        is_websocket = scope["type"] == "websocket"
+        told = {"status": 0}
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
+                told["status"] = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 if not scope["path"].startswith(OPEN_PREFIX):
                     headers.setdefault("cache-control", "no-store")
+            elif message["type"] == "websocket.accept":
+                told["status"] = 101
             await send(message)
 
+        state = scope.setdefault("state", {})
+        state["address"] = self._address(scope)
         early = await self._judge(scope)
-        await (early or self._app)(scope, receive, send_guarded)
+        try:
+            if early is None:
+                await self._app(scope, receive, send_guarded)
+            elif is_websocket:
+                told["status"] = early.status_code
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await early(scope, receive, send_guarded)
+        finally:
+            self._note(scope, "CONNECT" if is_websocket else scope["method"], told["status"] or 500)
+
+    def _note(self, scope: Scope, method: str, status: int) -> None:
+        """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
+        path, state = scope["path"], scope["state"]
+        if self._audit is None or method in LOOKS or path in LOOKING_PATHS or _has_own_auth(path):
+            return
+        user = state.get("user")
+        person = state.get("audit_person") or (user.name if user is not None else "")
+        self._audit.note(
+            person=person,
+            method=method,
+            path=path,
+            what=state.get("audit", ""),
+            address=state["address"],
+            status=status,
+        )
+
+    def _address(self, scope: Scope) -> str:
+        """Who asks, as far as the network tells; behind a proxy of ours, what it says."""
+        if self._behind_proxy:
+            told = Headers(scope=scope).getlist("x-forwarded-for")
+            if told and (last := told[-1].rpartition(",")[2].strip()):
+                return last
+        client = scope.get("client")
+        return str(client[0]) if client else ""
 
     async def _judge(self, scope: Scope) -> Response | None:
         """The answer that ends the request here; None lets it through."""
         headers = Headers(scope=scope)
         path: str = scope["path"]
+        method = scope.get("method", "CONNECT")
         if path not in PROBE_PATHS and not self._is_our_host(headers.get("host", "")):
             return answer(
                 Problem(
@@ -290,24 +376,33 @@ class Gate:
                     "use the address that `moor status` prints, or start the server with that name allowed",
                 )
             )
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or _has_own_auth(path):
             return None
-        if path in OWN_AUTH_PATHS or (path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX)):
-            return None
-        if scope["method"] in ("GET", "HEAD") and not path.startswith("/api/"):
+        if method in ("GET", "HEAD") and not path.startswith("/api/"):
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             given = [value for name, value in query if name == "token"]
             if given:
                 if self._auth.is_page_token(given[-1]):
                     return self._signed_in(scope, path, [one for one in query if one[0] != "token"])
-                return _refused(headers, path, "the token in the address is not this server's")
+                return self._refused(scope, headers, "the token in the address is not this server's")
         try:
             user = await self._auth.identify(headers)
-        except ApiError as error:
+        except (MoorageError, Problem) as error:
             return answer(problem_of(error))
-        if user is None:
-            return _refused(headers, path, "no valid token came with the request")
-        scope.setdefault("state", {})["user"] = user
+        if user is None and path not in WAY_IN:
+            return self._refused(scope, headers, "no valid token came with the request")
+        scope["state"]["user"] = user
+        from_a_form = user is None and path in ("/login", "/logout")
+        changes = method not in LOOKS
+        if changes and (from_a_form or (user is not None and user.by_cookie)) and not is_same_origin(headers):
+            return answer(
+                Problem(
+                    403,
+                    "cross_site",
+                    "another site asked for this change, or the browser does not say which",
+                    "programs send `Authorization: Bearer TOKEN` and no cookie",
+                )
+            )
         return None
 
     def _is_our_host(self, host: str) -> bool:
@@ -329,22 +424,45 @@ class Gate:
         )
         return response
 
+    def _refused(self, scope: Scope, headers: Headers, message: str) -> Response:
+        path = scope["path"]
+        if "text/html" in headers.get("accept", "") and not path.startswith("/api/"):
+            if self._auth.has_login_page and scope.get("method") == "GET":
+                wanted = scope["path"] + (
+                    f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+                )
+                return RedirectResponse("/login?" + urlencode({"next": wanted}), 303)
+            return Response(SIGN_IN_PAGE.format(message=message.capitalize() + "."), 401, media_type="text/html")
+        problem = Problem(
+            401,
+            "unauthorized",
+            message,
+            "send `Authorization: Bearer TOKEN` with the token of a session, of the page, or of Kubernetes",
+        )
+        return answer(problem, {"www-authenticate": "Bearer"})
 
-def _refused(headers: Headers, path: str, message: str) -> Response:
-    if "text/html" in headers.get("accept", "") and not path.startswith("/api/"):
-        return Response(SIGN_IN_PAGE.format(message=message.capitalize() + "."), 401, media_type="text/html")
-    problem = Problem(
-        401,
-        "unauthorized",
-        message,
-        "send `Authorization: Bearer TOKEN` with the page token or a Kubernetes token",
-    )
-    return answer(problem, {"www-authenticate": "Bearer"})
+
+def is_same_origin(headers: Headers) -> bool:
+    """Whether the page that asks is one of this server's own, by what the browser says and no script can set.
+
+    https://developer.mozilla.org/en-US/docs/Web/HTTP/Headers/Sec-Fetch-Site
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site != "same-origin":
+        return False
+    if origin is not None:
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    return site is not None
 
 
-def _cookie(header: str) -> str:
+def _has_own_auth(path: str) -> bool:
+    return path in OWN_AUTH_PATHS or (path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX))
+
+
+def cookie_of(header: str, name: str) -> str:
+    """The value of a cookie; empty without one."""
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        found = SimpleCookie(header).get(name)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -14,9 +14,13 @@ from moorage.server.auth import Auth, User
 from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
+    from moorage.server.audit import AuditLog
     from moorage.server.cluster import Cluster
+    from moorage.server.logins import Logins
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -33,6 +37,8 @@ class Context:
     clock: Clock
     queue: Queue | None = None
     outputs: Outputs | None = None
+    logins: Logins | None = None
+    audit_log: AuditLog | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:
@@ -54,6 +60,10 @@ class Context:
         if user.token:
             return cast(Api, act(user.token, user.account if user.borrowed else ""))
         return cast(Api, act(user.account))  # the API server gives an account its groups
+
+    def audit(self, request: HTTPConnection, verb: str, what: str) -> None:
+        """Say more of what a request does than its path tells; the audit log has every change anyway."""
+        request.state.audit = f"{verb} {what}"
 
     async def ready(self) -> Cluster:
         """The cluster, once it is known. Raises Problem 503 when that takes too long."""

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 class Problem(Exception):
     """An error to answer with. `code` is a word for programs, `field` the parameter or body field at fault."""
 
+    headers: dict[str, str] | None = None  # sent with it
+
     def __init__(
         self, status: int, code: str, message: str, hint: str | None = None, field: str | None = None
     ) -> None:

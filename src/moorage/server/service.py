@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
@@ -17,10 +18,14 @@ from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.store import Store
 from moorage.server.app import create_app
+from moorage.server.audit import AuditLog
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
+from moorage.server.logins import Logins, LoginSettings
 from moorage.server.maps import MapBridge
+from moorage.server.oidc import Provider, ProviderSettings
 from moorage.server.people import People
+from moorage.server.sessions import SessionDesk
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
@@ -36,6 +41,7 @@ class ServerService:
     `queue_db` is a file (by default `queue.db` beside `usage_db`) or a `postgresql://` address; `run` opens it,
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
+    `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -47,6 +53,9 @@ class ServerService:
         queue_db: Path | str | None = None,
         page_token: str,
         page_person: str = "",
+        people_db: Path | str | None = None,
+        logins: LoginSettings | None = None,
+        provider: ProviderSettings | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -62,16 +71,32 @@ class ServerService:
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock)
         self.people = People(api)
-        self.auth = Auth(api, page_token=page_token, page_person=page_person, people=self.people, clock=clock)
+        self.desk = SessionDesk(usage_db.with_name("people.db") if people_db is None else people_db)
+        settings = logins or LoginSettings()
+        self.provider = Provider(provider, clock=clock) if provider is not None else None
+        self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
+        self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
+        self.auth = Auth(
+            api,
+            page_token=page_token,
+            page_person=page_person,
+            people=self.people,
+            logins=self.logins,
+            clock=clock,
+        )
+        public = urlsplit(settings.public_url).hostname
         self.app: Starlette = create_app(
             api=api,
             cluster=self.cluster,
             usage=self.usage,
             auth=self.auth,
             clock=clock,
-            hosts=hosts,
+            hosts=(*hosts, public) if public else hosts,
             queue=self.queue,
             outputs=self.outputs,
+            logins=self.logins,
+            audit_log=self.audit,
+            desk=self.desk,
         )
 
     async def run(self) -> None:
@@ -84,10 +109,15 @@ class ServerService:
                 tasks.create_task(self.maps.run())
                 tasks.create_task(self._sweep_outputs())
                 tasks.create_task(self.people.run())
+                tasks.create_task(self.logins.run())
+                tasks.create_task(self.audit.run())
         finally:
             self.cluster.close()
             self.outputs.close()
             self.usage.close()
+            self.desk.close()
+            if self.provider is not None:
+                await self.provider.close()
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

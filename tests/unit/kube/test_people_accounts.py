@@ -7,7 +7,17 @@ import pytest
 from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
 from moorage.errors import NotFound, UsageError
 from moorage.kube import people
-from moorage.model.people import LOCAL, OIDC, PEOPLE_NAMESPACE, account_name, groups_in, is_disabled, tokens_secret
+from moorage.model.people import (
+    LOCAL,
+    OIDC,
+    PEOPLE_NAMESPACE,
+    TOKENS_LABEL,
+    USER_LABEL,
+    account_name,
+    groups_in,
+    is_disabled,
+    tokens_secret,
+)
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -75,11 +85,13 @@ async def test_disabling_ends_tokens_and_deleting_forgets_all() -> None:
     await people.create_account(api, "ada", [], LOCAL)
     await people.set_password(api, "ada", "correct horse")
     name = account_name("ada")
-    api.put(SECRETS, {"metadata": {"name": tokens_secret(name), "namespace": PEOPLE_NAMESPACE}})
+    labels = {USER_LABEL: "ada", TOKENS_LABEL: "s1"}
+    meta = {"name": tokens_secret(name, "s1"), "namespace": PEOPLE_NAMESPACE, "labels": labels}
+    api.put(SECRETS, {"metadata": meta})
     await people.disable(api, "ada", "left")
     assert is_disabled(await api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE))
     with pytest.raises(NotFound):
-        await api.get(SECRETS, tokens_secret(name), PEOPLE_NAMESPACE)
+        await api.get(SECRETS, tokens_secret(name, "s1"), PEOPLE_NAMESPACE)
     await people.enable(api, "ada")
     assert not is_disabled(await api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE))
     await people.delete_account(api, "ada")

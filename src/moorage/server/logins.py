@@ -1,0 +1,502 @@
+"""How people come in and how they are put out: passwords, the provider, sessions, tokens for the cluster.
+
+A session holds as long as the person's account is not shut and, where the login came from a provider, as long as
+the provider says so when it is asked again: RECHECK after the last time, while the session is used or has
+tokens out that still live. A provider that gives no answer leaves a session as it was for GRACE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import msgspec
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.resources import Obj
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError, MoorageError
+from moorage.kube.people import (
+    TOKEN_SECONDS_MIN,
+    KubeToken,
+    NotYours,
+    end_tokens,
+    is_password,
+    kube_token,
+    password_hash,
+    set_password,
+)
+from moorage.model.people import LOCAL, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
+from moorage.server.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
+from moorage.server.people import People
+from moorage.server.problems import Problem
+from moorage.server.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, new_token
+
+log = logging.getLogger(__name__)
+
+RECHECK = timedelta(seconds=30)  # after this the provider is asked again
+SWEEP_SECONDS = (
+    10.0  # between two looks for sessions to ask about: out within 40 s, and a token's verdict is kept 10 s
+)
+GRACE = timedelta(minutes=15)  # a provider that gives no answer puts nobody out for this long
+BELIEVED_SECONDS = 2.0  # a session that was just found good is not looked up again
+KEPT = 4096
+FLOW = timedelta(minutes=10)  # a login at the provider takes no longer
+CODE = timedelta(minutes=2)  # for the command line to fetch its session
+TOKEN_SECONDS = 900  # of a token for the cluster, unless told otherwise
+PLAIN_SECONDS_MAX = 7 * 24 * 3600
+AT_ONCE = 8  # sessions that the provider is asked about at a time
+PASSWORDS_AT_ONCE = 2  # scrypt takes 32 MiB each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginSettings:
+    """What an administrator chose."""
+
+    local: bool = True  # local accounts may log in
+    public_url: str = ""  # where browsers find this server; empty: where they asked
+    cluster: Mapping[str, object] = field(default_factory=dict)  # server, caData, insecure: of the Kubernetes API
+    behind_proxy: bool = False  # the last address in X-Forwarded-For is the client's
+    audit_days: int = 90
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """A login under way at the provider."""
+
+    state: str
+    nonce: str
+    verifier: str
+    redirect: str
+    then: str
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What a person granted to a command line that has not fetched it yet."""
+
+    person: str
+    source: str
+    challenge: str
+    session: str  # whose login it comes from
+
+
+class Attempts:
+    """Wrong passwords by name and address: so many within WINDOW, then none is looked at for a while."""
+
+    WINDOW = 900.0  # seconds
+    LIMITS = {"both": 5, "name": 30, "address": 100}
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+
+    def wait(self, name: str, address: str) -> float:
+        """Seconds until a password is looked at again; 0: now."""
+        now = self._clock.monotonic()
+        longest = 0.0
+        for kind, key in self._keys(name, address):
+            times = [one for one in self._failed.get((kind, key), ()) if one > now - self.WINDOW]
+            limit = self.LIMITS[kind]
+            if len(times) >= limit:
+                longest = max(longest, times[-limit] + self.WINDOW - now)
+        return longest
+
+    def failed(self, name: str, address: str) -> None:
+        now = self._clock.monotonic()
+        for kind, key in self._keys(name, address):
+            times = [one for one in self._failed.get((kind, key), ()) if one > now - self.WINDOW]
+            self._failed[kind, key] = [*times, now][-self.LIMITS[kind] :]
+            self._failed.move_to_end((kind, key))
+        while len(self._failed) > 3 * KEPT:
+            self._failed.popitem(last=False)
+
+    def good(self, name: str, address: str) -> None:
+        """The right password: this name may err again from this address."""
+        self._failed.pop(("both", f"{name}\0{address}"), None)
+
+    @staticmethod
+    def _keys(name: str, address: str) -> tuple[tuple[str, str], ...]:
+        return ("both", f"{name}\0{address}"), ("name", name), ("address", address)
+
+
+class Logins:
+    """The part of the server that knows sessions. `run` keeps them honest."""
+
+    def __init__(
+        self,
+        api: Api,
+        people: People,
+        desk: SessionDesk,
+        *,
+        provider: Provider | None = None,
+        settings: LoginSettings | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._api, self._people, self._desk, self._clock = api, people, desk, clock
+        self.provider = provider
+        self.settings = settings or LoginSettings()
+        self.attempts = Attempts(clock)
+        self._sealer = Sealer(api)
+        self._believed: OrderedDict[str, tuple[float, Session]] = OrderedDict()
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._hashing = asyncio.Semaphore(PASSWORDS_AT_ONCE)
+        self._gone: asyncio.Queue[str] = asyncio.Queue()
+        people.on_change(self._account_changed)
+
+    async def run(self) -> None:
+        """Put out whom the provider or an administrator no longer lets in, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_accounts())
+            tasks.create_task(self._sweep_for_ever())
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether an administrator has prepared it for people to come in by their browsers."""
+        return self.provider is not None or bool(self.settings.public_url)
+
+    # --- who
+
+    async def session_of(self, token: str) -> Session | None:
+        """The session of a token, where it holds now. Raises Problem 503 when its provider is away too long."""
+        now, moment = self._clock.monotonic(), self._clock.now()
+        known = self._believed.get(token)
+        session = known[1] if known is not None and known[0] > now else None
+        if session is None:
+            session = await self._desk.do(lambda store: store.find(token))
+            if session is None:
+                return None
+            if session.is_over(moment):
+                await self.end(session, "its time is over")
+                return None
+        account = await self._people.account(session.person)
+        if account is None or is_disabled(account):
+            await self.end(session, "the account is shut")
+            return None
+        if _is_due(session, moment):
+            renewed = await self._renewed(session)
+            if renewed is None:
+                return None
+            session = renewed
+        if moment - session.used >= TOUCH:
+            identity = session.id
+            await self._desk.do(lambda store: store.touch(identity, moment))
+            session = replace(session, used=moment)
+        self._believed[token] = (now + BELIEVED_SECONDS, session)
+        self._believed.move_to_end(token)
+        while len(self._believed) > KEPT:
+            self._believed.popitem(last=False)
+        return session
+
+    async def account_of(self, session: Session) -> Obj | None:
+        return await self._people.account(session.person)
+
+    # --- in
+
+    async def by_password(self, name: str, password: str, *, address: str, client: str) -> tuple[str, Session]:
+        """A new session's token, and the session. Raises Problem 401, and 429 after too many wrong passwords."""
+        if not self.settings.local:
+            raise Problem(403, "no_local_accounts", "this server has no local accounts", "log in with a browser")
+        wait = self.attempts.wait(name, address)
+        if wait > 0:
+            problem = Problem(
+                429,
+                "too_many_attempts",
+                f"too many wrong passwords; none is looked at for {wait / 60:.0f} minutes",
+                "an administrator can set another password: moor user passwd NAME",
+            )
+            problem.headers = {"retry-after": str(int(wait) + 1)}
+            raise problem
+        if not await self._is_password(name, password):
+            self.attempts.failed(name, address)
+            log.warning("wrong name or password", extra={"person": name, "address": address})
+            raise Problem(401, "unauthorized", "the name or the password is wrong", None, "password")
+        self.attempts.good(name, address)
+        return await self._open(name, LOCAL, address=address, client=client)
+
+    async def change_password(self, session: Session, old: str, new: str, *, address: str) -> None:
+        """Set a person's own password; their other sessions end."""
+        if session.source != LOCAL:
+            raise Problem(409, "no_password", "this account has no password here", "change it at the provider")
+        if self.attempts.wait(session.person, address) > 0:
+            raise Problem(429, "too_many_attempts", "too many wrong passwords", "try again later")
+        if not await self._is_password(session.person, old):
+            self.attempts.failed(session.person, address)
+            raise Problem(403, "forbidden", "the old password is wrong", None, "old")
+        await set_password(self._api, session.person, new)
+        for one in await self._desk.do(lambda store: store.of(session.person)):
+            if one.id != session.id:
+                await self.end(one, "the password was changed")
+
+    async def start_oidc(self, *, redirect: str, then: str) -> tuple[str, str]:
+        """Where to send the browser, and the secret that ties its way back to it (for a cookie)."""
+        if self.provider is None:
+            raise Problem(404, "not_found", "this server has no OIDC provider", "log in with a local account")
+        binding, state, nonce, verifier = (*(secrets.token_urlsafe(24) for _ in range(3)), new_verifier())
+        try:
+            url = await self.provider.authorization_url(
+                redirect=redirect, state=state, nonce=nonce, verifier=verifier
+            )
+        except MoorageError as error:
+            raise _away(error) from error
+        flow = Flow(state, nonce, verifier, redirect, then)
+        now = self._clock.now()
+        await self._desk.do(
+            lambda store: store.add_code(f"flow {binding}", msgspec.json.encode(flow), now + FLOW, now)
+        )
+        return url, binding
+
+    async def finish_oidc(
+        self, *, binding: str, state: str, code: str, address: str, client: str
+    ) -> tuple[str, Session, str]:
+        """A new session's token, the session, and where the browser wanted to go."""
+        now = self._clock.now()
+        body = await self._desk.do(lambda store: store.take_code(f"flow {binding}", now)) if binding else None
+        flow = msgspec.json.decode(body, type=Flow) if body else None
+        if self.provider is None or flow is None or not secrets.compare_digest(flow.state, state):
+            raise Problem(
+                400,
+                "bad_login",
+                "this login was not begun here, or took too long",
+                "start again at /login",
+                "state",
+            )
+        try:
+            login = await self.provider.exchange(
+                code, redirect=flow.redirect, nonce=flow.nonce, verifier=flow.verifier
+            )
+        except Refused as error:
+            raise Problem(403, "login_refused", error.message, error.hint) from error
+        except ProviderAway as error:
+            raise _away(error) from error
+        account = await self._account(login.name, login.groups, subject=login.subject)
+        if is_disabled(account):
+            raise Problem(403, "disabled", f"the account of {login.name} is shut", "ask an administrator")
+        until = None if login.refresh_token else datetime.fromtimestamp(login.expires, UTC)
+        sealed = await self._sealer.seal(login.refresh_token) if login.refresh_token else b""
+        token, session = await self._open(
+            login.name, OIDC, address=address, client=client, subject=login.subject, refresh=sealed, until=until
+        )
+        return token, session, flow.then
+
+    async def grant(self, session: Session, challenge: str) -> str:
+        """A code, good once and for a short time, by which a command line gets a session of its own."""
+        code, now = secrets.token_urlsafe(24), self._clock.now()
+        grant = Grant(session.person, session.source, challenge, session.id)
+        await self._desk.do(
+            lambda store: store.add_code(f"grant {code}", msgspec.json.encode(grant), now + CODE, now)
+        )
+        return code
+
+    async def redeem(self, code: str, verifier: str, *, address: str, client: str) -> tuple[str, Session]:
+        now = self._clock.now()
+        body = await self._desk.do(lambda store: store.take_code(f"grant {code}", now))
+        grant = msgspec.json.decode(body, type=Grant) if body else None
+        if grant is None or not secrets.compare_digest(challenge_of(verifier), grant.challenge):
+            raise Problem(
+                400, "bad_code", "the code is unknown, was used, or is too old", "start again: moor login"
+            )
+        origin = await self._desk.do(lambda store: store.get(grant.session))
+        if origin is None or origin.is_over(now):
+            raise Problem(403, "bad_code", "the login that gave the code has ended", "start again: moor login")
+        return await self._open(
+            origin.person,
+            origin.source,
+            address=address,
+            client=client,
+            subject=origin.subject,
+            refresh=origin.refresh,
+            checked=origin.checked,
+            until=None if origin.refresh or origin.source == LOCAL else origin.expires,
+            login=origin.login,
+        )
+
+    async def cluster_token(self, session: Session, seconds: int = TOKEN_SECONDS) -> KubeToken:
+        """A token for the Kubernetes API as this person; it ends with the session."""
+        most = (session.expires - self._clock.now()).total_seconds()
+        chosen = int(min(max(TOKEN_SECONDS_MIN, seconds), PLAIN_SECONDS_MAX, max(TOKEN_SECONDS_MIN, most)))
+        until = self._clock.now() + timedelta(seconds=chosen)
+        if not await self._desk.do(lambda store: store.gave_token(session.id, until)):
+            raise Problem(401, "unauthorized", "the session has ended", "log in again")
+        return await kube_token(self._api, session.person, chosen, session.id)
+
+    # --- out
+
+    async def end(self, session: Session, why: str) -> None:
+        """End a session and the tokens it gave; done again without harm."""
+        self._believed = OrderedDict(
+            (token, kept) for token, kept in self._believed.items() if kept[1].id != session.id
+        )
+        there = await self._desk.do(lambda store: store.remove(session.id))
+        if session.tokens_until > self._clock.now() - timedelta(hours=1) or there:
+            await end_tokens(self._api, session.person, session.id)
+        if there:
+            log.info("a session ended", extra={"person": session.person, "why": why, "client": session.client})
+
+    async def end_all(self, person: str, why: str) -> int:
+        found = await self._desk.do(lambda store: store.of(person))
+        for one in found:
+            await self.end(one, why)
+        return len(found)
+
+    async def sessions(self, person: str) -> list[Session]:
+        return await self._desk.do(lambda store: store.of(person))
+
+    async def sweep(self) -> None:
+        """Ask about every session that is in use or has tokens out; end those that are over."""
+        now = self._clock.now()
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def look(session: Session) -> None:
+            async with limit:
+                account = await self._people.account(session.person)
+                if session.is_over(now):
+                    await self.end(session, "its time is over")
+                elif account is None or is_disabled(account):
+                    await self.end(session, "the account is shut")
+                elif _is_due(session, now) and (session.tokens_until > now or now - session.used < 2 * TOUCH):
+                    try:
+                        await self._renewed(session)
+                    except Problem:
+                        return  # the provider is away; nothing new is given out meanwhile
+
+        await asyncio.gather(*(look(one) for one in await self._desk.do(lambda store: store.all())))
+
+    # --- plumbing
+
+    async def _open(
+        self,
+        person: str,
+        source: str,
+        *,
+        address: str,
+        client: str,
+        subject: str = "",
+        refresh: bytes = b"",
+        until: datetime | None = None,
+        checked: datetime | None = None,
+        login: str = "",
+    ) -> tuple[str, Session]:
+        now, token, identity = self._clock.now(), new_token(), secrets.token_hex(6)
+        session = Session(
+            id=identity,
+            login=login or identity,
+            person=person,
+            source=source,
+            subject=subject,
+            client=client[:200],
+            address=address[:64],
+            created=now,
+            expires=min(now + LIFETIME, until) if until else now + LIFETIME,
+            used=now,
+            checked=checked or now,
+            tokens_until=datetime.fromtimestamp(0, UTC),
+            refresh=refresh,
+        )
+        await self._desk.do(lambda store: store.add(token, session))
+        log.info(
+            "a person logged in", extra={"person": person, "source": source, "client": client, "address": address}
+        )
+        return token, session
+
+    async def _account(self, person: str, groups: tuple[str, ...], *, subject: str) -> Obj:
+        try:
+            check_person(person)
+            return await self._people.ensure(person, groups, OIDC, subject=subject)
+        except ValueError as error:
+            raise Problem(403, "login_refused", str(error)) from error
+        except NotYours as error:
+            raise Problem(403, "login_refused", error.message, error.hint) from error
+
+    async def _is_password(self, name: str, password: str) -> bool:
+        """Takes as long for a name that nobody has."""
+        stored = ""
+        try:
+            check_person(name)
+            account = await self._people.account(name)
+            local = account is not None and annotations_of(account).get(SOURCE_ANNOTATION) == LOCAL
+            if account is not None and local and not is_disabled(account):
+                stored = await password_hash(self._api, name)
+        except ValueError:
+            stored = ""
+        async with self._hashing:
+            return await asyncio.to_thread(is_password, password, stored)
+
+    async def _renewed(self, session: Session) -> Session | None:
+        """The session after the provider was asked; None when it said no. Raises Problem 503 after GRACE."""
+        lock = self._asking.setdefault(session.login, asyncio.Lock())
+        try:
+            async with lock:
+                found = await self._desk.do(lambda store: store.get(session.id))
+                if found is None:
+                    return None
+                now = self._clock.now()
+                if not _is_due(found, now):
+                    return found  # another request was quicker
+                return await self._ask_provider(found, now)
+        finally:
+            if not lock.locked():
+                self._asking.pop(session.login, None)
+
+    async def _ask_provider(self, session: Session, now: datetime) -> Session | None:
+        try:
+            if self.provider is None:
+                raise ProviderAway("no OIDC provider is configured any more")
+            token = await self._sealer.open(session.refresh)
+            if token is None:
+                raise Refused("the refresh token cannot be opened with the keys that are left")
+            login = await self.provider.renew(token, subject=session.subject)
+            if login.name != session.person:
+                raise Refused(f"the provider calls this person {login.name} now")
+            await self._people.ensure(login.name, login.groups, OIDC, subject=login.subject)
+            sealed = await self._sealer.seal(login.refresh_token)
+        except (Refused, NotYours) as error:
+            await self.end(session, error.message)
+            return None
+        except MoorageError as error:
+            log.warning(
+                "cannot ask whether a login holds", extra={"person": session.person, "error": error.message}
+            )
+            if now - session.checked > GRACE:
+                raise _away(error) from error
+            return session
+        await self._desk.do(lambda store: store.checked(session.login, now, sealed))
+        return replace(session, checked=now, refresh=sealed)
+
+    def _account_changed(self, person: str, account: Obj | None) -> None:
+        if account is None or is_disabled(account):
+            self._gone.put_nowait(person)
+
+    async def _follow_accounts(self) -> None:
+        """Put out at once whose account was shut or deleted while we looked; `session_of` sees the others."""
+        while True:
+            person = await self._gone.get()
+            await self._safely(partial(self._put_out, person))
+
+    async def _put_out(self, person: str) -> None:
+        await self.end_all(person, "the account is shut")
+        await end_tokens(self._api, person)
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            await self._safely(self.sweep)
+
+    async def _safely(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (MoorageError, ApiError, OSError) as error:
+            log.warning("sessions could not be looked after", extra={"error": str(error)})
+
+
+def _is_due(session: Session, now: datetime) -> bool:
+    return session.source == OIDC and bool(session.refresh) and now - session.checked >= RECHECK
+
+
+def _away(error: MoorageError) -> Problem:
+    return Problem(503, "provider_away", f"the OIDC provider cannot be asked: {error.message}", error.hint)
