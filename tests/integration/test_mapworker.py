@@ -361,6 +361,13 @@ def test_the_call_that_waits_behind_a_long_one_goes_to_a_place_that_is_free(site
     assert site.results(of) == {n: n for n in range(40)}
 
 
+def test_each_answer_is_that_of_its_own_item_however_places_exchange_them(site: Site) -> None:
+    of = site.make(list(range(3000)), batch_items=30)
+    orders = function(site, "def f(n):\n    return n\n") | {"slots": 4}
+    assert site.ended(site.worker(orders))[0] == 0
+    assert site.results(of) == {n: n for n in range(3000)}
+
+
 def test_the_longest_values_reach_a_loaded_function(site: Site) -> None:
     values = ["\u20ac" * 21_000, [1e9] * 10_000, "\u0000" * 10_000]
     of = site.make(values)

@@ -1,9 +1,9 @@
 """The process in which a function stays loaded: one item in, one answer out.
 
-    python3 worker.pyz --child IN OUT PRINT PRINT FUNCTION.zip
+    python3 worker.pyz --child IN IN OUT PRINT PRINT FUNCTION.zip
 
-IN is a socket of packets: which of the two PRINT pipes takes what the item prints (0 or 1), then its value. So the
-next item can wait here while one runs, what each prints stays apart, and one that has not begun can be taken back.
+Items come by turns from the two IN sockets, a packet each, and print to the PRINT pipe of the same turn. So the
+next item can wait here while one runs, what each prints stays apart, and one not begun can be taken back.
 
 The zip holds `map.json`: {"entry": "module:function"} with the module beside it, or {"pickle": "function.pkl"}
 with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec" of values and
@@ -14,6 +14,7 @@ Values are JSON, answers on OUT are JSON, one per line.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import os
@@ -23,7 +24,7 @@ import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 CANNOT_LOAD = 3
@@ -34,19 +35,19 @@ PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out
 
 def main(arguments: list[str]) -> int:
     """Serve until the input ends. Exit code 3: the function does not load; why is on the output pipe."""
-    source = socket.socket(fileno=int(arguments[0]))
-    sink = os.fdopen(int(arguments[1]), "wb")
-    prints = (int(arguments[2]), int(arguments[3]))
-    for fd in (source.fileno(), sink.fileno(), *prints):
+    fds = [int(one) for one in arguments[:5]]
+    for fd in fds:
         os.set_inheritable(fd, False)
+    sources = [socket.socket(fileno=fd) for fd in fds[:2]]
+    sink = os.fdopen(fds[2], "wb")
     try:
-        function, codec = load(arguments[4])
+        function, codec = load(arguments[5])
     except BaseException as error:  # whatever a user's module does when it is imported
         traceback.print_exc()
         _say(sink, {"loaded": False, "message": f"the function does not load: {describe(error)}"})
         return CANNOT_LOAD
     _say(sink, {"loaded": True})
-    serve(source, sink, prints, function, codec)
+    serve(itertools.cycle([(sources[0], fds[3]), (sources[1], fds[4])]), sink, function, codec)
     return 0
 
 
@@ -93,23 +94,18 @@ def load(path: str) -> tuple[Callable[[Any], Any], str]:
 
 
 def serve(
-    source: socket.socket,
-    sink: IO[bytes],
-    prints: tuple[int, int],
-    function: Callable[[Any], Any],
-    codec: str,
+    turns: Iterable[tuple[socket.socket, int]], sink: IO[bytes], function: Callable[[Any], Any], codec: str
 ) -> None:
-    while True:
+    for source, to in turns:
         packet = source.recv(PACKET_BYTES)
         if not packet:
             return
-        to = prints[packet[0] - ord("0")]
         os.dup2(to, 1)
         os.dup2(to, 2)
         _forget_peak()
         began = time.monotonic()
         try:
-            value = function(decode(json.loads(packet[1:]), codec))
+            value = function(decode(json.loads(packet), codec))
             answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
             text = json.dumps(answer, allow_nan=False)
             check_text(text)

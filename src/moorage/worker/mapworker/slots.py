@@ -371,10 +371,11 @@ class FunctionSlot(Slot):
         self._broken = broken
         self._returned = returned
         self._answers = -1
-        self._prints = (-1, -1)
-        self._turn = 0  # which of them the item that runs prints to
-        self._sending: socket.socket | None = None
-        self._theirs: socket.socket | None = None  # their end: what they have not begun is read back from it
+        # two of each, for items by turns
+        self._turn = 1  # of the item that runs, or has run last
+        self._prints: list[int] = []
+        self._sending: list[socket.socket] = []
+        self._theirs: list[socket.socket] = []  # the other ends: what has not begun is read back from them
         self._buffer = b""
         self._reason = ""
         self._short = False  # the last item was
@@ -389,25 +390,23 @@ class FunctionSlot(Slot):
     def follow(self, _next: Task) -> bool:
         if not self._short or self.task is None or self.ahead is not None or self._verdict is not None:
             return False
-        assert self._sending is not None
         try:
-            self._sending.send(_packet(1 - self._turn, _next))
+            self._sending[1 - self._turn].send(_packet(_next))
         except OSError:
             return False  # no room, or the process has ended: we shall hear of it
         self.ahead = _next
         return True
 
     def recall(self) -> Task | None:
-        if self.ahead is None or not self._taken_back():
+        if self.ahead is None or not self._taken_back(1 - self._turn):
             return None
         task, self.ahead = self.ahead, None
         return task
 
-    def _taken_back(self) -> bool:
+    def _taken_back(self, turn: int) -> bool:
         """Read back what the process has not: whether there was anything."""
-        assert self._theirs is not None
         try:
-            return bool(self._theirs.recv(child.PACKET_BYTES, socket.MSG_DONTWAIT))
+            return bool(self._theirs[turn].recv(child.PACKET_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
             return False
 
@@ -430,25 +429,26 @@ class FunctionSlot(Slot):
     def _begin(self, task: Task) -> None:
         if self._process is None:
             self._launch(forked=False)
-        assert self._sending is not None
         self._followed = False
-        self._sending.send(_packet(self._turn, task))
+        self._turn = 1 - self._turn
+        self._sending[self._turn].send(_packet(task))
 
     def _launch(self, *, forked: bool) -> None:
-        self._theirs, self._sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._theirs, self._sending):
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        self._theirs, self._sending = [one for one, _ in pairs], [other for _, other in pairs]
+        for end in self._sending:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, child.PACKET_BYTES)
+            end.setblocking(False)
         self._answers, ours = os.pipe()
         pipes = [os.pipe(), os.pipe()]
-        self._prints = (pipes[0][0], pipes[1][0])
-        given = (self._theirs.fileno(), ours, pipes[0][1], pipes[1][1])
+        self._prints = [reading for reading, _ in pipes]
+        given = (*(end.fileno() for end in self._theirs), ours, *(writing for _, writing in pipes))
         try:
             self._process = (self._fork if forked else self._spawn)(given)
         finally:
-            for fd in given[1:]:
+            for fd in given[2:]:
                 os.close(fd)
-        self._turn, self._buffer, self._reason, self._short = 0, b"", "", False
-        self._sending.setblocking(False)
+        self._turn, self._buffer, self._reason, self._short = 1, b"", "", False
         self._watch(self._answers, self._answered)
         for fd in self._prints:
             self._watch(fd, self._printed)
@@ -458,7 +458,7 @@ class FunctionSlot(Slot):
         return subprocess.Popen(
             [*self._child, "--child", *map(str, given), self._function],
             stdin=subprocess.DEVNULL,
-            stdout=given[2],
+            stdout=given[3],
             stderr=subprocess.STDOUT,
             env=dict(env, PYTHONUNBUFFERED="1"),
             pass_fds=given,
@@ -477,7 +477,7 @@ class FunctionSlot(Slot):
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for fd in (1, 2):
-                os.dup2(given[2], fd)
+                os.dup2(given[3], fd)
             for name in os.listdir("/proc/self/fd"):
                 if int(name) > 2 and int(name) not in given:
                     try:
@@ -557,13 +557,12 @@ class FunctionSlot(Slot):
                 self._selector.unregister(fd)
             os.close(fd)
         left = self.recall()
-        if left is None and self.task is not None and self._followed and self._taken_back():
+        if left is None and self.task is not None and self._followed and self._taken_back(self._turn):
             left, self.task, self._output = self.task, None, None
             self._deadline = self._kill_at = None
-        for end in (self._sending, self._theirs):
-            if end is not None:
-                end.close()
-        self._sending = self._theirs = self.ahead = None
+        for end in (*self._sending, *self._theirs):
+            end.close()
+        self._sending, self._theirs, self.ahead = [], [], None
         if left is not None:
             self._returned(left)
         if self._reason:
@@ -582,12 +581,11 @@ class Forked:
         self.returncode: int | None = None
 
 
-def _packet(turn: int, task: Task) -> bytes:
+def _packet(task: Task) -> bytes:
     try:
-        value = json.dumps(task.value, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(task.value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half a character
-        value = json.dumps(task.value).encode()
-    return b"%d" % turn + value
+        return json.dumps(task.value).encode()
 
 
 _TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
