@@ -10,6 +10,7 @@ from typing import Protocol
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
+from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
@@ -75,6 +76,7 @@ async def _run_controllers(
         MachineNodePoolController(api, clock=clock, metrics=metrics),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
         MapJobController(api, clock=clock, events=events, metrics=metrics),
+        DatasetController(api, clock=clock, events=events, metrics=metrics),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
     ]
     async with asyncio.TaskGroup() as tasks:

@@ -10,6 +10,7 @@ On the volume:
     .moorage/journal.jsonl   files that are done
     .moorage/parts/          files under way
     .moorage/filling/        files that are done, at their places
+    .moorage/lock            held by the one filler at work
 
 A file is written under another name, brought to the disk, renamed, then noted. What the source has is read again
 at the end: a file of another version, one gone or come, ends the fill instead of being mixed in. Before the data
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -48,6 +51,7 @@ from moorage.filler.tree import Tree, failing
 STATE, DATA = ".moorage", "data"
 READY, MANIFEST = f"{STATE}/ready.json", f"{STATE}/manifest.jsonl"
 BEGUN, LISTING, JOURNAL = f"{STATE}/begun.json", f"{STATE}/listing.jsonl", f"{STATE}/journal.jsonl"
+LOCK = f"{STATE}/lock"
 PARTS, FILLING = f"{STATE}/parts", f"{STATE}/filling"
 
 WORKERS = 16  # files under way at once
@@ -136,10 +140,34 @@ async def fill(source: Source, root: Path, order: Order, progress: Progress) -> 
     """
     tree = await asyncio.to_thread(Tree, root)
     try:
-        return await _Fill(source, tree, order, progress).run()
+        with _alone(tree):
+            return await _Fill(source, tree, order, progress).run()
     finally:
         tree.close()
         await source.close()
+
+
+@contextlib.contextmanager
+def _alone(tree: Tree) -> Iterator[None]:
+    """One filler at a time: one that was given up on a node that is out of reach may still write.
+
+    Raises VolumeFailed while another is at work. The lock goes with its process, however that ends.
+    """
+    tree.make_folder(STATE)
+    if tree.stat(LOCK) is None:
+        os.close(tree.create(LOCK))
+    fd = tree.reopen(LOCK)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise VolumeFailed("another filler is at work on the volume") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
+                raise VolumeFailed(f"cannot lock the volume: {error.strerror}") from error
+        yield
+    finally:
+        os.close(fd)
 
 
 class _Fill:

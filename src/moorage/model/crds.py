@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from moorage.apimachinery.resources import Obj, Resource
+from moorage.model.dataset import DATASETS, Dataset
 from moorage.model.machine import MACHINES, NODE_POOLS, Machine, MachineNodePool
 from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
@@ -32,6 +33,18 @@ class _Kind:
 
 
 KINDS = (
+    _Kind(
+        resource=DATASETS,
+        struct=Dataset,
+        columns=(
+            ("Phase", "string", ".status.phase"),
+            ("Files", "integer", ".status.files"),
+            ("Bytes", "integer", ".status.bytes"),
+            ("Source", "string", ".spec.source.url"),
+            ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
     _Kind(
         resource=MACHINES,
         struct=Machine,

@@ -146,6 +146,15 @@ OPERATOR = Service(
         Rule(resources=("persistentvolumeclaims",), verbs=(*LIST, "create")),
         Rule(resources=("secrets",), verbs=("create",)),  # with tokens of workspaces; none can be read
         Rule(resources=("resourcequotas",), verbs=("list",)),
+        # datasets: finalizers; volumes and claims, in the namespaces of readers too; the progress of fillers
+        Rule(group=GROUP, resources=("datasets",), verbs=(*LIST, "patch")),
+        Rule(group=GROUP, resources=("tenants",), verbs=LIST),
+        Rule(group=GROUP, resources=("datasets/status",), verbs=("patch",)),
+        Rule(group=GROUP, resources=("datasets/finalizers",), verbs=("update",)),
+        Rule(resources=("persistentvolumeclaims",), verbs=(*READ, "create", "delete")),
+        Rule(resources=("persistentvolumes",), verbs=("get", "create", "patch", "delete")),
+        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
+        Rule(resources=("pods/log",), verbs=("get",)),
         Rule(group=GROUP, resources=("machinenodepools",), verbs=(*LIST, "create", "patch")),
         Rule(resources=("events",), verbs=("create", "get", "patch")),
         Rule(
@@ -157,7 +166,7 @@ OPERATOR = Service(
     ),
     among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
     at_home=(
-        Rule(resources=("pods",), verbs=("create",)),  # reservations
+        Rule(resources=("pods",), verbs=("create", "get")),  # reservations; its own, for the image of fillers
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),

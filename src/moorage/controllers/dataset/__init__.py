@@ -1,0 +1,1 @@
+"""Datasets: the volume, the Jobs that fill it, and the claims by which tenants read it."""

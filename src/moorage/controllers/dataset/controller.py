@@ -1,0 +1,464 @@
+"""Datasets, kept going: the reads and writes around `plan`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Protocol, assert_never, cast
+
+import msgspec
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import JOBS, PODS, PVCS, PVS, STORAGECLASSES, Obj
+from moorage.clock import Clock
+from moorage.controllers.dataset.filler import Runtime, find_runtime, last_result, node_of, why_waiting
+from moorage.controllers.dataset.objects import (
+    attempt_seen,
+    claim_seen,
+    is_reader_object,
+    make_claim,
+    make_clone,
+    make_job,
+    make_reader_claim,
+    make_reader_volume,
+    shareable,
+)
+from moorage.controllers.dataset.plan import (
+    Action,
+    AttemptSeen,
+    DropJob,
+    MakeClaim,
+    MakeClone,
+    MakeJob,
+    Plan,
+    ReaderSeen,
+    Seen,
+    SetFinalizer,
+    ShareWith,
+    Told,
+    Unshare,
+    plan,
+)
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.dataset import (
+    DATASET_FINALIZER,
+    DATASET_LABEL,
+    DATASET_OF_LABEL,
+    DATASETS,
+    FAILED,
+    READY,
+    USES_LABEL,
+    BadDataset,
+    DatasetView,
+    Use,
+    clone_name,
+    job_name,
+    parse_dataset,
+    reader_claim_name,
+    reader_volume_name,
+    used_datasets,
+)
+from moorage.model.names import RUN_LABEL
+from moorage.model.storageclass import class_named
+from moorage.model.tenant import TENANTS
+
+log = logging.getLogger(__name__)
+
+READERS_AGAIN = timedelta(seconds=60)
+
+
+class _Logs(Protocol):
+    def logs(self, pod: str, namespace: str, *, tail_lines: int | None = None) -> AsyncIterator[bytes]: ...
+
+
+class DatasetController:
+    """One per operator. `informers` are to be run by the caller. An `api` with `logs` tells progress."""
+
+    def __init__(
+        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._runtime: Runtime | None = None
+        self._datasets = Informer(api, DATASETS)
+        by_name = {"dataset": index_by_label(DATASET_LABEL)}
+        self._jobs = Informer(api, JOBS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._pods = Informer(api, PODS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._claims = Informer(api, PVCS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._users = Informer(api, PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
+        self._runs = Informer(api, JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
+        self._tenants = Informer(api, TENANTS)
+        self.informers = (
+            self._datasets,
+            self._jobs,
+            self._pods,
+            self._claims,
+            self._users,
+            self._runs,
+            self._tenants,
+        )
+        self.loop = Loop("dataset", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._datasets, lambda obj: [key_of(obj)])
+        for informer in (self._jobs, self._pods, self._claims):
+            self.loop.hear(informer, _dataset_of)
+        for informer in (self._users, self._runs):
+            self.loop.hear(informer, _used)
+        self.loop.hear(self._tenants, lambda _: [key_of(one) for one in self._datasets.all()])
+        self._results: dict[str, Mapping[str, Any]] = {}  # of Jobs that have ended, by uid
+        self._refused: dict[tuple[str, str], str] = {}  # by uid and revision
+        self._datasets.on_change(self._forget)
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Bring one dataset a step closer to being ready; return when to look again."""
+        obj = self._datasets.get(key.name, key.namespace)
+        if obj is None:
+            return None
+        try:
+            one = parse_dataset(obj)
+        except BadDataset as error:
+            log.warning("a dataset cannot be read", extra={"dataset": str(key), "error": error.message})
+            return None
+        if one.deleting and DATASET_FINALIZER not in one.finalizers:
+            return None
+        seen = await self._observe(one)
+        decided = plan(seen)
+        # what is counted is written before what it counts is made
+        await self._report(one, obj, decided)
+        for action in decided.actions:
+            await self._act(one, obj, action)
+        return decided.look_again_in
+
+    # --- reads
+
+    async def _observe(self, one: DatasetView) -> Seen:
+        mine = [each for each in self._claims.by_index("dataset", one.name) if _in(each, one.namespace)]
+        names = {each["metadata"]["name"]: each for each in mine}
+        claim = names.get(one.claim) or await self._unlabelled(one.claim, one.namespace)
+        readers, strangers = self._readers(one)
+        volume = await self._volume_of(claim) if readers and one.status.phase == READY else None
+        runtime = await self._runtime_now() if one.status.phase != READY else Runtime("unused")
+        return Seen(
+            dataset=one,
+            now=self._clock.now(),
+            claim=claim_seen(claim, one),
+            clone=claim_seen(names.get(clone_name(one.name)), one),
+            storage=None if one.status.phase == READY else await self._class(one, claim),
+            attempts=await self._attempts(one),
+            readers=readers,
+            strangers=strangers,
+            shareable=shareable(volume) if readers and one.status.phase == READY else "",
+            uses=self._uses(one),
+            image=bool(runtime.image),
+            refused=self._refused.pop((one.uid, one.revision), ""),
+        )
+
+    async def _runtime_now(self) -> Runtime:
+        if self._runtime is None or not self._runtime.image:
+            self._runtime = await find_runtime(self._api)
+        return self._runtime
+
+    async def _unlabelled(self, name: str, namespace: str) -> Obj | None:
+        """A claim that the informer does not know: one just made, or one that is not ours."""
+        try:
+            return await self._api.get(PVCS, name, namespace)
+        except NotFound:
+            return None
+
+    async def _class(self, one: DatasetView, claim: Obj | None) -> Any:
+        classes = (await self._api.list(STORAGECLASSES)).items
+        name = one.spec.storage_class or ((claim or {}).get("spec") or {}).get("storageClassName") or ""
+        return class_named(name, classes)
+
+    async def _volume_of(self, claim: Obj | None) -> Obj | None:
+        name = ((claim or {}).get("spec") or {}).get("volumeName")
+        if not name:
+            return None
+        try:
+            return await self._api.get(PVS, name)
+        except NotFound:
+            return None
+
+    async def _attempts(self, one: DatasetView) -> list[AttemptSeen]:
+        found = []
+        pods = [each for each in self._pods.by_index("dataset", one.name) if _in(each, one.namespace)]
+        for job in self._jobs.by_index("dataset", one.name):
+            if not _in(job, one.namespace):
+                continue
+            uid = job["metadata"]["uid"]
+            pod = next((each for each in pods if _owner_uid(each) == uid), None)
+            result = self._results.get(uid) or await self._result(pod)
+            attempt = attempt_seen(job, one, result, why_waiting(pod) if pod else "")
+            if result is not None and not attempt.active:
+                self._results[uid] = result
+            found.append(attempt)
+        newest = one.status.attempts
+        if newest and all(attempt.number != newest for attempt in found):
+            # it may be made and not yet heard of: two fillers must not meet on one volume
+            with contextlib.suppress(NotFound):
+                job = await self._api.get(JOBS, job_name(one.name, newest), one.namespace)
+                found.append(attempt_seen(job, one, None, ""))
+        return sorted(found, key=lambda attempt: attempt.number)
+
+    async def _result(self, pod: Obj | None) -> dict[str, Any] | None:
+        """What the filler told last: its container's termination message, or the end of its log."""
+        if pod is None or not _in_running(pod):
+            return None
+        for status in (pod.get("status") or {}).get("containerStatuses") or ():
+            over = (status.get("state") or {}).get("terminated") or {}
+            if (told := last_result(str(over.get("message") or "").encode())) is not None:
+                return told
+        if not hasattr(self._api, "logs"):
+            return None
+        text = b""
+        meta = pod["metadata"]
+        with contextlib.suppress(ApiError):
+            async for chunk in cast(_Logs, self._api).logs(meta["name"], meta["namespace"], tail_lines=5):
+                text += chunk
+        return last_result(text)
+
+    def _readers(self, one: DatasetView) -> tuple[list[ReaderSeen], list[tuple[str, str]]]:
+        spaces = {
+            str(each["metadata"]["name"]): str((each.get("spec") or {}).get("namespace") or "")
+            for each in self._tenants.all()
+        }
+        name = reader_claim_name(one.namespace, one.name)
+        theirs = {
+            str(each["metadata"]["namespace"]): each
+            for each in self._claims.by_index("dataset", one.name)
+            if is_reader_object(each, one)
+        }
+        found = []
+        for tenant in one.spec.readers:
+            space = spaces.get(tenant, "")
+            claim = theirs.get(space)
+            phase = str(((claim or {}).get("status") or {}).get("phase") or "Pending") if claim is not None else ""
+            found.append(
+                ReaderSeen(
+                    tenant=tenant, namespace=space, claim=name, claim_phase=phase, has_volume=claim is not None
+                )
+            )
+        wanted = {each.namespace for each in found} - {one.namespace}
+        if one.deleting:
+            return [], [(space, name) for space in sorted(set(theirs))]
+        return found, [(space, name) for space in sorted(set(theirs) - wanted)]
+
+    def _uses(self, one: DatasetView) -> list[Use]:
+        found: dict[tuple[str, str], Use] = {}
+        for obj in (
+            *self._runs.by_index("dataset", one.full_name),
+            *self._users.by_index("dataset", one.full_name),
+        ):
+            meta, status = obj["metadata"], obj.get("status") or {}
+            name = labels_of(obj).get(RUN_LABEL) or meta["name"]
+            is_pod = "phase" in status
+            active = is_pod and status["phase"] not in ("Succeeded", "Failed")
+            before = found.get((meta["namespace"], name))
+            found[meta["namespace"], name] = Use(
+                namespace=meta["namespace"],
+                name=name,
+                active=active or (before is not None and before.active),
+                since=min(
+                    filter(None, (meta.get("creationTimestamp"), before.since if before else None)), default=""
+                ),
+            )
+        return list(found.values())
+
+    # --- writes
+
+    async def _act(self, one: DatasetView, obj: Obj, action: Action) -> None:
+        match action:
+            case MakeClaim(mode):
+                await self._make(one, PVCS, make_claim(one, obj, mode))
+            case MakeClone():
+                claim = await self._api.get(PVCS, one.claim, one.namespace)
+                await self._make(one, PVCS, make_clone(one, obj, claim))
+            case MakeJob(number):
+                await self._start(one, obj, number)
+            case DropJob(attempt):
+                with contextlib.suppress(NotFound):
+                    await self._api.delete(
+                        JOBS, attempt.name, one.namespace, uid=attempt.uid, propagation="Background"
+                    )
+            case ShareWith(reader):
+                await self._share(one, reader.namespace)
+            case Unshare(namespace, claim):
+                await self._unshare(one, namespace, claim)
+            case SetFinalizer(present):
+                await self._set_finalizer(obj, present=present)
+            case _:
+                assert_never(action)
+
+    async def _make(self, one: DatasetView, resource: Any, wanted: Obj) -> None:
+        try:
+            await self._api.create(resource, wanted, one.namespace)
+        except AlreadyExists:
+            return
+        except (Invalid, BadRequest, Forbidden) as error:
+            self._refused[one.uid, one.revision] = error.message
+            self.loop.queue.add(Key(one.namespace, one.name))
+
+    async def _start(self, one: DatasetView, obj: Obj, number: int) -> None:
+        node = ""
+        pods = None
+        for claim in filter(None, (one.claim, one.volume_source[0] if one.volume_source else "")):
+            found = await self._unlabelled(claim, one.namespace)
+            if found is not None and claim != one.claim:
+                pods = pods if pods is not None else (await self._api.list(PODS, one.namespace)).items
+                node = node_of(found, pods)
+        runtime = await self._runtime_now()
+        job = make_job(one, obj, runtime, number=number, revision=one.revision, node=node)
+        await self._make(one, JOBS, job)
+        log.info("began to fill a dataset", extra={"dataset": one.full_name, "attempt": number})
+
+    async def _share(self, one: DatasetView, reader: str) -> None:
+        claim = await self._api.get(PVCS, one.status.claim or one.claim, one.namespace)
+        volume = await self._volume_of(claim)
+        if volume is None:
+            return
+        wanted = make_reader_volume(one, reader, volume)
+        try:
+            await self._api.create(PVS, wanted)
+        except AlreadyExists:
+            found = await self._api.get(PVS, wanted["metadata"]["name"])
+            ref = (found.get("spec") or {}).get("claimRef") or {}
+            gone = (found.get("status") or {}).get("phase") == "Released"
+            if is_reader_object(found, one) and gone and ref.get("uid"):  # of a claim before this one
+                await self._api.patch(
+                    PVS, wanted["metadata"]["name"], {"spec": {"claimRef": {"uid": None, "resourceVersion": None}}}
+                )
+        with contextlib.suppress(AlreadyExists):
+            await self._api.create(PVCS, make_reader_claim(one, reader, volume), reader)
+
+    async def _unshare(self, one: DatasetView, namespace: str, claim: str) -> None:
+        with contextlib.suppress(NotFound):
+            found = await self._api.get(PVCS, claim, namespace)
+            if is_reader_object(found, one):
+                await self._api.delete(PVCS, claim, namespace, uid=found["metadata"]["uid"])
+        name = reader_volume_name(one.namespace, one.name, namespace)
+        with contextlib.suppress(NotFound):
+            volume = await self._api.get(PVS, name)
+            if is_reader_object(volume, one):
+                await self._api.delete(PVS, name, uid=volume["metadata"]["uid"])
+
+    async def _set_finalizer(self, obj: Obj, *, present: bool) -> None:
+        meta = obj["metadata"]
+        others = [each for each in meta.get("finalizers") or () if each != DATASET_FINALIZER]
+        patch = {
+            "metadata": {
+                "resourceVersion": meta["resourceVersion"],
+                "finalizers": [*others, *([DATASET_FINALIZER] if present else [])],
+            }
+        }
+        with contextlib.suppress(NotFound):
+            await self._api.patch(DATASETS, meta["name"], patch, meta["namespace"])
+
+    async def _report(self, one: DatasetView, obj: Obj, decided: Plan) -> None:
+        """Write the status when anything in it changed."""
+        if one.deleting:
+            return
+        before = obj.get("status") or {}
+        conditions = before.get("conditions") or []
+        for kind, word in (("Ready", decided.ready), ("Shared", decided.shared)):
+            if word is not None:
+                conditions = with_condition(
+                    conditions,
+                    kind,
+                    "True" if word.status else "False",
+                    now=rfc3339(self._clock.now()),
+                    reason=word.reason,
+                    message=word.message,
+                    observedGeneration=one.generation,
+                )
+            else:
+                conditions = [each for each in conditions if each.get("type") != kind]
+        told = _status(decided.told, before)
+        status = told | {"conditions": conditions, "observedGeneration": one.generation}
+        if status == before:
+            return
+        patch = {key: None for key in before if key not in status} | status
+        if "progress" in status:  # a merge patch keeps what it does not name
+            patch["progress"] = {key: None for key in before.get("progress") or {}} | status["progress"]
+        with contextlib.suppress(NotFound):
+            await self._api.patch(
+                DATASETS,
+                one.name,
+                {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": patch},
+                one.namespace,
+                subresource="status",
+            )
+        if decided.told.phase != one.status.phase and decided.told.phase in (READY, FAILED):
+            about = {"apiVersion": DATASETS.api_version, "kind": DATASETS.kind} | obj
+            await self._events.record(
+                about,
+                "Normal" if decided.told.phase == READY else "Warning",
+                decided.ready.reason,
+                decided.ready.message,
+            )
+            extra = {"dataset": one.full_name, "phase": decided.told.phase, "reason": decided.ready.reason}
+            log.info("a dataset has come to an end", extra=extra)
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            uid = before["metadata"]["uid"]
+            for key in [key for key in self._refused if key[0] == uid]:
+                del self._refused[key]
+        if len(self._results) > 10_000:
+            self._results.clear()
+
+
+def _status(told: Told, before: Mapping[str, Any]) -> Obj:
+    found: Obj = {
+        "phase": told.phase,
+        "claim": told.claim,
+        "access": told.access,
+        "files": told.files,
+        "bytes": told.bytes,
+        "checksum": told.checksum,
+        "sourceVersion": told.source_version,
+        "filledAt": before.get("filledAt") or "",
+        "revision": told.revision,
+        "attempts": told.attempts,
+        "stalled": told.stalled,
+        "mark": told.mark,
+        "progress": msgspec.to_builtins(told.progress) if told.progress is not None else None,
+        "readers": [msgspec.to_builtins(one) for one in told.readers],
+        "usedBy": [msgspec.to_builtins(one) for one in told.used_by],
+    }
+    if told.filled_at is not None and told.phase == READY:
+        found["filledAt"] = rfc3339(told.filled_at)
+    return {key: value for key, value in found.items() if value not in ("", None, [])}
+
+
+def _in(obj: Mapping[str, Any], namespace: str) -> bool:
+    return bool(obj["metadata"].get("namespace") == namespace)
+
+
+def _in_running(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
+
+
+def _owner_uid(pod: Mapping[str, Any]) -> str:
+    return next(
+        (str(ref["uid"]) for ref in pod["metadata"].get("ownerReferences") or () if ref.get("controller")), ""
+    )
+
+
+def _dataset_of(obj: Obj) -> Iterable[Key]:
+    labels = labels_of(obj)
+    name = labels.get(DATASET_LABEL)
+    space = labels.get(DATASET_OF_LABEL) or obj["metadata"].get("namespace") or ""
+    return (Key(space, name),) if name else ()
+
+
+def _used(obj: Obj) -> Iterable[Key]:
+    return [Key(namespace, name) for name, namespace in used_datasets(labels_of(obj)).items()]
+
+
+def _datasets_used(obj: Obj) -> Iterable[str]:
+    return [f"{namespace}/{name}" for name, namespace in used_datasets(labels_of(obj)).items()]

@@ -1,0 +1,164 @@
+"""Pods that move data, wherever the cluster is: image, command and safety of the containers of `moorage.filler`.
+
+On a cluster they run Moorage's own image, which the operator reads of its own pod (or is told by $MOORAGE_IMAGE).
+On nodes that run pods as processes of this machine they run in the environment that the operator runs in.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.errors import ApiError
+from moorage.model.names import HOST_IMAGE, PROCESS_RUNTIME, SYSTEM_NAMESPACE
+from moorage.model.storageclass import RWO
+
+IMAGE_VARIABLE = "MOORAGE_IMAGE"
+MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and what goes with them
+CPU = "1"
+USER_ID = 65532  # as the Containerfile makes it
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What containers run. `image` empty: it is not known."""
+
+    image: str
+    python: str = "python"
+    on_processes: bool = False
+
+
+async def find_runtime(api: Api) -> Runtime:
+    """Look at the nodes, then at our own pod. Raises ApiError when the nodes cannot be read."""
+    nodes = (await api.list(NODES)).items
+    runtimes = [
+        str(((one.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion")) for one in nodes
+    ]
+    if any(one.startswith(PROCESS_RUNTIME) for one in runtimes):
+        return Runtime(HOST_IMAGE, sys.executable, on_processes=True)
+    if image := os.environ.get(IMAGE_VARIABLE):
+        return Runtime(image)
+    try:
+        pod = await api.get(PODS, os.environ.get("HOSTNAME") or socket.gethostname(), SYSTEM_NAMESPACE)
+    except ApiError:
+        return Runtime("")
+    containers = (pod.get("spec") or {}).get("containers") or []
+    return Runtime(str(containers[0].get("image") or "") if containers else "")
+
+
+def make_pod_spec(
+    runtime: Runtime,
+    args: Sequence[str],
+    *,
+    claims: Mapping[str, tuple[str, bool]],
+    secret: str = "",
+    google: bool = False,
+    host_folder: str = "",
+    node: str = "",
+    grace_seconds: int = 10,
+) -> Obj:
+    """The pod of one such process. `claims`: mount path → claim and whether it is read-only.
+
+    `secret`: its keys become environment variables. `google`: its key.json is where Google's packages look.
+    `host_folder`: a folder of the node, mounted under its own path. `node`: it must run there, beside a pod that
+    uses the same volume.
+    """
+    volumes: list[Obj] = []
+    mounts: list[Obj] = []
+    for at, (path, (claim, read_only)) in enumerate(claims.items()):
+        source: Obj = {"claimName": claim} | ({"readOnly": True} if read_only else {})
+        volumes.append({"name": f"volume-{at}", "persistentVolumeClaim": source})
+        mounts.append({"name": f"volume-{at}", "mountPath": path} | ({"readOnly": True} if read_only else {}))
+    container: Obj = {
+        "name": "filler",
+        "image": runtime.image,
+        "command": [runtime.python, "-m", "moorage.filler", *args],
+        "resources": {"requests": {"cpu": CPU, "memory": MEMORY}, "limits": {"cpu": CPU, "memory": MEMORY}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, {"name": "HOME", "value": "/tmp"}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if secret:
+        container["envFrom"] = [{"secretRef": {"name": secret}}]
+        if google:
+            volumes.append({"name": "secret", "secret": {"secretName": secret}})
+            mounts.append({"name": "secret", "mountPath": "/secret", "readOnly": True})
+            container["env"].append({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/secret/key.json"})
+    if host_folder:
+        volumes.append({"name": "host", "hostPath": {"path": host_folder, "type": "DirectoryOrCreate"}})
+        mounts.append({"name": "host", "mountPath": host_folder})
+    container["volumeMounts"] = mounts
+    spec: Obj = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if node:
+        term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        spec["affinity"] = {"nodeAffinity": affinity}
+    return spec
+
+
+def node_of(claim: Mapping[str, Any], pods: Sequence[Obj]) -> str:
+    """The node where a claim that one node alone may mount is in use; empty: anywhere will do."""
+    modes = (claim.get("spec") or {}).get("accessModes") or []
+    if not modes or any(one not in (RWO, "ReadWriteOncePod") for one in modes):
+        return ""
+    for obj in pods:
+        pod = parse_pod(obj)
+        if pod.node and not pod.finished and claim["metadata"]["name"] in pod.claims:
+            return pod.node
+    return ""
+
+
+def last_result(lines: bytes) -> dict[str, Any] | None:
+    """The last line of a filler's log that is a JSON object with a phase."""
+    import json
+
+    for line in reversed(lines.split(b"\n")):
+        if line.startswith(b"{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict) and found.get("phase"):
+                return found
+    return None
+
+
+def why_waiting(pod: Mapping[str, Any]) -> str:
+    """Why a pod does not start, in a few words; empty while nothing is known to be wrong."""
+    status = pod.get("status") or {}
+    if status.get("phase") != "Pending":
+        return ""
+    for one in status.get("containerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            return f"{waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            return str(one.get("message") or one.get("reason") or "it has no node yet")
+    return ""
