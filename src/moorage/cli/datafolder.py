@@ -233,13 +233,18 @@ class DataFolder:
 
     def write(self, name: str, text: str) -> None:
         """Replace one of the folder's small files, readable by its owner alone; whole or not at all."""
-        scratch = self.path / f".{name}.{os.getpid()}"
-        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self.path / name)
+        write_private(self.path / name, text)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that its owner alone can read; whole or not at all."""
+    scratch = path.parent / f".{path.name}.{os.getpid()}"
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from moorage.cli.services import POLICY_VARIABLE, Settings, start
+from moorage.cli.services import POLICY_VARIABLE, Settings, login_settings, provider_settings, start
 from moorage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +83,10 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
 )
 def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None:
     """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
+    from moorage.apimachinery.slices import ask_for_short_slices
+
+    if not os.environ.get("NOSLICE"):
+        ask_for_short_slices()  # kube-scheduler waits for each answer
     with _listening(host, port) as sock:
         start(Settings(parts=("extender",), kubeconfig=kubeconfig, sockets={"extender": sock}, policy=policy))
 
@@ -100,13 +104,67 @@ def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None
 @click.option(
     "--allowed-host", "hosts", multiple=True, help="Name under which the server may be reached; repeatable."
 )
+@click.option(
+    "--public-url", help="Where browsers find this server.", envvar="MOORAGE_PUBLIC_URL", show_envvar=True
+)
+@click.option(
+    "--kubernetes-url",
+    help="Where people's kubectl finds the Kubernetes API (default: as this server does).",
+    envvar="MOORAGE_KUBERNETES_URL",
+)
+@click.option(
+    "--oidc-issuer", help="OIDC provider people log in at.", envvar="MOORAGE_OIDC_ISSUER", show_envvar=True
+)
+@click.option(
+    "--oidc-client-id", help="This server's name there.", envvar="MOORAGE_OIDC_CLIENT_ID", show_envvar=True
+)
+@click.option(
+    "--oidc-client-secret-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with its secret; read at every use. None: a public client.",
+    envvar="MOORAGE_OIDC_CLIENT_SECRET_FILE",
+)
+@click.option("--oidc-name-claim", help="Claim that names a person (email).", envvar="MOORAGE_OIDC_NAME_CLAIM")
+@click.option("--oidc-groups-claim", help="Claim with their groups (groups).", envvar="MOORAGE_OIDC_GROUPS_CLAIM")
+@click.option("--oidc-scopes", help="Scopes asked for, with blanks between.", envvar="MOORAGE_OIDC_SCOPES")
+@click.option("--oidc-label", help="What the sign-in button calls the provider.", envvar="MOORAGE_OIDC_LABEL")
+@click.option(
+    "--local-accounts/--no-local-accounts",
+    default=True,
+    help="Let accounts of `moor user` log in (default on).",
+    envvar="MOORAGE_LOCAL_ACCOUNTS",
+)
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="Believe the last address in X-Forwarded-For: an ingress of yours stands in front.",
+    envvar="MOORAGE_BEHIND_PROXY",
+)
+@click.option(
+    "--audit-days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="How long the audit log is kept in the database.",
+    envvar="MOORAGE_AUDIT_DAYS",
+)
 def server(
-    kubeconfig: Path | None, host: str, port: int, data: Path, page_token_file: Path | None, hosts: tuple[str, ...]
+    kubeconfig: Path | None,
+    host: str,
+    port: int,
+    data: Path,
+    page_token_file: Path | None,
+    hosts: tuple[str, ...],
+    **people: Any,
 ) -> None:
-    """Run the server: REST API, web page, GPU history, metrics."""
+    """Run the server: REST API, web page, logins, GPU history, metrics."""
     token = page_token_file.read_text().strip() if page_token_file else os.environ.get("MOORAGE_PAGE_TOKEN", "")
     if not token:
         raise UsageError("the web page needs a token", hint="give --page-token-file or $MOORAGE_PAGE_TOKEN")
+    # the options are the variables by another way: one reading of them serves `moor up` too
+    env = dict(os.environ) | {
+        f"MOORAGE_{name.upper()}": str(value) for name, value in people.items() if value is not None
+    }
     data.mkdir(parents=True, exist_ok=True)
     with _listening(host, port) as sock:
         start(
@@ -117,6 +175,8 @@ def server(
                 data=data,
                 page_token=token,
                 hosts=hosts,
+                logins=login_settings(env),
+                provider=provider_settings(env),
             )
         )
 

@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,9 @@ from moorage.model.people import LOCAL
 
 if TYPE_CHECKING:
     from moorage.kube.client import KubeClient
+    from moorage.kube.config import Connection
+    from moorage.server.logins import LoginSettings
+    from moorage.server.oidc import ProviderSettings
 
 log = logging.getLogger("moorage.services")
 
@@ -70,6 +73,8 @@ class Settings:
     tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
     page_token: str = ""
     ingress_port: int | None = None  # of the local cluster's ingress
+    logins: LoginSettings | None = None
+    provider: ProviderSettings | None = None
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
@@ -90,6 +95,8 @@ async def run_services(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     connection = load_connection(settings.kubeconfig)
+    if "server" in settings.parts:
+        settings.logins = with_cluster(settings.logins, connection)
     async with contextlib.AsyncExitStack() as stack:
         apis: dict[str, KubeClient] = {}
         for part in settings.parts:
@@ -175,6 +182,9 @@ def _works(
                 queue_db=os.environ.get(QUEUE_VARIABLE) or None,
                 page_token=settings.page_token,
                 page_person=settings.person,
+                people_db=os.environ.get(QUEUE_VARIABLE) or None,
+                logins=settings.logins,
+                provider=settings.provider,
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))
@@ -264,6 +274,59 @@ async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
         await api.patch(resource, meta["name"], obj, meta.get("namespace"))
 
 
+def login_settings(env: Mapping[str, str]) -> LoginSettings:
+    """What the environment says of logins: the variables of `moor server`, for `moor up` too."""
+    from moorage.server.logins import LoginSettings
+
+    return LoginSettings(
+        local=env.get("MOORAGE_LOCAL_ACCOUNTS", "true").lower() not in ("false", "no", "0", "off"),
+        public_url=env.get("MOORAGE_PUBLIC_URL", "").rstrip("/"),
+        cluster={"server": env["MOORAGE_KUBERNETES_URL"]} if env.get("MOORAGE_KUBERNETES_URL") else {},
+        behind_proxy=env.get("MOORAGE_BEHIND_PROXY", "").lower() in ("true", "yes", "1", "on"),
+        audit_days=int(env.get("MOORAGE_AUDIT_DAYS") or 90),
+    )
+
+
+def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
+    """The OIDC provider that the environment names, if any. Raises UsageError for one that cannot be."""
+    if not env.get("MOORAGE_OIDC_ISSUER"):
+        return None
+    from moorage.server.oidc import ProviderSettings
+
+    chosen: dict[str, Any] = {
+        name: env[variable]
+        for name, variable in (
+            ("name_claim", "MOORAGE_OIDC_NAME_CLAIM"),
+            ("groups_claim", "MOORAGE_OIDC_GROUPS_CLAIM"),
+            ("label", "MOORAGE_OIDC_LABEL"),
+        )
+        if env.get(variable)
+    }
+    secret_file = env.get("MOORAGE_OIDC_CLIENT_SECRET_FILE")
+    if scopes := env.get("MOORAGE_OIDC_SCOPES", "").split():
+        chosen["scopes"] = tuple(scopes)
+    return ProviderSettings(
+        issuer=env["MOORAGE_OIDC_ISSUER"],
+        client_id=env.get("MOORAGE_OIDC_CLIENT_ID", ""),
+        client_secret=env.get("MOORAGE_OIDC_CLIENT_SECRET", ""),
+        client_secret_file=Path(secret_file) if secret_file else None,
+        **chosen,
+    )
+
+
+def with_cluster(settings: LoginSettings | None, connection: Connection) -> LoginSettings:
+    """The settings with the address and authority of the Kubernetes API, for the kubeconfigs of people."""
+    import base64
+
+    settings = settings if settings is not None else login_settings({})
+    known: dict[str, object] = {"name": "moorage", "server": connection.server}
+    if connection.ca_pem:
+        known["caData"] = base64.b64encode(connection.ca_pem).decode()
+    elif connection.insecure:
+        known["insecure"] = True
+    return dataclasses.replace(settings, cluster=known | dict(settings.cluster))
+
+
 def start(settings: Settings) -> None:
     """Run the parts of this process; exit code 1 with one logged error when they cannot go on."""
     set_up_logging()
@@ -314,6 +377,8 @@ def main() -> None:
                 tokens=tokens if local else {},
                 page_token=tokens["page"],
                 person=config.user if local and config else "",
+                logins=login_settings(os.environ),
+                provider=provider_settings(os.environ),
                 ingress_port=config.ports.get("ingress") if local and config else None,
                 certificate=pki.certificate,
                 key=pki.key,

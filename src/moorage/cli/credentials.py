@@ -1,0 +1,139 @@
+"""Which servers you are logged in to: one file, readable by you alone; and how a server is asked.
+
+The standard library does the asking: kubectl runs `moor token` often, and an HTTP client costs more than that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from moorage.cli.datafolder import write_private
+from moorage.errors import NotReady, ServerError, api_error
+
+ANSWER_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A login: its session's token, and the last token for the cluster."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    name: str = ""
+    ca: str = ""
+    kube_token: str = field(default="", repr=False)
+    kube_expires: str = ""
+
+    def with_kube(self, token: str, expires: str) -> Saved:
+        return replace(self, kube_token=token, kube_expires=expires)
+
+
+@dataclass(slots=True)
+class Known:
+    """The logins by address, and the one last made."""
+
+    logins: dict[str, Saved] = field(default_factory=dict)
+    current: str = ""
+
+    @classmethod
+    def read(cls) -> Self:
+        path = logins_file()
+        try:
+            raw = json.loads(path.read_text())
+            found = {url: Saved(**one) for url, one in raw["logins"].items()}
+            return cls(found, str(raw.get("current") or ""))
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise NotReady(f"{path} cannot be read: {error}", hint="remove it and log in again") from error
+
+    def find(self, url: str | None) -> Saved:
+        """Raises NotReady where nobody is logged in."""
+        wanted = (url or self.current).rstrip("/")
+        if (found := self.logins.get(wanted)) is None:
+            where = f" to {wanted}" if wanted else ""
+            raise NotReady(f"you are not logged in{where}", hint=f"moor login {wanted or 'https://HOST'}")
+        return found
+
+    def put(self, saved: Saved) -> None:
+        self.logins[saved.url] = saved
+        self.current = saved.url
+
+    def remove(self, url: str) -> None:
+        self.logins.pop(url, None)
+        if self.current == url:
+            self.current = next(iter(self.logins), "")
+
+
+def logins_file() -> Path:
+    """$MOORAGE_CONFIG/logins.json, else under $XDG_CONFIG_HOME or ~/.config."""
+    if chosen := os.environ.get("MOORAGE_CONFIG"):
+        return Path(chosen).expanduser() / "logins.json"
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "moorage" / "logins.json"
+
+
+@contextlib.contextmanager
+def known_logins() -> Iterator[Known]:
+    """The logins, to change: held by one process at a time, and stored at the end unless an error comes."""
+    path = logins_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (path.parent / ".logins.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = Known.read()
+        yield known
+        table = {url: asdict(one) for url, one in known.logins.items()}
+        write_private(path, json.dumps({"current": known.current, "logins": table}, indent=2) + "\n")
+
+
+def ask_server(saved: Saved, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """One request, its JSON answer. Raises ApiError; ServerError with status 0 when no answer came."""
+    headers = {"Accept": "application/json"}
+    if saved.token:
+        headers["Authorization"] = f"Bearer {saved.token}"
+    data = None
+    if body is not None:
+        data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+    context = ssl.create_default_context(cadata=saved.ca or None) if saved.url.startswith("https:") else None
+    request = urllib.request.Request(saved.url + path, data=data, headers=headers, method=method)
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            text = answer.read()
+            return json.loads(text) if text else None
+    except urllib.error.HTTPError as error:
+        raise _refusal(error) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise ServerError(
+            f"{saved.url} gives no answer: {reason}", status=0, hint="is the address right?"
+        ) from error
+
+
+def _refusal(error: urllib.error.HTTPError) -> Exception:
+    try:
+        told = json.loads(error.read() or b"{}")
+    except (ValueError, OSError):
+        told = {}
+    told = told if isinstance(told, dict) else {}
+    message = str(told.get("message") or f"the server answered HTTP {error.code}")
+    found = api_error(error.code, {"message": message})
+    found.hint = str(told["hint"]) if told.get("hint") else None
+    return found
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token is not carried to another address."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
