@@ -110,9 +110,9 @@ class Proxy:
             with contextlib.suppress(ClientGone, BackendGone, ConnectionError, asyncio.IncompleteReadError):
                 if len(self._clients) > self.limits.connections:
                     await self._say(writer, 503, "too many connections; try again in a moment")
-                    return
-                while await self._exchange(reader, writer):
-                    pass
+                else:
+                    while await self._exchange(reader, writer):
+                        pass
                 await _linger(reader, writer)
         except asyncio.CancelledError:
             pass  # the client went away, or the proxy stops
