@@ -131,9 +131,11 @@ def test_what_is_wrong_is_told_before_anything_is_made(cluster, name, folder):
 
 
 def test_an_interrupted_wait_leaves_the_map_alone(cluster, name, folder):
+    mark = folder / "mark"
+    code = f"import pathlib, time\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.1)"
     words = [sys.executable, "-m", "moorage.cli.main", "map", "create", name, *SMALL, "--range", "0:2", "--wait"]
     typed = subprocess.Popen(
-        [*words, "--", sys.executable, "-c", "import time; time.sleep(2)"],
+        [*words, "--", sys.executable, "-c", code],
         env=cluster.environment(),
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -147,6 +149,7 @@ def test_an_interrupted_wait_leaves_the_map_alone(cluster, name, folder):
     _, said = typed.communicate(timeout=PATIENCE)
     assert typed.returncode == 130
     assert "detached; the map goes on" in said
+    mark.touch()
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
 
 

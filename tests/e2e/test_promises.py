@@ -61,9 +61,14 @@ def show(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-def kill_control_plane(cluster: Cluster) -> None:
-    """kill -9 of every process but the pods'."""
-    pids = json.loads(cluster.moor("status", "-o", "json").stdout)["processes"]
+def control_plane(cluster: Cluster) -> dict[str, int]:
+    found: dict[str, int] = json.loads(cluster.moor("status", "-o", "json").stdout)["processes"]
+    return found
+
+
+def kill_control_plane(cluster: Cluster, pids: dict[str, int] | None = None) -> None:
+    """kill -9 of every process but the pods'; at once where their `pids` are known."""
+    pids = pids or control_plane(cluster)
     for name in ("supervisor", "localcluster", "services"):
         kill(pids[name])
     wait_until("the control plane to be gone", lambda: not any(alive(pid) for pid in pids.values()))
@@ -127,11 +132,12 @@ def test_an_exit_code_is_not_missed_while_nobody_watches(own_cluster, tmp_path):
 def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluster, tmp_path):
     folder = submit(own_cluster, tmp_path, "resumed")
     at = random.randrange(2, STEPS // 2)
+    processes = control_plane(own_cluster)
     wait_until(f"step {at}", lambda: find_checkpoint(own_cluster, done=at))
     pids = pod_processes(own_cluster)
-    kill_control_plane(own_cluster)
-    for pid in pids:
+    for pid in (*(processes[name] for name in ("supervisor", "localcluster", "services")), *pids):
         kill(pid)
+    kill_control_plane(own_cluster, processes)
     wait_until("the pods to be gone", lambda: not any(alive(pid) for pid in pids))
     own_cluster.restart()
     wait_until("success", lambda: show(own_cluster, "resumed")["state"] == "Succeeded")

@@ -90,6 +90,13 @@ async def images(api: KubeClient, namespace: str) -> list[str]:
     return [one["spec"]["containers"][0]["image"] for one in await live_pods(api, namespace)]
 
 
+async def until_images(api: KubeClient, namespace: str, *wanted: str) -> None:
+    async def read() -> bool:
+        return await images(api, namespace) == list(wanted)
+
+    await until(f"images {wanted}", read)
+
+
 async def test_a_stateful_set_makes_its_pods_in_order_and_each_under_its_own_name(api, namespace, nodes):
     await api.create(STATEFULSETS, a_set(namespace, 3), namespace)
     status = await settled(api, namespace, replicas=3, readyReplicas=3, availableReplicas=3, updatedReplicas=3)
@@ -137,8 +144,9 @@ async def test_a_new_template_reaches_the_pods_from_the_last_to_the_partition(ap
     assert await images(api, namespace) == ["x:1", "x:1", "x:2"]
 
     await api.delete(PODS, "web-0", namespace)
+    await until_images(api, namespace, "x:1", "x:2")
+    await until_images(api, namespace, "x:1", "x:1", "x:2")
     await settled(api, namespace, readyReplicas=3, updatedReplicas=1, currentReplicas=2)
-    assert await images(api, namespace) == ["x:1", "x:1", "x:2"]
 
     whole = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}
     await api.patch(STATEFULSETS, "web", whole, namespace)

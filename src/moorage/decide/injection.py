@@ -36,6 +36,7 @@ from moorage.model.names import (
     PLACE_ANNOTATION,
     PLACE_AT_ANNOTATION,
     PLACE_PREFIX,
+    WAITS_ANNOTATION,
 )
 
 FREE_OF_CHARGE = frozenset({"pods", "ephemeral-storage"})  # asked for beside a machine's size
@@ -109,9 +110,12 @@ def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) 
 def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
     """The merge patch that lets a guest through to a node; it holds only for the version of the pod that was read.
 
-    `at` (RFC 3339) is noted beside the place.
+    `at` (RFC 3339) is noted beside the place; what it waited for no longer is.
     """
     meta, spec = pod["metadata"], pod["spec"]
+    notes: Obj = {PLACE_ANNOTATION: node, PLACE_AT_ANNOTATION: at}
+    if WAITS_ANNOTATION in annotations_of(pod):
+        notes[WAITS_ANNOTATION] = None
     terms = []
     for term in _terms(spec):
         term = dict(term)
@@ -127,7 +131,7 @@ def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
     return {
         "metadata": {
             "resourceVersion": meta["resourceVersion"],
-            "annotations": {PLACE_ANNOTATION: node, PLACE_AT_ANNOTATION: at},
+            "annotations": notes,
         },
         "spec": {
             "schedulingGates": [one for one in spec.get("schedulingGates") or () if one["name"] != MACHINE_GATE],

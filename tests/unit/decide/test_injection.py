@@ -166,6 +166,15 @@ def test_the_machine_asked_for_cannot_be_changed() -> None:
     ]
 
 
+def test_what_a_guest_waited_for_is_no_longer_said_when_it_is_let_through() -> None:
+    at = "2026-11-21T12:00:00Z"
+    placed = {"moorage.dev/machine-place": "n0", "moorage.dev/machine-place-at": at}
+    pod = inject(a_pod(), POOLS).pod
+    assert lift(pod, "n0", at)["metadata"]["annotations"] == placed
+    pod["metadata"] = pod["metadata"] | {"annotations": {"moorage.dev/waits-for": f"{at} a booking"}}
+    assert lift(pod, "n0", at)["metadata"]["annotations"] == placed | {"moorage.dev/waits-for": None}
+
+
 def test_lifted_a_guest_can_go_to_its_place_only_and_later_where_a_label_calls_it() -> None:
     pod = inject(a_pod(), POOLS).pod
     patch = lift(pod, "n0", "2026-11-21T12:00:00Z")

@@ -334,7 +334,7 @@ _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 1
 def canonical_quantity(text: str) -> str:
     """A quantity as the real server writes it back: no fraction, the largest suffix of its own family that fits.
 
-    "0.5" → "500m", "1.5Gi" → "1536Mi", "1000m" → "1". Raises QuantityError.
+    "0.5" → "500m", "1.5Gi" → "1536Mi", "1000m" → "1", "1312.5Ki" → "1344k". Raises QuantityError.
     """
     value = parse_quantity(text)
     if text.endswith("i") and abs(value) >= 1024:
@@ -343,7 +343,9 @@ def canonical_quantity(text: str) -> str:
         while count % 1024 == 0 and power < len(_BINARY) - 1:
             count //= 1024
             power += 1
-        return f"{count}{_BINARY[power]}"
+        if power:
+            return f"{count}{_BINARY[power]}"
+        value = Fraction(count)  # written without a suffix, and read from the storage as a decimal
     nano = value * 10**9
     count = -((-nano).__floor__()) if value > 0 else nano.__floor__()
     if count == 0:

@@ -36,6 +36,8 @@ LEASE = "io.k8s.api.coordination.v1.Lease"
         ("512", "512"),
         ("-1500m", "-1500m"),
         ("1000Ki", "1000Ki"),
+        ("1312.5Ki", "1344k"),
+        ("0.5Ki", "512"),
     ],
 )
 def test_quantities_are_written_back_as_the_real_server_does(given_text: str, want: str) -> None:
