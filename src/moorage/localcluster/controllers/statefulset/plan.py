@@ -315,7 +315,8 @@ class _Pass:
                 return
 
     def _is_old(self, pod: Obj) -> bool:
-        return labels_of(pod).get(HASH_LABEL) != self.update["metadata"]["name"]
+        newest: str = self.update["metadata"]["name"]
+        return labels_of(pod).get(HASH_LABEL) != newest
 
     # -- status
 
