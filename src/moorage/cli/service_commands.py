@@ -85,8 +85,7 @@ def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None
     """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
     from moorage.apimachinery.slices import ask_for_short_slices
 
-    if not os.environ.get("NOSLICE"):
-        ask_for_short_slices()  # kube-scheduler waits for each answer
+    ask_for_short_slices()  # kube-scheduler waits for each answer
     with _listening(host, port) as sock:
         start(Settings(parts=("extender",), kubeconfig=kubeconfig, sockets={"extender": sock}, policy=policy))
 

@@ -1,0 +1,34 @@
+"""How soon the kernel lets this process run when something comes for it, where CPU is short."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+SHORTEST_SECONDS = 0.0001  # the kernel takes 0.1 ms to 100 ms
+_ATTR = "=IIQiIQQQ"  # struct sched_attr, first version: size, policy, flags, nice, priority, runtime, …
+_CALLS = {"x86_64": 314, "aarch64": 274}  # sched_setattr, which C libraries older than glibc 2.41 do not name
+_SCHED_OTHER = 0
+
+
+def ask_for_short_slices(seconds: float = SHORTEST_SECONDS) -> bool:
+    """Ask for slices of that length for this thread and those it starts; False when the kernel would not.
+
+    For a process that does little at a time, and that others wait for: its share of the CPU stays the same, but
+    comes in smaller pieces, and so sooner after it wakes. It takes no right. Linux 6.12 and newer; older kernels
+    do as if it had not been asked.
+
+    https://docs.kernel.org/scheduler/sched-eevdf.html
+    """
+    number = _CALLS.get(platform.machine())
+    if number is None:
+        return False
+    size = struct.calcsize(_ATTR)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    attr = struct.pack(_ATTR, size, _SCHED_OTHER, 0, nice, 0, int(seconds * 1e9), 0, 0)
+    try:
+        return bool(ctypes.CDLL(None).syscall(number, 0, attr, 0) == 0)
+    except (OSError, AttributeError):
+        return False
