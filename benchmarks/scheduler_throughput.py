@@ -230,23 +230,26 @@ def main() -> int:
         print("needs etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS", file=sys.stderr)
         return 2
     bench = partial(run, Path(assets), options.nodes, options.pods)
-    rows = {"kube-scheduler as it comes": partial(bench, stock=True)}
-    if options.same:
-        rows["our configuration alone"] = bench
-    if options.packing:
-        rows["the same, packing itself"] = partial(bench, packing=True)
-    found = {}
-    for what, measured in rows.items():
-        tell(what, one := measured(), options.pods)
-        found[what] = one
+    stock = bench(stock=True)
+    tell("kube-scheduler as it comes", stock, options.pods)
     with_ = bench(extender=True, policy=options.policy)
     tell("with the extender", with_, options.pods)
-    for what, one in found.items():
-        print(
-            f"with the extender / {what:26} {with_.rate / one.rate:.2f} (bar: at least {BAR:g}); "
-            f"CPU per pod {with_.spent / one.spent:.2f}"
-        )
-    return 0 if with_.rate / found["kube-scheduler as it comes"].rate >= BAR else 1
+    compare(with_, "kube-scheduler as it comes", stock)
+    if options.same:
+        tell("our configuration alone", alone := bench(), options.pods)
+        compare(with_, "our configuration alone", alone)
+    if options.packing:
+        tell("the same, packing itself", packing := bench(packing=True), options.pods)
+        compare(with_, "the same, packing itself", packing)
+    return 0 if with_.rate / stock.rate >= BAR else 1
+
+
+def compare(with_: Measured, what: str, other: Measured) -> None:
+    print(
+        f"with the extender / {what:26} {with_.rate / other.rate:.2f} (bar: at least {BAR:g}); "
+        f"CPU per pod {with_.spent / other.spent:.2f}",
+        flush=True,
+    )
 
 
 def tell(what: str, found: Measured, pods: int) -> None:
