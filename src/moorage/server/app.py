@@ -16,9 +16,22 @@ from moorage.errors import MoorageError
 from moorage.server.auth import Auth, Gate
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.gateway import GatewayLayer
 from moorage.server.pages import Board, page_routes
 from moorage.server.problems import Problem, on_error
-from moorage.server.routes import accounts, audit, checkpoint, events, explain, gpus, health, jobs, login, top
+from moorage.server.routes import (
+    accounts,
+    audit,
+    checkpoint,
+    events,
+    explain,
+    gpus,
+    health,
+    jobs,
+    login,
+    top,
+    workspaces,
+)
 from moorage.server.routes import containers as containers_routes
 from moorage.server.routes import outputs as outputs_routes
 from moorage.server.routes import queue as queue_routes
@@ -28,6 +41,7 @@ if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.audit import AuditLog
+    from moorage.server.gateway import Gateway
     from moorage.server.logins import Logins
     from moorage.server.sessions import SessionDesk
     from moorage.usage.store import UsageStore
@@ -46,6 +60,7 @@ def create_app(
     logins: Logins | None = None,
     audit_log: AuditLog | None = None,
     desk: SessionDesk | None = None,
+    gateway: Gateway | None = None,
 ) -> Starlette:
     """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
     context = Context(
@@ -58,6 +73,7 @@ def create_app(
         outputs=outputs,
         logins=logins,
         audit_log=audit_log,
+        gateway=gateway,
     )
     behind_proxy = logins is not None and logins.settings.behind_proxy
     board = Board(context)
@@ -75,10 +91,15 @@ def create_app(
             *login.routes(context),
             *accounts.routes(context),
             *(audit.routes(context, desk) if desk is not None else ()),
+            *workspaces.routes(context),
+            *(gateway.routes() if gateway is not None else ()),
             *events.routes(context, board),
             *page_routes(board),
             Mount("/static", StaticFolder()),
         ],
-        middleware=[Middleware(Gate, auth=auth, hosts=tuple(hosts), audit=audit_log, behind_proxy=behind_proxy)],
+        middleware=[
+            *([Middleware(GatewayLayer, gateway=gateway)] if gateway is not None else ()),
+            Middleware(Gate, auth=auth, hosts=tuple(hosts), audit=audit_log, behind_proxy=behind_proxy),
+        ],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )

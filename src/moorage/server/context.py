@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moorage.queue.outputs import Outputs
     from moorage.server.audit import AuditLog
     from moorage.server.cluster import Cluster
+    from moorage.server.gateway import Gateway
     from moorage.server.logins import Logins
     from moorage.usage.store import UsageStore
 
@@ -39,6 +40,7 @@ class Context:
     outputs: Outputs | None = None
     logins: Logins | None = None
     audit_log: AuditLog | None = None
+    gateway: Gateway | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

@@ -21,6 +21,7 @@ from moorage.server.app import create_app
 from moorage.server.audit import AuditLog
 from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
+from moorage.server.gateway import Gateway
 from moorage.server.logins import Logins, LoginSettings
 from moorage.server.maps import MapBridge
 from moorage.server.oidc import Provider, ProviderSettings
@@ -84,6 +85,7 @@ class ServerService:
             logins=self.logins,
             clock=clock,
         )
+        self.gateway = Gateway(api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit)
         public = urlsplit(settings.public_url).hostname
         self.app: Starlette = create_app(
             api=api,
@@ -97,6 +99,7 @@ class ServerService:
             logins=self.logins,
             audit_log=self.audit,
             desk=self.desk,
+            gateway=self.gateway,
         )
 
     async def run(self) -> None:
@@ -111,6 +114,7 @@ class ServerService:
                 tasks.create_task(self.people.run())
                 tasks.create_task(self.logins.run())
                 tasks.create_task(self.audit.run())
+                tasks.create_task(self.gateway.run())
         finally:
             self.cluster.close()
             self.outputs.close()
