@@ -20,6 +20,7 @@ from moorage.cli.session import Session, server_url
 from moorage.decide.gpus import UNKNOWN_TYPE
 from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, Caller, ClusterFacts, Defaults, RunRequest
 from moorage.errors import Forbidden, MoorageError, NotFound
+from moorage.model.dataset import DATASETS
 from moorage.model.names import GPU_TYPE_LABELS, PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
@@ -42,7 +43,7 @@ class Seen:
 async def read_cluster(session: Session, request: RunRequest) -> Seen:
     """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
     api, namespace = session.api, request.namespace
-    (nodes, pods, claims, priorities, tenants), storage, jobs, url = await asyncio.gather(
+    (nodes, pods, claims, priorities, tenants), storage, jobs, datasets, url = await asyncio.gather(
         asyncio.gather(
             _or_none(api.list(NODES)),
             _or_none(api.list(PODS)),
@@ -52,6 +53,7 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
         ),
         _or_none(api.list(STORAGECLASSES)),
         api.list(JOBS, namespace),
+        _or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
         server_url(api),
     )
     node_objs = nodes.items if nodes is not None else []
@@ -65,6 +67,9 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
         process_runtime=told.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
+        datasets=None
+        if datasets is None
+        else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
         ),
@@ -77,6 +82,15 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
         server_url=url,
     )
     return Seen(facts=facts, nodes=node_objs, pods=pod_objs, claims=claim_objs)
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _dataset(obj: Obj) -> tuple[str, str]:
+    status = obj.get("status") or {}
+    return str(status.get("phase") or ""), str(status.get("claim") or "")
 
 
 def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:

@@ -33,6 +33,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Keep machines from one moment to another"),
     ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
     ("Storage", "volume", "moorage.cli.volume:volume", "Create, list and delete volumes"),
+    ("Storage", "dataset", "moorage.cli.dataset:dataset", "Fill volumes once, read them everywhere"),
     ("Nodes", "drain", "moorage.cli.drain:drain", "Empty a node; what it ran is started again elsewhere"),
     ("Nodes", "cordon", "moorage.cli.drain:cordon", "Let nothing new start on a node"),
     ("Nodes", "uncordon", "moorage.cli.drain:uncordon", "Open a node again"),

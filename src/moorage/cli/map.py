@@ -105,6 +105,9 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
 @click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
 @click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
+)
 @click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
 @click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
 @click.option("--image", default=None, help="Container image; it needs python3.")

@@ -104,6 +104,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         cpu=given["cpu"],
         memory=given["memory"],
         volumes=given["volumes"],
+        datasets=given.get("datasets", ()),
         env=given["env"],
         workdir=given["workdir"],
         image=given["image"],

@@ -12,6 +12,7 @@ from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs import Caller, ClusterFacts, Problem, RunPlan, RunRequest, parse_time, plan_run
 from moorage.errors import QuantityError
+from moorage.model.dataset import used_datasets, uses_labels
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob
 from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, RUNNER_PATH, label_value
 
@@ -254,7 +255,9 @@ def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, O
         if value:
             where[key] = value
     pod["containers"] = [container]
-    return {"metadata": {"annotations": annotations}, "spec": pod}, secret
+    labels = uses_labels(used_datasets(of_run["metadata"].get("labels") or {}))
+    meta: Obj = {"annotations": annotations} | ({"labels": labels} if labels else {})
+    return {"metadata": meta, "spec": pod}, secret
 
 
 def _outside(mount: Obj) -> Obj:

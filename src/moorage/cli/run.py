@@ -36,6 +36,9 @@ from moorage.errors import ApiError, Forbidden, MethodNotAllowed, NotFound, NotR
 )
 @click.option("--time", "time_limit", default=None, help="Longest running time: 2h, 90m, 1d12h.")
 @click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
+)
 @click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
 @click.option(
     "--checkpoint",
@@ -70,6 +73,7 @@ def run(
     memory: str | None,
     time_limit: str | None,
     volumes: tuple[str, ...],
+    datasets: tuple[str, ...],
     env: tuple[str, ...],
     checkpoint: str | None,
     workdir: str | None,
@@ -96,6 +100,7 @@ def run(
         memory=memory,
         time=time_limit,
         volumes=volumes,
+        datasets=datasets,
         env=env,
         checkpoint=checkpoint,
         workdir=workdir,

@@ -29,6 +29,7 @@ from moorage.apimachinery.scheduling import (
 )
 from moorage.decide.guardrails import away_from_gpus, gpu_free
 from moorage.errors import QuantityError
+from moorage.model.dataset import DATA_FOLDER, READY, claim_name, reader_claim_name, uses_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
     CHECKPOINT_ANNOTATION,
@@ -93,6 +94,7 @@ class RunRequest:
     memory: str | None = None  # a quantity, or "none"
     time: str | None = None
     volumes: tuple[str, ...] = ()  # CLAIM:/PATH[:ro]
+    datasets: tuple[str, ...] = ()  # [NAMESPACE/]NAME:/PATH
     env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
     checkpoint: str | None = None  # CLAIM[:SIZE]
     grace: int | None = None  # seconds
@@ -141,6 +143,7 @@ class ClusterFacts:
     process_runtime: bool = False
     defaults: Defaults = Defaults()
     claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
+    datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
@@ -315,7 +318,9 @@ class _Making:
         self.notes: list[str] = []
         self.volumes: list[Obj] = []
         self.mounts: list[Obj] = []
+        self.mounted: set[str] = set()
         self.claims: list[Obj] = []
+        self.used: dict[str, str] = {}  # dataset → its namespace
         self.gpu_resource = DEFAULT_GPU_RESOURCE
         self.memory_defaulted = False
 
@@ -328,6 +333,7 @@ class _Making:
         seconds = self._seconds()
         affinity = self._affinity(resources)
         self._volumes()
+        self._datasets()
         checkpoint = self._checkpoint()
         image = self._image()
         workdir = self._workdir()
@@ -351,7 +357,7 @@ class _Making:
             RUN_LABEL: name,
             ATTEMPT_LABEL: "1",
             OWNER_LABEL: label_value(self.caller.user),
-        }
+        } | uses_labels(self.used)
         annotations = {
             OWNER_ANNOTATION: self.caller.user,
             COMMAND_ANNOTATION: shlex.join(self.request.command),
@@ -658,7 +664,6 @@ class _Making:
                 )
 
     def _volumes(self) -> None:
-        seen: set[str] = set()
         for text in self.request.volumes:
             claim, _, rest = text.partition(":")
             path, _, mode = rest.partition(":")
@@ -666,15 +671,76 @@ class _Making:
                 self.refuse("--volume", f"{text!r} is no volume mount", "write VOLUME:/PATH or VOLUME:/PATH:ro")
                 continue
             path = path.rstrip("/") or "/"
-            if path == "/" or path == "/moorage" or path.startswith("/moorage/") or ".." in path.split("/"):
-                self.refuse("--volume", f"{text!r} cannot be mounted at {path}", "choose a path such as /data")
-                continue
-            if path in seen:
-                self.refuse("--volume", f"two volumes are to be mounted at {path}")
-                continue
-            seen.add(path)
-            if self._claim_exists("--volume", claim):
+            if self._may_mount("--volume", text, path) and self._claim_exists("--volume", claim):
                 self._mount(claim, path, read_only=mode == "ro")
+
+    def _may_mount(self, option: str, text: str, path: str) -> bool:
+        if path == "/" or path == "/moorage" or path.startswith("/moorage/") or ".." in path.split("/"):
+            self.refuse(option, f"{text!r} cannot be mounted at {path}", "choose a path such as /data")
+            return False
+        if path in self.mounted:
+            self.refuse(option, f"two volumes are to be mounted at {path}")
+            return False
+        self.mounted.add(path)
+        return True
+
+    def _datasets(self) -> None:
+        """Datasets of this namespace, and those of others that its tenant may read; read-only, all of them."""
+        here = self.request.namespace
+        for text in self.request.datasets:
+            full, _, path = text.partition(":")
+            namespace, _, name = full.rpartition("/")
+            namespace = namespace or here
+            if not is_dns_label(name) or not is_dns_label(namespace) or not path.startswith("/") or ":" in path:
+                self.refuse("--dataset", f"{text!r} is no dataset mount", "write DATASET:/PATH")
+                continue
+            if self.used.get(name, namespace) != namespace:
+                self.refuse("--dataset", f"two datasets are named {name!r}: mount one of them alone")
+                continue
+            path = path.rstrip("/") or "/"
+            if not self._may_mount("--dataset", text, path):
+                continue
+            claim = self._dataset_claim(namespace, name)
+            if claim is None:
+                continue
+            self.used[name] = namespace
+            known = f"dataset-{len(self.volumes)}"
+            source = {"claimName": claim, "readOnly": True}
+            self.volumes.append({"name": known, "persistentVolumeClaim": source})
+            self.mounts.append({"name": known, "mountPath": path, "subPath": DATA_FOLDER, "readOnly": True})
+
+    def _dataset_claim(self, namespace: str, name: str) -> str | None:
+        """The claim to mount; None when there is none, which is told."""
+        if namespace != self.request.namespace:
+            claim = reader_claim_name(namespace, name)
+            if self.facts.claims is not None and claim not in self.facts.claims:
+                self.refuse(
+                    "--dataset",
+                    f"the dataset {namespace}/{name} is not shared with namespace {self.request.namespace}",
+                    f"whoever has it may share it: moor dataset share {name} --with TENANT",
+                )
+                return None
+            return claim
+        known = self.facts.datasets
+        if known is None:
+            return claim_name(name)
+        if name not in known:
+            there = ", ".join(sorted(known))
+            self.refuse(
+                "--dataset",
+                f"there is no dataset {name!r} in namespace {namespace}",
+                f"there are: {there}" if there else f"make it first: moor dataset create {name} --from SOURCE",
+            )
+            return None
+        phase, claim = known[name]
+        if phase != READY:
+            self.refuse(
+                "--dataset",
+                f"the dataset {name!r} is not ready: it is {phase or 'Pending'}",
+                f"`moor dataset show {name}` says how far it is",
+            )
+            return None
+        return claim or claim_name(name)
 
     def _claim_exists(self, option: str, claim: str) -> bool:
         claims = self.facts.claims

@@ -65,7 +65,7 @@ from moorage.model.dataset import (
     reader_volume_name,
     used_datasets,
 )
-from moorage.model.names import RUN_LABEL
+from moorage.model.names import MAP_LABEL, RUN_LABEL
 from moorage.model.storageclass import class_named
 from moorage.model.tenant import TENANTS
 
@@ -91,7 +91,9 @@ class DatasetController:
         self._jobs = Informer(api, JOBS, label_selector=DATASET_LABEL, indexes=by_name)
         self._pods = Informer(api, PODS, label_selector=DATASET_LABEL, indexes=by_name)
         self._claims = Informer(api, PVCS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._users = Informer(api, PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
+        self._users = Informer(
+            api, PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used}, keep=_keep
+        )
         self._runs = Informer(api, JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
         self._tenants = Informer(api, TENANTS)
         self.informers = (
@@ -255,7 +257,7 @@ class DatasetController:
             *self._users.by_index("dataset", one.full_name),
         ):
             meta, status = obj["metadata"], obj.get("status") or {}
-            name = labels_of(obj).get(RUN_LABEL) or meta["name"]
+            name = labels_of(obj).get(RUN_LABEL) or labels_of(obj).get(MAP_LABEL) or meta["name"]
             is_pod = "phase" in status
             active = is_pod and status["phase"] not in ("Succeeded", "Failed")
             before = found.get((meta["namespace"], name))
@@ -433,6 +435,14 @@ def _status(told: Told, before: Mapping[str, Any]) -> Obj:
     if told.filled_at is not None and told.phase == READY:
         found["filledAt"] = rfc3339(told.filled_at)
     return {key: value for key, value in found.items() if value not in ("", None, [])}
+
+
+def _keep(pod: Obj) -> Obj:
+    """What is needed of a pod that reads a dataset: there may be thousands."""
+    meta = pod["metadata"]
+    wanted = ("name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp")
+    kept = {key: meta[key] for key in wanted if key in meta}
+    return {"metadata": kept, "status": {"phase": (pod.get("status") or {}).get("phase") or "Pending"}}
 
 
 def _in(obj: Mapping[str, Any], namespace: str) -> bool:

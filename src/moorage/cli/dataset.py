@@ -1,0 +1,430 @@
+"""`moor dataset`: data that is filled once and read everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from moorage.apimachinery.meta import annotations_of, condition, labels_of
+from moorage.apimachinery.moments import format_duration, moment
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.apimachinery.resources import PODS, PVCS, Obj
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.cli import console
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, UsageError
+from moorage.model.dataset import (
+    AUTO,
+    DATASET_OF_LABEL,
+    DATASETS,
+    FAILED,
+    METHODS,
+    NAME_MAX,
+    READY,
+    REFILL_ANNOTATION,
+    claim_name,
+    clone_name,
+    make_dataset,
+    parse_dataset,
+)
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, is_dns_label, label_value
+
+LOOK_SECONDS = 1.0
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+@click.group()
+def dataset() -> None:
+    """Fill a volume once with data from anywhere; then any number of pods read it."""
+
+
+@dataset.command()
+@click.argument("name")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="SOURCE",
+    help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER].",
+)
+@click.option("--size", default="10Gi", show_default=True, help="How much the volume holds.")
+@click.option("--class", "storage_class", default="", help="StorageClass (default: the cluster's).")
+@click.option(
+    "--access",
+    type=click.Choice(METHODS),
+    default=AUTO,
+    show_default=True,
+    help="How many nodes come to read it: shared (RWX), clone (RWO, cloned read-only); auto: by the class.",
+)
+@click.option("--secret", default="", help="Secret with what lets the filler in at the source.")
+@click.option("--anonymous", is_flag=True, help="Ask the object store without credentials.")
+@click.option("--unpack", is_flag=True, help="The source is one archive (.tar, .tar.gz, .zip, …): unpack it.")
+@click.option("--reader", "readers", multiple=True, metavar="TENANT", help="May mount it too. May repeat.")
+@click.option("--wait", is_flag=True, help="Wait until it is ready, with its progress; 1 when it failed.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
+@target_options
+def create(
+    target: Target,
+    name: str,
+    source: str,
+    size: str,
+    storage_class: str,
+    access: str,
+    secret: str,
+    anonymous: bool,
+    unpack: bool,
+    readers: tuple[str, ...],
+    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Make a dataset, which begins to fill at once."""
+    if not is_dns_label(name) or len(name) > NAME_MAX:
+        raise UsageError(f"{name!r} is no dataset name: at most {NAME_MAX} of a-z, 0-9 and '-'")
+    if parse_quantity(size) <= 0:
+        raise UsageError(f"--size: {size!r} is not more than zero")
+    url = source_url(source)
+
+    async def work(session: Session) -> int:
+        user = await session.user()
+        obj = make_dataset(
+            name,
+            session.namespace,
+            url=url,
+            size=size,
+            user=user,
+            owner_label=label_value(user),
+            secret=secret,
+            anonymous=anonymous,
+            unpack=unpack,
+            storage_class=storage_class,
+            access=access,
+            readers=tuple(dict.fromkeys(readers)),
+        )
+        faults = parse_dataset(obj).faults
+        if faults:
+            one = faults[0]
+            raise UsageError(f"{_option_of(one.field)}: {one.value!r} {one.message}")
+        try:
+            await session.api.create(DATASETS, obj, session.namespace, dry_run=dry_run)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the dataset {name!r} exists already in namespace {session.namespace}",
+                hint=f"`moor dataset show {name}` shows it",
+            ) from error
+        click.echo(console.as_yaml(obj).rstrip("\n") if dry_run else name)
+        if dry_run:
+            return 0
+        if not wait:
+            console.say(f"it fills now; see how far it is: moor dataset show {name}")
+            return 0
+        return await _follow(session, name)
+
+    return in_session(target, work)
+
+
+def source_url(source: str) -> str:
+    """What was typed, as the kind takes it. Raises UsageError for what is neither."""
+    if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
+        return source
+    if source.startswith(("./", "../", "/", "~")) or Path(source).is_dir():
+        raise UsageError(
+            f"--from: {source!r} is a folder of this machine, which pods do not see",
+            hint="put it on a volume or in a bucket first: --from volume:NAME, --from s3://BUCKET/PREFIX",
+        )
+    raise UsageError(
+        f"--from: {source!r} is no source", hint="write s3://…, gs://…, https://… or volume:NAME[/FOLDER]"
+    )
+
+
+def _option_of(field: str) -> str:
+    return {
+        "metadata.name": "NAME",
+        "spec.size": "--size",
+        "spec.source.url": "--from",
+        "spec.readers": "--reader",
+    }.get(field, field)
+
+
+async def _follow(session: Session, name: str) -> int:
+    """Tell how far it is until it is ready (0) or has failed (1)."""
+    told = ""
+    while True:
+        obj = await _get(session, name)
+        status = obj.get("status") or {}
+        word = condition(obj, "Ready") or {}
+        text = f"{status.get('phase') or 'Pending'}: {word.get('message') or word.get('reason') or ''}".rstrip(
+            ": "
+        )
+        if text != told:
+            told = text
+            console.say(text)
+        if status.get("phase") == READY:
+            return 0
+        if status.get("phase") == FAILED:
+            raise MoorageError(
+                f"the dataset {name!r} failed: {word.get('reason')}: {word.get('message')}",
+                hint=f"mend the cause, then: moor dataset refill {name}",
+            )
+        await session.clock.sleep(LOOK_SECONDS)
+
+
+@dataset.command("list")
+@console.output_option
+@target_options
+def list_(target: Target, output: str) -> int:
+    """List the datasets of a namespace, and those that others share with it."""
+
+    async def work(session: Session) -> int:
+        found = (await session.api.list(DATASETS, session.namespace)).items
+        shared = (await session.api.list(PVCS, session.namespace, label_selector=DATASET_OF_LABEL)).items
+        items = [dataset_json(one) for one in found] + [shared_json(one) for one in shared]
+        now = session.clock.now()
+        console.print_listing(
+            output,
+            headers=("NAME", "PHASE", "FILES", "SIZE", "SOURCE", "OWNER", "IN-USE", "AGE"),
+            rows=lambda: [
+                [
+                    one["name"],
+                    one["phase"],
+                    "" if one["files"] is None else f"{one['files']:,}",
+                    "" if one["bytes"] is None else bytes_text(one["bytes"]),
+                    one["source"],
+                    one["owner"],
+                    str(sum(1 for use in one["usedBy"] if use.get("active"))) if one["usedBy"] else "",
+                    format_duration(now - created) if (created := moment(one["created"])) else "",
+                ]
+                for one in items
+            ],
+            items=items,
+            names=[one["name"] for one in items],
+            nothing=f"no datasets in namespace {session.namespace}; make one:"
+            " moor dataset create photos --from s3://bucket/photos",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+def dataset_json(obj: Obj) -> dict[str, Any]:
+    """A dataset as listings give it."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    word = condition(obj, "Ready") or {}
+    return {
+        "name": meta["name"],
+        "namespace": meta.get("namespace"),
+        "phase": "Terminating" if meta.get("deletionTimestamp") else status.get("phase") or "Pending",
+        "reason": word.get("reason") or "",
+        "message": word.get("message") or "",
+        "files": status.get("files"),
+        "bytes": status.get("bytes"),
+        "checksum": status.get("checksum"),
+        "progress": status.get("progress"),
+        "filledAt": status.get("filledAt"),
+        "source": (spec.get("source") or {}).get("url") or "",
+        "size": str(spec.get("size") or ""),
+        "class": spec.get("storageClass") or "",
+        "access": status.get("access") or "",
+        "claim": status.get("claim") or "",
+        "attempts": status.get("attempts") or 0,
+        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
+        "readers": list(status.get("readers") or [{"tenant": one} for one in spec.get("readers") or ()]),
+        "usedBy": list(status.get("usedBy") or ()),
+        "created": meta.get("creationTimestamp"),
+    }
+
+
+def shared_json(claim: Obj) -> dict[str, Any]:
+    """A dataset of another namespace, of which only the claim is seen here."""
+    labels, meta = labels_of(claim), claim["metadata"]
+    bound = (claim.get("status") or {}).get("phase") == "Bound"
+    empty = dict.fromkeys(("files", "bytes", "checksum", "progress", "filledAt"))
+    return {
+        "name": f"{labels[DATASET_OF_LABEL]}/{labels.get('moorage.dev/dataset', '')}",
+        "namespace": labels[DATASET_OF_LABEL],
+        "phase": "Ready" if bound else "Pending",
+        "reason": "Shared",
+        "message": "",
+        **empty,
+        "source": "",
+        "size": str(((claim.get("status") or {}).get("capacity") or {}).get("storage") or ""),
+        "class": "",
+        "access": "shared",
+        "claim": meta["name"],
+        "attempts": 0,
+        "owner": "",
+        "readers": [],
+        "usedBy": [],
+        "created": meta.get("creationTimestamp"),
+    }
+
+
+@dataset.command()
+@click.argument("name")
+@click.option(
+    "-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", show_default=True,
+    help="What to print.",
+)  # fmt: skip
+@target_options
+def show(target: Target, name: str, output: str) -> int:
+    """Show a dataset: how far it is, what is in it, who may read it, who used it."""
+
+    async def work(session: Session) -> int:
+        one = dataset_json(await _get(session, name))
+        if output != "text":
+            console.print_document(one, output)
+            return 0
+        rows = [
+            ("name", one["name"]),
+            ("phase", f"{one['phase']} ({one['reason']})" if one["reason"] else one["phase"]),
+            ("", one["message"]),
+            ("source", one["source"]),
+            ("files", "" if one["files"] is None else f"{one['files']:,}"),
+            ("size", "" if one["bytes"] is None else f"{bytes_text(one['bytes'])} of {one['size']}"),
+            ("sha256", one["checksum"] or ""),
+            ("filled", f"{one['filledAt']} in {one['attempts']} attempts" if one["filledAt"] else ""),
+            ("volume", f"{one['claim']} ({one['access']})" if one["claim"] else ""),
+            ("owner", one["owner"]),
+        ]
+        for reader in one["readers"]:
+            state = "may read it" if reader.get("ready") else reader.get("message") or "not yet"
+            rows.append(("reader", f"{reader['tenant']}: {state}"))
+        for use in one["usedBy"]:
+            rows.append(("used by", f"{use['namespace']}/{use['name']}" + (" (now)" if use.get("active") else "")))
+        for label, text in rows:
+            if text:
+                click.echo(f"{label + ':' if label else '':<9} {text}")
+        return 0
+
+    return in_session(target, work)
+
+
+@dataset.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--force", is_flag=True, help="Also when it is in use: what breaks is told, and its pods end.")
+@click.option("--yes", is_flag=True, help="Do not ask; what is in them is lost.")
+@target_options
+def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> int:
+    """Delete datasets with their volumes. Datasets in use are refused."""
+
+    async def work(session: Session) -> int:
+        chosen = list(dict.fromkeys(names))
+        pods: list[Obj] = []
+        for name in chosen:
+            obj = await _get(session, name)
+            here = await _mounting(session, {claim_name(name), clone_name(name)})
+            far = [
+                f"{one['namespace']}/{one['name']}"
+                for one in (obj.get("status") or {}).get("usedBy") or ()
+                if one.get("active") and one["namespace"] != session.namespace
+            ]
+            using = [_user_of(pod) for pod in here] + far
+            if using and not force:
+                raise Conflict(
+                    f"the dataset {name!r} is in use by {', '.join(dict.fromkeys(using))}",
+                    hint="wait for them, or take it away from them: --force",
+                )
+            for one in dict.fromkeys(using):
+                console.note(f"{one} loses the dataset {name}" + (": it ends" if one not in far else ""))
+            if far:
+                console.note(f"{name} goes when its readers in other namespaces have ended")
+            pods += here
+        if not yes:
+            click.confirm(f"delete {', '.join(chosen)} and all that is in them?", abort=True, err=True)
+        for name in chosen:
+            await session.api.delete(DATASETS, name, session.namespace)
+            click.echo(f"{name} deleted")
+        await end_pods(session, pods)
+        return 0
+
+    return in_session(target, work)
+
+
+@dataset.command()
+@click.argument("name")
+@target_options
+def refill(target: Target, name: str) -> int:
+    """Begin a fill anew that failed, or whose source changed meanwhile."""
+
+    async def work(session: Session) -> int:
+        obj = await _get(session, name)
+        if (obj.get("status") or {}).get("phase") == READY:
+            raise Conflict(
+                f"the dataset {name!r} is ready, and does not change any more",
+                hint="make another: moor dataset create",
+            )
+        patch = {"metadata": {"annotations": {REFILL_ANNOTATION: session.clock.now().isoformat()}}}
+        await session.api.patch(DATASETS, name, patch, session.namespace)
+        click.echo(f"{name} is filled anew")
+        return 0
+
+    return in_session(target, work)
+
+
+@dataset.command()
+@click.argument("name")
+@click.option("--with", "more", multiple=True, metavar="TENANT", help="May mount it from now on. May repeat.")
+@click.option("--without", "fewer", multiple=True, metavar="TENANT", help="May not any more. May repeat.")
+@target_options
+def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ...]) -> int:
+    """Say which tenants may read a dataset beside its own."""
+    if not more and not fewer:
+        raise UsageError("say whom: --with TENANT, --without TENANT")
+
+    async def work(session: Session) -> int:
+        obj = await _get(session, name)
+        readers = [one for one in (obj.get("spec") or {}).get("readers") or () if one not in fewer]
+        readers += [one for one in dict.fromkeys(more) if one not in readers]
+        patch = {
+            "metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]},
+            "spec": {"readers": readers},
+        }
+        await session.api.patch(DATASETS, name, patch, session.namespace)
+        click.echo(f"{name} is read by {', '.join(readers) or 'its own namespace alone'}")
+        return 0
+
+    return in_session(target, work)
+
+
+async def _get(session: Session, name: str) -> Obj:
+    try:
+        return await session.api.get(DATASETS, name, session.namespace)
+    except NotFound as error:
+        raise NotFound(
+            f"there is no dataset {name!r} in namespace {session.namespace}", hint="`moor dataset list` shows them"
+        ) from error
+
+
+async def _mounting(session: Session, claims: set[str]) -> list[Obj]:
+    """Pods of the namespace that mount one of the claims and have not ended."""
+    found = []
+    for obj in (await session.api.list(PODS, session.namespace)).items:
+        pod = parse_pod(obj)
+        if not pod.finished and claims & set(pod.claims):
+            found.append(obj)
+    return found
+
+
+def _user_of(pod: Obj) -> str:
+    return labels_of(pod).get(RUN_LABEL) or str(pod["metadata"]["name"])
+
+
+async def end_pods(session: Session, pods: list[Obj]) -> None:
+    """Delete pods; what cannot be deleted is told."""
+    for pod in pods:
+        meta = pod["metadata"]
+        try:
+            await session.api.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        except NotFound:
+            continue
+        except ApiError as error:
+            console.note(f"pod {meta['name']} goes on: {error.message}")
+
+
+def bytes_text(size: int) -> str:
+    """A size for people: "4.7 GiB"."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {UNITS[unit]}" if unit else f"{size} B"
