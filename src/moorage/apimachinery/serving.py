@@ -73,13 +73,21 @@ class _OneWrite:
 class RawConnection:
     """What is left of a connection once HTTP is over: bytes both ways, as Docker's clients want."""
 
-    def __init__(self, protocol: _Protocol, rest: bytes) -> None:
+    def __init__(self, protocol: _Protocol, rest: bytes, length: int) -> None:
+        self._length = length
         self.reader = asyncio.StreamReader()
         self._protocol = protocol
         self._transport = protocol.transport
         self.reader.set_transport(self._transport)
         if rest:
             self.reader.feed_data(rest)
+
+    async def body(self) -> bytes:
+        """The request's body, which stands before all else: the HTTP parser leaves it here. To be read first.
+
+        Raises asyncio.IncompleteReadError.
+        """
+        return await self.reader.readexactly(self._length)
 
     async def write(self, data: bytes) -> None:
         """Raises ConnectionError when nobody is there any more."""
@@ -105,7 +113,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._get_upgrade() == b"tcp":
-            self.scope["extensions"] = {"moorage.raw": self._take_over}
+            self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
@@ -139,7 +147,8 @@ class _Protocol(HttpToolsProtocol):
         self.cycle.response_started = self.cycle.response_complete = True
         head = [b"HTTP/1.1 101 UPGRADED\r\n", *(b"%s: %s\r\n" % pair for pair in headers), b"\r\n"]
         self.transport.write(b"".join(head))
-        self._raw = RawConnection(self, self._rest or b"")
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        self._raw = RawConnection(self, self._rest or b"", int(lengths[0]) if lengths else 0)
         return self._raw
 
 

@@ -256,6 +256,14 @@ class _Making:
             made["volumeMounts"] = self.mounts
         return made, affinity, tolerations
 
+    def _list(self, where: str) -> list[Any]:
+        """A list of HostConfig; what is none is a fault."""
+        value = self.host.get(where)
+        if value is None or isinstance(value, list):
+            return value or []
+        self.fault(f"HostConfig.{where}", f"{value!r} is no list")
+        return []
+
     def _words(self, where: str) -> list[str]:
         value = self.body.get(where)
         if isinstance(value, str):
@@ -269,7 +277,7 @@ class _Making:
 
     def _env(self) -> list[Obj]:
         made: dict[str, str] = {}
-        value = self.body.get("Env") or []
+        value = [] if self.body.get("Env") is None else self.body["Env"]
         if not isinstance(value, list):
             self.fault("Env", f"{value!r} is no list of NAME=VALUE")
             return []
@@ -294,7 +302,7 @@ class _Making:
                     made["runAsGroup"] = int(found[2])
         if self.host.get("ReadonlyRootfs"):
             made["readOnlyRootFilesystem"] = True
-        if drop := self.host.get("CapDrop"):
+        if drop := self._list("CapDrop"):
             made["capabilities"] = {"drop": [str(one) for one in drop]}
         signal = str(self.body.get("StopSignal") or "SIGTERM")
         if signal not in ("SIGTERM", "15", "TERM"):
@@ -342,7 +350,7 @@ class _Making:
         limits: Obj = {"cpu": cpu, "memory": str(memory) if memory else self.around.memory}
         affinity: Obj = {}
         tolerations: list[Obj] = []
-        for at, one in enumerate(self.host.get("DeviceRequests") or ()):
+        for at, one in enumerate(self._list("DeviceRequests")):
             where = f"HostConfig.DeviceRequests[{at}]"
             if not isinstance(one, Mapping):
                 self.fault(where, f"{one!r} is no object")
@@ -387,12 +395,12 @@ class _Making:
         return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
     def _storage(self) -> None:
-        for at, bind in enumerate(self.host.get("Binds") or ()):
+        for at, bind in enumerate(self._list("Binds")):
             source, _, rest = str(bind).partition(":")
             target, _, flags = rest.partition(":")
             read_only = "ro" in flags.split(",")
             self._mount(f"HostConfig.Binds[{at}]", "", source, target, read_only=read_only)
-        for at, one in enumerate(self.host.get("Mounts") or ()):
+        for at, one in enumerate(self._list("Mounts")):
             where = f"HostConfig.Mounts[{at}]"
             if not isinstance(one, Mapping):
                 self.fault(where, f"{one!r} is no object")
@@ -407,7 +415,10 @@ class _Making:
                 self._mount(where, ".Source", str(one.get("Source") or ""), target, read_only=read_only)
             else:
                 self.fault(f"{where}.Type", f"{kind!r} is not available", "use a volume: moor volume create NAME")
-        for target in self.host.get("Tmpfs") or {}:
+        tmpfs = self.host.get("Tmpfs")
+        if tmpfs is not None and not isinstance(tmpfs, Mapping):
+            self.fault("HostConfig.Tmpfs", f"{tmpfs!r} is no object")
+        for target in tmpfs if isinstance(tmpfs, Mapping) else ():
             self._memory_folder("HostConfig.Tmpfs", str(target), None)
         if size := self._count("ShmSize", self.host, 0, 0, 2**50):
             self._memory_folder("HostConfig.ShmSize", "/dev/shm", size)
@@ -449,7 +460,7 @@ class _Making:
     def _ports(self) -> dict[tuple[int, str], int]:
         """(port of the container, protocol) → port of the Service; 0 where it is not published."""
         found: dict[tuple[int, str], int] = {}
-        bindings = self.host.get("PortBindings") or {}
+        bindings = self.host.get("PortBindings")
         for where, table in (
             ("ExposedPorts", self.body.get("ExposedPorts")),
             ("HostConfig.PortBindings", bindings),
@@ -471,7 +482,9 @@ class _Making:
         return found
 
     def _host_port(self, where: str, value: Any, usual: int) -> int:
-        asked = [one.get("HostPort") for one in value or () if isinstance(one, Mapping)]
+        asked = (
+            [one.get("HostPort") for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+        )
         text = str(next(filter(None, asked), usual))
         if not text.isdigit() or not 0 < int(text) < 65536:
             self.fault(where, f"{text!r} is no port", "use 1 to 65535")

@@ -29,6 +29,7 @@ from moorage.server.routes import (
     health,
     jobs,
     login,
+    mappages,
     top,
     workspaces,
 )
@@ -95,6 +96,7 @@ def create_app(
             *(gateway.routes() if gateway is not None else ()),
             *events.routes(context, board),
             *page_routes(board),
+            *mappages.routes(context),
             Mount("/static", StaticFolder()),
         ],
         middleware=[

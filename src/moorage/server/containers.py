@@ -40,6 +40,7 @@ from moorage.server.problems import Problem
 NAMESPACE_HEADER = "x-moorage-namespace"
 NAMESPACE = "default"  # of who works in no tenant
 LOOK_SECONDS = 0.5  # between two looks at a pod, where nothing tells of a change
+REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet may still hold its GPUs
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
 
 
@@ -96,9 +97,9 @@ class Containers:
         return (await self.api.list(PODS, self.namespace, label_selector=CONTAINER_LABEL)).items
 
     async def get(self, word: str) -> Obj:
-        """The newest pod of a container, by name or id. Raises Problem 404 or 400."""
+        """The newest pod of a container, by name or id; one that is going has gone. Raises Problem 404 or 400."""
         try:
-            found = find(await self.pods(), word)
+            found = find([one for one in await self.pods() if not is_deleting(one)], word)
         except LookupError as error:
             raise Problem(400, "ambiguous", str(error), "write more of the id") from error
         if found is None:
@@ -274,10 +275,15 @@ class Containers:
                 "docker rm -f",
             )
         name = container_name(pod)
-        for one in await self.pods():
-            if container_name(one) == name:
-                with suppress(NotFound):
-                    await self.api.delete(PODS, one["metadata"]["name"], self.namespace)
+        mine = [one for one in await self.pods() if container_name(one) == name]
+        for one in mine:
+            with suppress(NotFound):
+                grace = REMOVAL_GRACE_SECONDS if force else None
+                await self.api.delete(PODS, one["metadata"]["name"], self.namespace, grace_period_seconds=grace)
+        with suppress(TimeoutError):  # then its name is free
+            async with asyncio.timeout(STOPPED_SECONDS):
+                for one in mine:
+                    await self._until(one, lambda _: False)
 
     async def sweep(self, pod: Obj) -> None:
         """Remove one that is to go once it has ended; a pod has nobody else to do so with its owner's rights."""

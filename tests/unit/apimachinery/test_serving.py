@@ -121,3 +121,36 @@ def test_our_client_lets_go_of_idle_connections_before_our_servers_do():
     from moorage.kube import client
 
     assert client.IDLE_SECONDS < serving.IDLE_SECONDS > 90  # and Go's clients, kube-scheduler among them
+
+
+async def raw_app(scope: Any, _receive: Any, _send: Any) -> None:
+    """Takes the connection over, says the body and then each line it hears in capitals."""
+    raw = scope["extensions"]["moorage.raw"]([(b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
+    await raw.write(await raw.body() + b"|")
+    while line := await raw.reader.readline():
+        await raw.write(line.upper())
+    await raw.write(b"end")
+    raw.close()
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one segment", "after the answer"])
+async def test_a_connection_that_is_taken_over_carries_bytes_both_ways_and_may_be_half_closed(together):
+    stop = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        task = asyncio.create_task(serve(raw_app, sock, stop=stop))
+        async with asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            head = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: tcp\r\ncontent-length: 2\r\n"
+            writer.write(head + b"\r\n{}" + (b"one\n" if together else b""))
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 UPGRADED\r\n")
+            assert await reader.readuntil(b"|") == b"{}|"
+            if not together:
+                writer.write(b"one\n")
+            assert await reader.readline() == b"ONE\n"
+            writer.write(b"two\n")
+            writer.write_eof()
+            assert await reader.read() == b"TWO\nend"
+            writer.close()
+            stop.set()
+            await task

@@ -6,6 +6,7 @@ https://docs.docker.com/reference/api/engine/version/v1.41/
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
 import struct
@@ -302,7 +303,6 @@ async def _attach(request: Request, mine: Containers) -> Response:
             (frame(STDOUT, chunk) async for chunk in lines) if framed else lines,
             media_type=MULTIPLEXED if framed else RAW_STREAM,
         )
-    await request.body()
     raw = take(
         [
             (b"Content-Type", (MULTIPLEXED if framed else RAW_STREAM).encode()),
@@ -311,10 +311,11 @@ async def _attach(request: Request, mine: Containers) -> Response:
         ]
     )
     try:
+        await raw.body()
         async for chunk in lines:
             if chunk:
                 await raw.write(frame(STDOUT, chunk) if framed else chunk)
-    except (ConnectionError, ApiError):
+    except (ConnectionError, asyncio.IncompleteReadError, ApiError):
         return Response()  # it has gone, or the pod has; nothing is left to be told
     finally:
         raw.close()
