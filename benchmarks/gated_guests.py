@@ -8,7 +8,7 @@ anybody waits. Every pool has its places on a node of its own, and as many guest
 
 1. The floor: merge patches per second by one client, 16 at a time, on the same pods: reservations (no webhook sees
    them), and guests by a user (mutating and validating webhook see each). The operator's patches of pods are
-   not reviewed, and a node here serves one machine type, so the floor of a hand-over is one patch of the first kind.
+   not reviewed, and a node here serves one machine type: the floor of a hand-over is one patch of the first kind.
 2. The operator is started on all the guests: from the first gate lifted to the last place given. The bar: 200/s.
 3. With the rest still waiting, new guests come one at a time: from created to the server's answer (`moor explain`)
    that puts as many before them as are, and to the Machine's count of those who wait. The bar: 1 s.
@@ -227,9 +227,7 @@ async def measure(
             f"let through: {wanted} of {guests} over {pools} pools in {span:.1f} s:"
             f" {rate:.0f}/s (bar {RATE_BAR:g})"
         )
-        print(
-            f"  the first {moments[0] - began:.1f} s after the operator's start; {rate / open_rate:.2f} of the floor"
-        )
+        print(f"  the first {moments[0] - began:.1f} s after its start; {rate / open_rate:.2f} of the floor")
         print(f"  CPU seconds meanwhile: {spent}", flush=True)
         left = guests // pools - places
         answers, counts = await in_line(api, connection, services, crowd, names, left, samples)
