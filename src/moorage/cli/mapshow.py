@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.moments import format_duration, moment, parse_rfc3339, rfc3339
+from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
-from moorage.cli.mapsubmit import client_of, condition
+from moorage.cli.mapsubmit import client_of
 from moorage.cli.session import Session
+from moorage.decide.mapfacts import end_of, fact_of, plan_of
 from moorage.errors import Forbidden, NotFound
 from moorage.model.mapjob import MAPJOBS
-from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
+from moorage.model.names import COMMAND_ANNOTATION
 
 if TYPE_CHECKING:
     from moorage.sdk.client import MapClient
@@ -91,44 +92,8 @@ def as_document(found: Shown, mapjob: Obj | None, now: datetime) -> dict[str, An
         plan = plan_of(mapjob)
         if plan:
             document["plan"] = plan
-            document["fact"] = fact_of(found, plan, _end_of(mapjob), now)
+            document["fact"] = fact_of(found, plan, end_of(mapjob), now)
     return document
-
-
-def plan_of(mapjob: Obj) -> dict[str, Any]:
-    """What was reckoned before the map was made; empty when nothing was."""
-    in_status = (mapjob.get("status") or {}).get("plan")
-    if in_status:
-        return dict(in_status)
-    try:
-        read = json.loads(annotations_of(mapjob).get(MAP_PLAN_ANNOTATION) or "{}")
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
-def fact_of(found: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
-    """What came of a plan so far. Money: the items' time at the plan's price of a pod's share."""
-    created = parse_rfc3339(found["createdAt"])
-    counts = found["counts"]
-    fact: dict[str, Any] = {
-        "items": counts["done"] + counts["dead"],
-        "seconds": round(((ended or now) - created).total_seconds(), 1),
-        "meanSeconds": found.get("meanSeconds"),
-    }
-    price, share = plan.get("pricePerHour"), plan.get("podsPerNode")
-    if isinstance(price, int | float) and isinstance(share, int | float) and share > 0:
-        fact["money"] = round(found["spentSeconds"] / 3600 * price / share, 4)
-        fact["currency"] = plan.get("currency", "")
-    return fact
-
-
-def _end_of(mapjob: Obj) -> datetime | None:
-    for kind in ("Complete", "Failed"):
-        told = condition(mapjob, kind)
-        if told.get("status") == "True":
-            return moment(told.get("lastTransitionTime"))
-    return None
 
 
 def as_text(document: Shown, failed: Iterable[Shown], now: datetime) -> str:

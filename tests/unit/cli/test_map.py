@@ -3,9 +3,11 @@ MapJob played by `Bridge`."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
+from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
 from moorage.clock import SYSTEM
@@ -23,6 +26,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.sdk import client as client_module
 from moorage.sdk.client import MapClient
 from moorage.sdk.local import LocalSite, loop
+from moorage.server.auth import User
 
 PRICES = {
     "source": "made up",
@@ -34,18 +38,42 @@ PRICES = {
 }
 
 
+class Served(LocalSite):
+    """A local site whose users' part has an address too."""
+
+    async def _start(self) -> None:
+        await super()._start()
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.sock.setblocking(False)
+        self.address = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            scope.setdefault("state", {})["user"] = User("local")
+            await self.app(scope, receive, send)
+
+        self._tasks.append(asyncio.create_task(serve(app, self.sock, stop=self._stop)))
+
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.wait({self._tasks[2]})
+        await super().stop()
+
+    def client(self) -> MapClient:
+        return MapClient(self.address)
+
+
 @dataclass
 class Bridge:
     """Takes up MapJobs as the server does."""
 
-    site: LocalSite
+    site: Served
     client: MapClient
     says: str = "True"
     message: str = ""
     closed: list[str] = field(default_factory=list)
 
     async def address(self) -> tuple[str, dict[str, str]]:
-        return self.site.url, self.client._headers
+        return self.site.address, self.client._headers
 
     async def get(self, path: str, params: Any = None) -> Any:
         raise ServerError("not asked here", status=0)
@@ -54,9 +82,9 @@ class Bridge:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[LocalSite]:
-    async def start() -> LocalSite:
-        made = LocalSite()
+def site(tmp_path: Path) -> Iterator[Served]:
+    async def start() -> Served:
+        made = Served()
         await made.start()
         return made
 
@@ -66,7 +94,7 @@ def site(tmp_path: Path) -> Iterator[LocalSite]:
 
 
 @pytest.fixture
-def typed(moor: Any, site: LocalSite, capsys: Any) -> Any:
+def typed(moor: Any, site: Served, capsys: Any) -> Any:
     """Type `moor map …`; `typed.api` is the Kubernetes API."""
     moor.node("n1")
     bridge = Bridge(site, site.client())
@@ -112,7 +140,7 @@ def typed(moor: Any, site: LocalSite, capsys: Any) -> Any:
     return Typed()
 
 
-async def _work(site: LocalSite, name: str, failing: frozenset[int]) -> None:
+async def _work(site: Served, name: str, failing: frozenset[int]) -> None:
     import aiohttp
 
     async with site.client() as client, aiohttp.ClientSession() as http:

@@ -46,5 +46,17 @@
   }
   document.body.addEventListener("htmx:sseOpen", function () { show("live"); });
   document.body.addEventListener("htmx:sseError", function () { show("lost"); });
+  // Pages that ask again instead of listening: an answer is life. What was unfolded stays so.
+  document.body.addEventListener("htmx:afterRequest", function (event) { show(event.detail.successful ? "live" : "lost"); });
+  document.body.addEventListener("htmx:beforeSwap", function (event) {
+    const open = Array.from(event.detail.target.querySelectorAll("details[open]"), function (one) { return one.id; });
+    event.detail.target.dataset.open = open.join(" ");
+  });
+  document.body.addEventListener("htmx:afterSwap", function (event) {
+    for (const id of (event.detail.target.dataset.open || "").split(" ")) {
+      const found = id && document.getElementById(id);
+      if (found) found.open = true;
+    }
+  });
   setInterval(tick, 5000);
 })();

@@ -1,0 +1,55 @@
+"""What was reckoned before a map was made, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, condition
+from moorage.apimachinery.moments import moment, parse_rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.model.names import MAP_PLAN_ANNOTATION
+
+Shown = Mapping[str, Any]
+
+
+def plan_of(mapjob: Obj) -> dict[str, Any]:
+    """What was reckoned before the map was made; empty when nothing was."""
+    in_status = (mapjob.get("status") or {}).get("plan")
+    if in_status:
+        return dict(in_status)
+    try:
+        read = json.loads(annotations_of(mapjob).get(MAP_PLAN_ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def fact_of(found: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
+    """What came of a plan so far; `found` is the map as the server shows it.
+
+    Money: the items' time at the plan's price of a pod's share.
+    """
+    created = parse_rfc3339(found["createdAt"])
+    counts = found["counts"]
+    fact: dict[str, Any] = {
+        "items": counts["done"] + counts["dead"],
+        "seconds": round(((ended or now) - created).total_seconds(), 1),
+        "meanSeconds": found.get("meanSeconds"),
+    }
+    price, share = plan.get("pricePerHour"), plan.get("podsPerNode")
+    if isinstance(price, int | float) and isinstance(share, int | float) and share > 0:
+        fact["money"] = round(found["spentSeconds"] / 3600 * price / share, 4)
+        fact["currency"] = plan.get("currency", "")
+    return fact
+
+
+def end_of(mapjob: Obj) -> datetime | None:
+    """When the workers of a map were done, or given up."""
+    for kind in ("Complete", "Failed"):
+        told = condition(mapjob, kind)
+        if told and told.get("status") == "True":
+            return moment(told.get("lastTransitionTime"))
+    return None
