@@ -27,8 +27,9 @@ START_SECONDS = 60
 class Postgres:
     """A server in `folder`. `url` is its database; `stop` and `start` keep what it stored."""
 
-    def __init__(self, programs: Path, folder: Path) -> None:
+    def __init__(self, programs: Path, folder: Path, *, connections: int = 50) -> None:
         self.folder = folder
+        self._connections = connections
         self.url = f"postgresql://moorage@/postgres?host={folder}"
         self._programs = programs
         self._user = _unprivileged() if os.getuid() == 0 else None
@@ -38,7 +39,10 @@ class Postgres:
 
     def start(self) -> None:
         """Return when it answers. Raises NotReady."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c max_connections=50"
+        options = (
+            f"-c listen_addresses= -c unix_socket_directories={self.folder}"
+            f" -c max_connections={self._connections} -c superuser_reserved_connections=3"
+        )
         log = self.folder / "log"
         self._call("pg_ctl", f"--log={log}", "-w", f"-t{START_SECONDS}", f"-o{options}", "start")
 
@@ -75,8 +79,11 @@ class Postgres:
 
 
 @contextmanager
-def throwaway_postgres() -> Iterator[Postgres]:
-    """A running server in a temporary folder. Raises NotReady where there are no programs for it."""
+def throwaway_postgres(*, connections: int = 50) -> Iterator[Postgres]:
+    """A running server in a temporary folder. Raises NotReady where there are no programs for it.
+
+    It allows so many `connections`, of which three are for its superuser.
+    """
     programs = find_programs()
     if programs is None:
         raise NotReady(
@@ -85,7 +92,7 @@ def throwaway_postgres() -> Iterator[Postgres]:
         )
     folder = Path(tempfile.mkdtemp(prefix="moorage-pg-", dir="/tmp"))  # a socket's path has at most 107 characters
     try:
-        server = Postgres(programs, folder)
+        server = Postgres(programs, folder, connections=connections)
         server.start()
         try:
             yield server
