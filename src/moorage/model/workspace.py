@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
+from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
 from moorage.errors import MoorageError, QuantityError
@@ -47,6 +47,7 @@ NAME_MAX = 43  # ws- + name + ReplicaSet's 11 + pod's 6 = 63
 DEFAULT_CPU, DEFAULT_MEMORY, DEFAULT_HOME_SIZE = "1", "4Gi", "10Gi"
 CONTAINER = "workspace"
 NO_FOLDER = "must be a folder without ':' and '..', not /"
+NO_AMOUNT = "must be a quantity above zero, such as 500m, 2 or 8Gi"
 OWN_VARIABLES = ("POD_IP", "HOME")  # set by us, beside all that begin with MOORAGE_
 
 _NAME = Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
@@ -464,6 +465,37 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
     )
 
 
+def workspace_json(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """A workspace as REST API and command line tell it."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    waiting = status.get("waitingFor") or {}
+    deleting = bool(meta.get("deletionTimestamp"))
+    return {
+        "namespace": meta.get("namespace") or "",
+        "name": meta["name"],
+        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
+        "type": spec.get("type") or ("custom" if spec.get("app") else ""),
+        "running": spec.get("running", True),
+        "phase": "Deleting" if deleting else status.get("phase") or "Pending",
+        "ready": (condition(obj, "Ready") or {}).get("status") == "True",
+        "url": status.get("url") or "",
+        "access": status.get("access") or "",
+        "waitingFor": {"reason": waiting["reason"], "message": waiting.get("message", "")} if waiting else None,
+        "image": spec.get("image") or "",
+        "machine": spec.get("machine"),
+        "resources": spec.get("resources") or {},
+        "home": status.get("home") or "",
+        "volumes": [one["claimName"] for one in spec.get("volumes") or ()],
+        "pod": status.get("pod") or "",
+        "node": status.get("node") or "",
+        "schedule": spec.get("schedule"),
+        "nextStart": status.get("nextStart"),
+        "nextStop": status.get("nextStop"),
+        "readyAt": status.get("readyAt"),
+        "created": meta.get("creationTimestamp"),
+    }
+
+
 def _said(where: str, error: msgspec.ValidationError) -> str:
     message, _, place = str(error).partition(" - at ")
     _, _, path = place.partition("$")
@@ -481,7 +513,8 @@ def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
         spec = parse_workspace(obj).spec
     except BadWorkspace as error:
         path, _, message = error.message.partition(": ")
-        return [*found, Fault(path, "", message)]
+        is_amount = path.endswith((".cpu", ".memory", ".size")) and "regex" in message
+        return [*found, Fault(path, "", NO_AMOUNT if is_amount else message)]
     if bool(spec.type) == (spec.app is not None):
         said = "give one of spec.type (jupyterlab, codeserver, a template) and spec.app"
         found.append(Fault("spec.type", spec.type, said + (", not both" if spec.type else "")))
@@ -532,7 +565,7 @@ def _check_amount(where: str, given: int | str | None) -> list[Fault]:
         fits = parse_quantity(str(given)) > 0
     except QuantityError:
         fits = False
-    return [] if fits else [Fault(where, str(given), "must be a quantity above zero, such as 500m, 2 or 8Gi")]
+    return [] if fits else [Fault(where, str(given), NO_AMOUNT)]
 
 
 def _check_mounts(spec: WorkspaceSpec) -> list[Fault]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -10,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moorage.apimachinery.meta import annotations_of, condition, key_of, labels_of
+from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.resources import PVCS, Obj
 from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
-from moorage.model.names import GROUP, HOST_ENV_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL
-from moorage.model.workspace import WORKSPACES, check_workspace, parse_workspace
+from moorage.model.names import GROUP, HOST_ENV_ANNOTATION
+from moorage.model.workspace import WORKSPACES, check_workspace, parse_workspace, workspace_json
 from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.gateway import clean_path
@@ -132,37 +131,6 @@ def routes(context: Context) -> list[Route]:
         Route(f"{ONE}/stop", switched(False), methods=["POST"]),
         Route(f"{ONE}/open", opened, methods=["POST"]),
     ]
-
-
-def workspace_json(obj: Mapping[str, Any]) -> Obj:
-    """A workspace as the API tells it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    waiting = status.get("waitingFor") or {}
-    deleting = bool(meta.get("deletionTimestamp"))
-    return {
-        "namespace": meta.get("namespace") or "",
-        "name": meta["name"],
-        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
-        "type": spec.get("type") or ("custom" if spec.get("app") else ""),
-        "running": spec.get("running", True),
-        "phase": "Deleting" if deleting else status.get("phase") or "Pending",
-        "ready": (condition(obj, "Ready") or {}).get("status") == "True",
-        "url": status.get("url") or "",
-        "access": status.get("access") or "",
-        "waitingFor": {"reason": waiting["reason"], "message": waiting.get("message", "")} if waiting else None,
-        "image": spec.get("image") or "",
-        "machine": spec.get("machine"),
-        "resources": spec.get("resources") or {},
-        "home": status.get("home") or "",
-        "volumes": [one["claimName"] for one in spec.get("volumes") or ()],
-        "pod": status.get("pod") or "",
-        "node": status.get("node") or "",
-        "schedule": spec.get("schedule"),
-        "nextStart": status.get("nextStart"),
-        "nextStop": status.get("nextStop"),
-        "readyAt": status.get("readyAt"),
-        "created": meta.get("creationTimestamp"),
-    }
 
 
 def as_problem(error: ApiError) -> Problem:

@@ -1,0 +1,457 @@
+"""`moor workspace`: JupyterLab, code-server or another application, in a browser."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import click
+
+from moorage.apimachinery.moments import format_duration, moment
+from moorage.apimachinery.resources import NODES, PVCS, SECRETS, Obj
+from moorage.cli import console
+from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    Forbidden,
+    InvalidName,
+    MoorageError,
+    NotFound,
+    NotReady,
+    UsageError,
+)
+from moorage.model.names import HOST_ENV_ANNOTATION, PROCESS_RUNTIME
+from moorage.model.workspace import (
+    BUILT_IN,
+    FAILED,
+    LOGIN,
+    NAME_MAX,
+    RUNNING,
+    STOPPED,
+    WORKSPACES,
+    check_workspace,
+    parse_workspace,
+    workspace_json,
+)
+
+HEADERS = ("NAME", "TYPE", "PHASE", "OWNER", "ON", "URL", "AGE")
+WAIT_SECONDS = 600.0
+POLL_SECONDS = 0.5
+MISSING = "this cluster knows no workspaces"
+FIELDS = {
+    "metadata.name": "NAME",
+    "spec.type": "--type",
+    "spec.resources.cpu": "--cpu",
+    "spec.resources.memory": "--memory",
+    "spec.resources.gpuType": "--gpu-type",
+    "spec.resources": "--machine",
+    "spec.home.size": "--home-size",
+    "spec.schedule.start": "--start",
+    "spec.schedule.stop": "--stop",
+    "spec.schedule.timezone": "--zone",
+}
+
+
+@click.group()
+def workspace() -> None:
+    """JupyterLab, code-server or another application, in a browser."""
+
+
+@workspace.command()
+@click.argument("name")
+@click.option(
+    "--type", "kind", default="jupyterlab", show_default=True, help="jupyterlab, codeserver or a template."
+)
+@click.option("--machine", default=None, metavar="GROUP/TYPE", help="A machine, as `moor machines` lists them.")
+@click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default 1).")
+@click.option("--memory", default=None, help="Memory limit, such as 8Gi (default 4Gi).")
+@click.option("--gpus", type=click.IntRange(0), default=0, help="Number of GPUs.")
+@click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.option("--image", default=None, help="Container image (default: the type's).")
+@click.option("--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Of the image. May repeat.")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option("--home", default=None, metavar="NAME", help="Volume of its home, made when missing (NAME-home).")
+@click.option("--home-size", default=None, help="Size of a home that is made (default 10Gi).")
+@click.option("--access", type=click.Choice(["login", "token"]), default=None, help="Who is let in, and how.")
+@click.option("--start", default=None, metavar="CRON", help="Start it by itself, such as '0 8 * * 1-5'.")
+@click.option("--stop", default=None, metavar="CRON", help="Stop it by itself.")
+@click.option("--zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
+@click.option("--stopped", is_flag=True, help="Create it, and start it later.")
+@click.option("--wait", is_flag=True, help="Return once it can be opened.")
+@click.option(
+    "--host-env", is_flag=True, help="On a local cluster: run an image's command in this machine's environment."
+)
+@click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
+@target_options
+def create(target: Target, name: str, **options: Any) -> int:
+    """Create a workspace, and start it."""
+    if len(name) > NAME_MAX:
+        raise InvalidName(f"{name!r} is too long for a workspace: at most {NAME_MAX} characters")
+
+    async def work(session: Session) -> int:
+        made = make_workspace(name, session.namespace, options, on_processes=await _on_processes(session))
+        if faults := check_workspace(made):
+            raise Problems(
+                [
+                    (f"{FIELDS.get(one.field, one.field)}: {one.value} {one.message}".replace("  ", " "), None)
+                    for one in faults
+                ]
+            )
+        try:
+            await session.api.create(WORKSPACES, made, session.namespace, dry_run=options["dry_run"])
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the workspace {name!r} exists already in namespace {session.namespace}",
+                hint=f"start it: moor workspace start {name}",
+            ) from error
+        except NotFound as error:
+            raise _no_kind(error) from error
+        if options["dry_run"]:
+            click.echo(console.as_yaml(made).rstrip("\n"))
+            return 0
+        click.echo(name)
+        if options["wait"]:
+            await _wait(session, name, RUNNING)
+        console.say(f"open it: moor workspace open {name}")
+        return 0
+
+    return in_session(target, work)
+
+
+@workspace.command("list")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@console.output_option
+@target_options
+def list_(target: Target, all_namespaces: bool, output: str) -> int:
+    """List workspaces and how they stand."""
+
+    async def work(session: Session) -> int:
+        try:
+            found = (await session.api.list(WORKSPACES, None if all_namespaces else session.namespace)).items
+        except NotFound as error:
+            raise _no_kind(error) from error
+        items = sorted((workspace_json(one) for one in found), key=lambda one: (one["namespace"], one["name"]))
+        now = session.clock.now()
+
+        def row(item: Mapping[str, Any]) -> list[str]:
+            phase = item["phase"]
+            if item["waitingFor"] and phase in ("Waiting", FAILED):
+                phase += f" ({item['waitingFor']['reason']})"
+            age = format_duration(now - created) if (created := moment(item["created"])) else ""
+            name = f"{item['namespace']}/{item['name']}" if all_namespaces else item["name"]
+            return [name, item["type"], phase, item["owner"], size_of(item), item["url"], age]
+
+        console.print_listing(
+            output,
+            headers=HEADERS,
+            rows=lambda: [row(one) for one in items],
+            items=items,
+            names=[f"{one['namespace']}/{one['name']}" if all_namespaces else one["name"] for one in items],
+            nothing=f"no workspaces in namespace {session.namespace}; make one: moor workspace create lab",
+        )
+        return 0
+
+    return in_session(target, work)
+
+
+@workspace.command()
+@click.argument("name")
+@console.output_option
+@target_options
+def show(target: Target, name: str, output: str) -> int:
+    """Show how a workspace stands, and what it waits for."""
+
+    async def work(session: Session) -> int:
+        item = workspace_json(await _get(session, name))
+        if output == "name":
+            click.echo(name)
+        elif output != "table":
+            console.print_document(item, output)
+        else:
+            for line in _page(item):
+                click.echo(line)
+            if item["pod"] and item["phase"] == "Waiting":
+                click.echo(await _explained(session, item["pod"]), nl=False)
+        return 0
+
+    return in_session(target, work)
+
+
+@workspace.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return once it can be opened.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+@target_options
+def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
+    """Start a workspace that is stopped."""
+    return _switch(target, name, running=True, wait=wait, dry_run=dry_run)
+
+
+@workspace.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return once its processes have ended.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+@target_options
+def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
+    """Stop a workspace: what is on its volumes is kept, what is in memory is lost."""
+    return _switch(target, name, running=False, wait=wait, dry_run=dry_run)
+
+
+@workspace.command("open")
+@click.argument("name")
+@click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening a browser.")
+@target_options
+def open_(target: Target, name: str, only_print: bool) -> int:
+    """Open a workspace in the browser; it is started if it is stopped."""
+
+    async def work(session: Session) -> int:
+        found = await _get(session, name)
+        if not parse_workspace(found).spec.running:
+            await session.api.patch(WORKSPACES, name, {"spec": {"running": True}}, session.namespace)
+            console.say(f"starting {name}")
+        found = await _wait(session, name, RUNNING)
+        url = await _address(session, found)
+        if only_print:
+            click.echo(url)
+            return 0
+        console.say(f"opening {urlsplit(url)._replace(query='').geturl()}")
+        click.launch(url)
+        return 0
+
+    return in_session(target, work)
+
+
+@workspace.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--home", "with_home", is_flag=True, help="Delete its home too, and all that is in it.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@target_options
+def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, dry_run: bool) -> int:
+    """Delete workspaces; their homes stay, unless told otherwise."""
+
+    async def work(session: Session) -> int:
+        found = {name: await _get(session, name) for name in dict.fromkeys(names)}
+        if with_home and not yes and not dry_run:
+            click.confirm(f"delete {', '.join(found)} and all that is in the homes?", abort=True, err=True)
+        for name, one in found.items():
+            claim = parse_workspace(one).home_claim
+            if not dry_run:
+                await session.api.delete(
+                    WORKSPACES, name, session.namespace, uid=one["metadata"]["uid"], propagation="Background"
+                )
+                if with_home:
+                    try:
+                        await session.api.delete(PVCS, claim, session.namespace)
+                    except NotFound:
+                        pass
+            click.echo(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+            if not with_home:
+                console.note(f"its home stays: volume {claim}")
+        return 0
+
+    return in_session(target, work)
+
+
+# --- what is asked for
+
+
+def make_workspace(name: str, namespace: str, options: Mapping[str, Any], *, on_processes: bool) -> Obj:
+    """The Workspace that the options of `create` describe. Raises UsageError."""
+    spec: Obj = {"type": options["kind"], "running": not options["stopped"]}
+    if options["machine"]:
+        group, slash, kind = options["machine"].partition("/")
+        if not (group and slash and kind):
+            raise UsageError(
+                f"--machine: {options['machine']!r} is no GROUP/TYPE", hint="`moor machines` shows them"
+            )
+        spec["machine"] = {"group": group, "type": kind}
+    given = {"cpu": options["cpu"], "memory": options["memory"], "gpuType": options["gpu_type"]}
+    resources = {key: value for key, value in given.items() if value}
+    if options["gpus"]:
+        resources["gpus"] = options["gpus"]
+    home = {"claimName": options["home"], "size": options["home_size"]}
+    schedule = {"start": options["start"], "stop": options["stop"], "timezone": options["zone"]}
+    for key, table in (("resources", resources), ("home", home), ("schedule", schedule)):
+        if table := {one: value for one, value in table.items() if value}:
+            spec[key] = table
+    if options["image"]:
+        spec["image"] = options["image"]
+    if options["pull_secrets"]:
+        spec["imagePullSecrets"] = list(options["pull_secrets"])
+    if options["access"]:
+        spec["access"] = options["access"]
+    if options["volumes"]:
+        spec["volumes"] = [_volume(text) for text in options["volumes"]]
+    variables = dict(_variable(text) for text in options["env"])
+    if on_processes and (options["host_env"] or not options["image"]):
+        # a process of this machine finds what the caller finds, as with `moor run`
+        from moorage.decide.runs import PASSED_ON
+
+        variables = {key: os.environ[key] for key in PASSED_ON if key in os.environ} | variables
+    if variables:
+        spec["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+    meta: Obj = {"name": name, "namespace": namespace}
+    if options["host_env"]:
+        meta["annotations"] = {HOST_ENV_ANNOTATION: "true"}
+    return {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind, "metadata": meta, "spec": spec}
+
+
+def _volume(text: str) -> Obj:
+    name, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not name or not path.startswith("/") or mode not in ("", "ro", "rw"):
+        raise UsageError(f"--volume: {text!r} is not NAME:/PATH or NAME:/PATH:ro")
+    return {"claimName": name, "mountPath": path} | ({"readOnly": True} if mode == "ro" else {})
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, has_value, value = text.partition("=")
+    if not has_value:
+        if name not in os.environ:
+            raise UsageError(f"--env: {name!r} is not set here", hint=f"give it a value: --env {name}=VALUE")
+        value = os.environ[name]
+    return name, value
+
+
+def size_of(item: Mapping[str, Any]) -> str:
+    """What it runs on, in a few words."""
+    if item["machine"]:
+        return f"{item['machine']['group']}/{item['machine']['type']}"
+    asked = item["resources"]
+    gpus = asked.get("gpus")
+    words = [f"{asked.get('cpu', 1)} cpu", str(asked.get("memory", "4Gi"))]
+    return " ".join(words + ([f"{gpus} {asked.get('gpuType') or 'gpu'}"] if gpus else []))
+
+
+# --- what is done
+
+
+async def _on_processes(session: Session) -> bool:
+    """Whether this is a local cluster; no, where the user may not see its nodes."""
+    try:
+        nodes = (await session.api.list(NODES, limit=1)).items
+    except ApiError:
+        return False
+    found = [
+        str(((one.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+        for one in nodes
+    ]
+    return bool(found) and found[0].startswith(PROCESS_RUNTIME)
+
+
+async def _get(session: Session, name: str) -> Obj:
+    try:
+        return await session.api.get(WORKSPACES, name, session.namespace)
+    except NotFound as error:
+        raise NotFound(
+            f"there is no workspace {name!r} in namespace {session.namespace}",
+            hint="`moor workspace list` shows them; -n chooses the namespace",
+        ) from error
+
+
+def _no_kind(error: NotFound) -> MoorageError:
+    if "namespaces" in error.message:
+        return error
+    return NotReady(MISSING, hint="install Moorage's definitions first")
+
+
+def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bool) -> int:
+    async def work(session: Session) -> int:
+        found = await _get(session, name)
+        word = "start" if running else "stop"
+        if dry_run:
+            click.echo(f"{name} would {word}")
+            return 0
+        if parse_workspace(found).spec.running != running:
+            await session.api.patch(WORKSPACES, name, {"spec": {"running": running}}, session.namespace)
+        if wait:
+            await _wait(session, name, RUNNING if running else STOPPED)
+        click.echo(f"{name} {'started' if running else 'stopped'}" if wait else f"{name} will {word}")
+        return 0
+
+    return in_session(target, work)
+
+
+async def _wait(session: Session, name: str, phase: str) -> Obj:
+    """The workspace once it stands so; meanwhile what it waits for is said. Raises NotReady when it cannot."""
+    deadline, said = session.clock.monotonic() + WAIT_SECONDS, ""
+    while True:
+        found = await _get(session, name)
+        status = found.get("status") or {}
+        current = status.get("observedGeneration") == found["metadata"].get("generation")
+        if current and status.get("phase") == phase:
+            return found
+        message = str((status.get("waitingFor") or {}).get("message") or "")
+        if current and status.get("phase") == FAILED:
+            raise NotReady(f"the workspace {name} does not run: {message}", hint=f"moor workspace show {name}")
+        if message and message != said:
+            said = message
+            console.say(message)
+        if session.clock.monotonic() > deadline:
+            raise NotReady(f"the workspace {name} is not {phase} after {WAIT_SECONDS:g} s: {message}")
+        await session.clock.sleep(POLL_SECONDS)
+
+
+async def _address(session: Session, found: Obj) -> str:
+    """Where a browser opens it: by a way in that is good once, or by its token."""
+    view = parse_workspace(found)
+    status = view.status
+    if not status.url:
+        raise NotReady(
+            f"the workspace {view.name} has no address: this platform has no domain for workspaces",
+            hint=f"kubectl port-forward service/{view.object_name} 8888:80 -n {view.namespace}",
+        )
+    if status.access == LOGIN:
+        try:
+            told = await session.server.post(f"/api/v1/workspaces/{view.namespace}/{view.name}/open", {})
+        except Forbidden:  # it does not act for this user: its page asks who they are
+            return status.url
+        return str(told["url"])
+    try:
+        secret = await session.api.get(SECRETS, status.secret, view.namespace)
+    except Forbidden as error:
+        raise Forbidden(
+            f"you may not read the token of workspace {view.name}", hint=f"ask {view.owner or 'its owner'}"
+        ) from error
+    token = base64.b64decode(secret["data"]["token"]).decode()
+    app = view.spec.app or BUILT_IN.get(view.spec.type)
+    if app is None or app.token is None or not app.token.query:
+        console.say(f"its password is {token}")
+        return status.url
+    mark = "&" if "?" in status.url else "?"
+    return f"{status.url}{mark}{app.token.query}={quote(token)}"
+
+
+async def _explained(session: Session, pod: str) -> str:
+    try:
+        told = await session.server.get(f"/api/v1/explain/{session.namespace}/{pod}")
+    except MoorageError:
+        return ""
+    return "\n" + str(told.get("text") or "").rstrip("\n") + "\n"
+
+
+def _page(item: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"Workspace: {item['namespace']}/{item['name']}",
+        f"Type:      {item['type']}" + (f" ({item['image']})" if item["image"] else ""),
+        f"Owner:     {item['owner'] or '-'}",
+        f"Phase:     {item['phase']}",
+    ]
+    if item["waitingFor"]:
+        lines.append(f"Waits for: {item['waitingFor']['message']}")
+    if item["url"]:
+        lines.append(f"Address:   {item['url']} (by {item['access']})")
+    lines.append(f"On:        {size_of(item)}" + (f", node {item['node']}" if item["node"] else ""))
+    lines.append(f"Home:      {item['home'] or '-'}")
+    if item["volumes"]:
+        lines.append(f"Volumes:   {', '.join(item['volumes'])}")
+    for key, word in (("nextStart", "Starts:"), ("nextStop", "Stops:")):
+        if item[key]:
+            lines.append(f"{word:<10} {item[key]}")
+    return lines
