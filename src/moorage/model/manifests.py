@@ -55,6 +55,7 @@ USAGE_CLAIM = "moorage-usage"
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
 BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
+QUEUE_SECRET = "moorage-queue"  # in SYSTEM_NAMESPACE, may be missing; its `url`: postgresql://…
 USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
 
@@ -222,6 +223,11 @@ SERVER = Service(
     env=(
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},  # Prometheus asks by address
         {"name": "SQLITE_TMPDIR", "value": "/data"},
+        # where it is there: a PostgreSQL for the queue of maps, else queue.db on the volume
+        {
+            "name": "MOORAGE_QUEUE_URL",
+            "valueFrom": {"secretKeyRef": {"name": QUEUE_SECRET, "key": "url", "optional": True}},
+        },
     ),
     volumes=(
         {"name": "data", "persistentVolumeClaim": {"claimName": USAGE_CLAIM}},
@@ -238,7 +244,7 @@ SERVER = Service(
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
         Rule(group=GROUP, resources=("machines",), verbs=("list",)),
-        Rule(group=GROUP, resources=("mapjobs",), verbs=(*LIST, "patch")),  # patch: its finalizer
+        Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch")),  # patch: its finalizer
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read
         Rule(group=GROUP, resources=("workspaces",), verbs=LIST),
