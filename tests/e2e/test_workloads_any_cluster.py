@@ -90,11 +90,16 @@ async def images(api: KubeClient, namespace: str) -> list[str]:
     return [one["spec"]["containers"][0]["image"] for one in await live_pods(api, namespace)]
 
 
-async def until_images(api: KubeClient, namespace: str, *wanted: str) -> None:
-    async def read() -> bool:
-        return await images(api, namespace) == list(wanted)
+async def until_made_anew(api: KubeClient, namespace: str, name: str, before: str) -> None:
+    """Wait for another pod of the name; `before`: the uid of the one that was there."""
 
-    await until(f"images {wanted}", read)
+    async def is_new() -> bool:
+        try:
+            return bool((await api.get(PODS, name, namespace))["metadata"]["uid"] != before)
+        except NotFound:
+            return False
+
+    await until(f"another {name}", is_new)
 
 
 async def test_a_stateful_set_makes_its_pods_in_order_and_each_under_its_own_name(api, namespace, nodes):
@@ -122,14 +127,7 @@ async def test_a_failed_pod_of_a_stateful_set_is_made_anew_under_its_name(api, n
     await settled(api, namespace, readyReplicas=2)
     before = (await api.get(PODS, "web-0", namespace))["metadata"]["uid"]
     await nodes.evict(namespace, "web-0", used="3Gi")
-
-    async def is_new() -> bool:
-        try:
-            return (await api.get(PODS, "web-0", namespace))["metadata"]["uid"] != before
-        except NotFound:
-            return False
-
-    await until("another web-0", is_new)
+    await until_made_anew(api, namespace, "web-0", before)
     await settled(api, namespace, readyReplicas=2, replicas=2)
 
 
@@ -143,10 +141,11 @@ async def test_a_new_template_reaches_the_pods_from_the_last_to_the_partition(ap
     assert status["currentRevision"] == before["currentRevision"] != status["updateRevision"]
     assert await images(api, namespace) == ["x:1", "x:1", "x:2"]
 
+    first = (await api.get(PODS, "web-0", namespace))["metadata"]["uid"]
     await api.delete(PODS, "web-0", namespace)
-    await until_images(api, namespace, "x:1", "x:2")
-    await until_images(api, namespace, "x:1", "x:1", "x:2")
+    await until_made_anew(api, namespace, "web-0", first)
     await settled(api, namespace, readyReplicas=3, updatedReplicas=1, currentReplicas=2)
+    assert await images(api, namespace) == ["x:1", "x:1", "x:2"]
 
     whole = {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}}
     await api.patch(STATEFULSETS, "web", whole, namespace)
