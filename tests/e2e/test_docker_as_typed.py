@@ -174,3 +174,6 @@ def test_dockers_own_command_line_runs_a_container_in_the_foreground(config, cli
     assert name in typed("ps", "-a", "--format", "{{.Names}}").stdout.split()
     assert typed("logs", name).stdout == "hello\n"
     assert typed("rm", name).stdout == f"{name}\n"
+    for _ in range(5):  # what ends at once is read to its end before it is removed
+        assert typed("run", "--rm", "--name", name, "-m", "128m", IMAGE, "echo", "short").stdout == "short\n"
+    assert name not in typed("ps", "-a", "--format", "{{.Names}}").stdout.split()

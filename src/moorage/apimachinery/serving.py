@@ -136,7 +136,7 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_eof()
             return True  # it has said all, and still listens
-        return super().eof_received()  # type: ignore[func-returns-value]
+        return super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._raw is not None:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, cast
 
 from moorage.apimachinery.api import Api
@@ -39,7 +39,8 @@ from moorage.server.problems import Problem
 
 NAMESPACE_HEADER = "x-moorage-namespace"
 NAMESPACE = "default"  # of who works in no tenant
-LOOK_SECONDS = 0.5  # between two looks at a pod, where nothing tells of a change
+LOOK_SECONDS = 0.1  # between two looks at what is in memory anyhow
+FOLLOWED_SECONDS = 10.0  # a removal waits so long for those who still read what was printed
 REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet may still hold its GPUs
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
 
@@ -276,6 +277,7 @@ class Containers:
             )
         name = container_name(pod)
         mine = [one for one in await self.pods() if container_name(one) == name]
+        await self._read_to_the_end(pod)
         for one in mine:
             with suppress(NotFound):
                 grace = REMOVAL_GRACE_SECONDS if force else None
@@ -286,10 +288,36 @@ class Containers:
                     await self._until(one, lambda _: False)
 
     async def sweep(self, pod: Obj) -> None:
-        """Remove one that is to go once it has ended; a pod has nobody else to do so with its owner's rights."""
+        """Remove one that is to go once it has ended, and once those who follow it here have read to its end.
+
+        A pod has nobody else to do so with its owner's rights.
+        """
         if is_removed_at_end(pod):
+            await self._read_to_the_end(pod)
             with suppress(NotFound):
                 await self.api.delete(PODS, pod["metadata"]["name"], self.namespace, uid=pod["metadata"]["uid"])
+
+    async def _read_to_the_end(self, pod: Obj) -> None:
+        """Wait for those who follow a pod that has ended; not for ever, for they may wait for us."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOWED_SECONDS):
+                while is_ended(pod) and self._followers().get(pod["metadata"]["uid"]):
+                    await self.context.clock.sleep(LOOK_SECONDS)
+
+    @contextmanager
+    def following(self, pod: Obj) -> Iterator[None]:
+        """While somebody reads what it prints, it is not removed."""
+        counts, uid = self._followers(), pod["metadata"]["uid"]
+        counts[uid] = counts.get(uid, 0) + 1
+        try:
+            yield
+        finally:
+            counts[uid] -= 1
+            if not counts[uid]:
+                del counts[uid]
+
+    def _followers(self) -> dict[str, int]:
+        return cast(dict[str, int], self.context.memory.setdefault("followers", {}))
 
     # --- waiting
 

@@ -147,12 +147,13 @@ async def _list(request: Request, mine: Containers) -> Response:
     query = request.query_params
     now = mine.context.now()
     services = await mine.services()
-    rows = []
+    rows: list[Obj] = []
+    doomed: list[Obj] = []
     filters = _filters(query.get("filters"))
     everything = _is_true(query.get("all")) or bool(filters.get("status") or filters.get("exited"))
     for pod in await mine.listed():
         if is_ended(pod) and is_removed_at_end(pod):
-            await mine.sweep(pod)
+            doomed.append(pod)
         elif everything or mine.state(pod).is_live:
             row = summary(pod, services.get(container_name(pod)), now)
             try:
@@ -160,6 +161,7 @@ async def _list(request: Request, mine: Containers) -> Response:
                     rows.append(row)
             except ValueError as error:
                 raise Problem(400, "bad_request", str(error), field="filters") from error
+    await asyncio.gather(*(mine.sweep(pod) for pod in doomed))
     if after := query.get("after"):
         ids = [row["Id"] for row in rows]
         rows = rows[ids.index(after) + 1 :] if after in ids else []
@@ -271,7 +273,15 @@ async def _printed(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
 ) -> AsyncIterator[bytes]:
     """The log, from when there is one."""
-    yield b""
+    with mine.following(pod):
+        yield b""
+        async for chunk in _read(mine, pod, follow=follow, tail=tail, since=since, timestamps=timestamps):
+            yield chunk
+
+
+async def _read(
+    mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
+) -> AsyncIterator[bytes]:
     if follow:
         found = await mine.begun(pod)
     else:

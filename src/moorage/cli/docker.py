@@ -1,0 +1,69 @@
+"""`moor docker`: Docker's own command line, pointed at this cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import ssl
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import NotReady
+
+NAMESPACE_HEADER = "X-Moorage-Namespace"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--env", "only_env", is_flag=True, help="Print what points Docker's clients here, for `eval`.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@target_options
+def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
+    """Run a command of Docker's on this cluster: `moor docker run --gpus 1 -v data:/data IMAGE python train.py`.
+
+    It needs the `docker` command, and no daemon. `--env` serves other clients, such as the Python package; what it
+    prints holds as long as your token does.
+    """
+
+    async def work(session: Session) -> dict[str, str]:
+        url, headers = await session.server.address()
+        if target.namespace:
+            headers = headers | {NAMESPACE_HEADER: target.namespace}
+        return point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
+
+    program = shutil.which("docker")
+    if program is None and not only_env:
+        raise NotReady(
+            "there is no `docker` command on this machine",
+            hint="install Docker's command line (it needs no daemon), or its Python package: `moor docker --env`",
+        )
+    made = in_session(target, work)
+    if only_env or program is None:
+        for name, value in made.items():
+            click.echo(f"export {name}={shlex.quote(value)}")
+        return 0
+    try:
+        return os.spawnve(os.P_WAIT, program, [program, *words], {**os.environ, **made})
+    finally:
+        shutil.rmtree(made["DOCKER_CONFIG"], ignore_errors=True)
+
+
+def point(url: str, headers: dict[str, str], folder: Path) -> dict[str, str]:
+    """Write Docker's configuration into the folder, readable by its owner alone; the environment that uses it."""
+    config = folder / "config.json"
+    config.touch(mode=0o600)
+    config.write_text(json.dumps({"HttpHeaders": headers}))
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    made = {"DOCKER_HOST": f"tcp://{parts.hostname}:{port}", "DOCKER_CONFIG": str(folder)}
+    if parts.scheme == "https":
+        trusted = ssl.get_default_verify_paths().cafile
+        if trusted:
+            shutil.copy(trusted, folder / "ca.pem")
+        made |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
+    return made
