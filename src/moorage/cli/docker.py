@@ -24,7 +24,7 @@ NAMESPACE_HEADER = "X-Moorage-Namespace"
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @target_options
 def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
-    """Run a command of Docker's on this cluster: `moor docker run --gpus 1 -v data:/data IMAGE python train.py`.
+    """Run a command of Docker's on this cluster: `moor docker -- run --gpus 1 IMAGE python train.py`.
 
     It needs the `docker` command, and no daemon. `--env` serves other clients, such as the Python package; what it
     prints holds as long as your token does.
