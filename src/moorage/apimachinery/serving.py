@@ -111,6 +111,16 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
 
+    def handle_websocket_upgrade(self) -> None:
+        """kubectl offers `SPDY/3.1+portforward.k8s.io`, which is no token: the WebSocket library would refuse it.
+        Applications see `_` for each slash, and answer with a header of their own."""
+        headers = [
+            (name, value.replace(b"/", b"_") if name == b"sec-websocket-protocol" else value)
+            for name, value in self.scope["headers"]
+        ]
+        self.scope["headers"] = headers
+        super().handle_websocket_upgrade()
+
     def on_headers_complete(self) -> None:
         if self._get_upgrade() == b"tcp":
             self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]

@@ -99,12 +99,23 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}
 
             def log_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
+                return agent_of(pod).logs(pod, *args, **options)
+
+            def agent_of(pod: dict[str, Any]) -> NodeAgent:
                 node = pod["spec"].get("nodeName") or ""
                 if node not in by_name:
                     raise NotFound(f"pod {pod['metadata']['name']} is not on a node of this machine")
-                return by_name[node].logs(pod, *args, **options)
+                return by_name[node]
+
+            async def exec_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
+                return await agent_of(pod).execute(pod, *args, **options)
+
+            async def port_source(pod: dict[str, Any], port: int) -> Any:
+                return await agent_of(pod).connect(pod, port)
 
             server.log_source = log_source
+            server.exec_source = exec_source
+            server.port_source = port_source
             informers = InformerSet(manager_api)
             controllers = ControllerManager(
                 manager_api,

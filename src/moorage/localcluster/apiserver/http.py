@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
-from moorage.apimachinery.resources import Obj, Resource
+from moorage.apimachinery.resources import PODS, Obj, Resource
 from moorage.errors import (
     ApiError,
     BadRequest,
@@ -205,8 +205,8 @@ class HttpApp:
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
             return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1000})
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
             return
         request = Request(scope, receive)
         warnings: list[str] = []
@@ -236,6 +236,28 @@ class HttpApp:
         else:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await _stream(answer, request, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Streams into pods; a refusal is answered as any other request's."""
+        from moorage.localcluster.apiserver import streams
+
+        request = Request({**scope, "method": "GET"}, receive)
+        await receive()  # websocket.connect
+        try:
+            await streams.serve(self._server, self._user(request), scope, receive, send)
+            return
+        except ApiError as error:
+            refusal = _refusal(error)
+        except OSError:
+            return  # the client hung up
+        except Exception:
+            log.exception("request failed", extra={"method": "websocket", "path": request.path})
+            refusal = _refusal(ServerError("Internal error occurred: see the API server's log"))
+        headers = [(b"content-type", refusal.content_type), *refusal.headers]
+        headers.append((b"content-length", str(len(refusal.body)).encode()))
+        with contextlib.suppress(OSError, RuntimeError):  # accepted already, or gone
+            await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+            await send({"type": "websocket.http.response.body", "body": refusal.body})
 
     async def _answer(self, request: Request, warnings: list[str]) -> Answer | Stream:
         path = request.path.rstrip("/") or "/"
@@ -342,6 +364,13 @@ class HttpApp:
             raise NotFound("the server could not find the requested resource", details={})
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
+        if subresource in ("exec", "attach", "portforward") and kind.resource == PODS and name and namespace:
+            from moorage.localcluster.apiserver import streams
+
+            verbs = (_VERBS.get(request.method, "get"),)
+            pod = streams.authorise(self._server, user, namespace, name, subresource, verbs)
+            streams.check(pod, subresource, {key: [value] for key, value in request.query.items()})
+            raise BadRequest("Upgrade request required: this server streams over WebSockets alone")
         if subresource and subresource not in kind.subresources:
             if kind.custom and name is not None:
                 raise not_found(kind.resource, name)

@@ -24,6 +24,7 @@ from moorage.localcluster.apiserver.pipeline import Call, Pipeline
 from moorage.localcluster.apiserver.quota import QuotaAdmission
 from moorage.localcluster.apiserver.rbac import NoEscalation, RbacAuthorizer
 from moorage.localcluster.apiserver.rbacdefaults import default_objects
+from moorage.localcluster.apiserver.streams import ExecSource, PortSource
 from moorage.localcluster.apiserver.webhooks import Webhooks
 from moorage.localcluster.storage import Storage
 
@@ -61,8 +62,8 @@ KUBERNETES_SERVICE: Obj = {
 class ApiServer:
     """Everything a kube-apiserver is to its clients, on any `Storage`.
 
-    `app` is the ASGI application, `client` gives the same API in process. `log_source` is set by who runs the
-    node agents. One event loop, the one that called `start`.
+    `app` is the ASGI application, `client` gives the same API in process. `log_source`, `exec_source`
+    and `port_source` are set by who runs the node agents. One event loop, the one that called `start`.
     """
 
     def __init__(
@@ -103,6 +104,8 @@ class ApiServer:
             self.quotas.stored,
         ]
         self.log_source: LogSource | None = None
+        self.exec_source: ExecSource | None = None
+        self.port_source: PortSource | None = None
         self.ready = False
         self._app: Any = None
 

@@ -11,6 +11,7 @@
     gpus, node      what the node offers
     addresses       an address for each pod
     probes, logs    liveness and readiness; CRI logs → `kubectl logs`
+    execs           commands run in a container on request
     agent           the loop that joins them
 
 What is different from a kubelet, on purpose: no images (a container's command runs in this machine's environment);

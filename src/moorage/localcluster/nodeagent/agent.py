@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, assert_never
@@ -41,7 +41,8 @@ from moorage.localcluster.nodeagent import logs, probes, volumes
 from moorage.localcluster.nodeagent.addresses import HOST_IP, Addresses
 from moorage.localcluster.nodeagent.environment import ConfigError, Ref, all_containers
 from moorage.localcluster.nodeagent.environment import references as env_references
-from moorage.localcluster.nodeagent.leftovers import kill_leftovers
+from moorage.localcluster.nodeagent.execs import Command
+from moorage.localcluster.nodeagent.leftovers import kill_leftovers, listens
 from moorage.localcluster.nodeagent.node import (
     LEASE_NAMESPACE,
     RENEW_SECONDS,
@@ -909,6 +910,31 @@ class NodeAgent:
             limit_bytes=limit_bytes,
         ):
             yield chunk
+
+    # -- commands
+
+    async def execute(
+        self, pod: Obj, container: str, command: Sequence[str], *, stdin: bool = False, tty: bool = False
+    ) -> Command:
+        """Start a command in a running container; the caller closes it. Raises NotFound, in kubelet's words."""
+        reports = {one["name"]: one for one in (self._pod_folder(_uid(pod)).state() or {}).get("containers") or ()}
+        report = reports.get(container) or {}
+        if not (report.get("state") or {}).get("running") or not report.get("pid"):
+            raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
+        return await Command.start(int(report["pid"]), command, stdin=stdin, tty=tty)
+
+    async def connect(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a port of the pod: at its own address, else at 127.0.0.1 where the pod itself listens.
+
+        Raises OSError. Other listeners of this machine are nobody's ports here.
+        """
+        address = self._address(_uid(pod))
+        try:
+            return await asyncio.open_connection(address, port)
+        except ConnectionRefusedError:
+            if address == HOST_IP or not await asyncio.to_thread(listens, port, _uid(pod)):
+                raise
+        return await asyncio.open_connection(HOST_IP, port)
 
     # -- small things
 

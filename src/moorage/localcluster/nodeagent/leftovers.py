@@ -36,6 +36,23 @@ def marked_processes(uids: frozenset[str]) -> dict[int, str]:
     return found
 
 
+def listens(port: int, uid: str) -> bool:
+    """Whether a process with the pod's mark listens at this port of 127.0.0.1."""
+    local = f"0100007F:{port:04X}"  # /proc/net/tcp, addresses in host order
+    inodes = set()
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == local and fields[3] == "0A":
+            inodes.add(f"socket:[{fields[9]}]")
+    for pid in marked_processes(frozenset({uid})) if inodes else ():
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") in inodes:
+                        return True
+    return False
+
+
 def kill_leftovers(uid: str) -> int:
     """SIGKILL every process with the pod's mark until none is left; returns how many were killed.
 

@@ -72,10 +72,13 @@ def main(argv: list[str]) -> int:
     """Launch the shim of the pod folder `argv[1]`; see the module for the exit codes.
 
     `--enter PID COMMAND…` instead runs a command beside a container's main process, in its mounts, environment
-    and working folder (exec probes).
+    and working folder (exec probes). `--exec PID COMMAND…` does so for `kubectl exec`: the command ends with
+    whoever started it, and has its standard input as its terminal where that is one.
     """
     if argv[1] == "--enter":
         return enter(int(argv[2]), argv[3:])
+    if argv[1] == "--exec":
+        return enter(int(argv[2]), argv[3:], parent=os.getppid())
     folder = argv[1]
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -102,8 +105,11 @@ def main(argv: list[str]) -> int:
     return LAUNCHED if os.read(ready, 1) == b"k" else BROKEN
 
 
-def enter(pid: int, command: list[str]) -> int:
-    """Become `command` as if started by the process `pid`; 126 or 127 when that cannot be done, as shells say."""
+def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
+    """Become `command` as if started by the process `pid`; 126 or 127 when that cannot be done, as shells say.
+
+    With `parent`, end when that process does, and take standard input as the controlling terminal if it is one.
+    """
     libc = _libc()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -115,7 +121,17 @@ def enter(pid: int, command: list[str]) -> int:
                 fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
                 if libc.setns(fd, 0) != 0:
                     raise _os_error(f"setns {kind}")
-        os.chdir(workdir)
+        try:
+            os.chdir(env.get("PWD") or workdir)  # where the container began, wherever its process is now
+        except OSError:
+            os.chdir(workdir)
+        if parent:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                return 126
+            if os.isatty(0):
+                _take_terminal()
+                env.setdefault("TERM", "xterm")
         path = _find(command[0], env.get("PATH", ""))
     except (OSError, StartError) as error:
         print(error, file=sys.stderr, flush=True)
@@ -125,6 +141,12 @@ def enter(pid: int, command: list[str]) -> int:
     except OSError as error:
         print(error, file=sys.stderr, flush=True)
     return 126
+
+
+def _take_terminal() -> None:
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _detach() -> None:

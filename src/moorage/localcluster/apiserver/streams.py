@@ -1,0 +1,279 @@
+"""`pods/exec`, `pods/attach` and `pods/portforward`, as WebSockets.
+
+The subprotocols are those of Kubernetes: messages whose first byte names a channel. Clients that speak SPDY over
+plain HTTP are not served; kubectl has asked for WebSockets first since 1.31.
+https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/4006-transition-spdy-to-websockets
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qs, unquote
+
+from moorage.apimachinery.resources import PODS, Obj
+from moorage.errors import ApiError, BadRequest, NotFound, ServerError
+from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.pipeline import Call
+
+if TYPE_CHECKING:
+    from moorage.localcluster.apiserver.server import ApiServer
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # best first; v5 can say that standard input ends
+PIECE = 32 * 1024
+
+
+class Running(Protocol):
+    """A command in a container (the node agent's `Command`)."""
+
+    def output(self) -> AsyncGenerator[tuple[int, bytes], None]: ...
+    async def write(self, data: bytes) -> None: ...
+    async def close_input(self) -> None: ...
+    def resize(self, width: int, height: int) -> None: ...
+    async def exit_code(self) -> int: ...
+    async def close(self) -> None: ...
+
+
+class ExecSource(Protocol):
+    """Starts a command in a container of a pod. Raises ApiError, OSError."""
+
+    async def __call__(
+        self, pod: Obj, container: str, command: Sequence[str], *, stdin: bool, tty: bool
+    ) -> Running: ...
+
+
+class PortSource(Protocol):
+    """Connects to a port of a pod. Raises ApiError, OSError."""
+
+    async def __call__(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
+
+
+def asked_for(path: str) -> tuple[str, str, str] | None:
+    """(namespace, pod, subresource) of a path that is served here."""
+    parts = [unquote(one) for one in path.strip("/").split("/")]
+    if len(parts) != 7 or parts[:3] != ["api", "v1", "namespaces"] or parts[4] != "pods":
+        return None
+    return (parts[3], parts[5], parts[6]) if parts[6] in ("exec", "attach", "portforward") else None
+
+
+def authorise(
+    server: ApiServer,
+    user: User,
+    namespace: str,
+    name: str,
+    subresource: str,
+    verbs: Sequence[str] = ("get", "create"),
+) -> Obj:
+    """The pod, if the user may do all of `verbs` with the subresource: a WebSocket begins with a GET, and what it
+    does is a POST's business (the real server asks for both since 1.35). Raises Forbidden, NotFound."""
+    kind, call = server.kind_of(PODS), Call(user=user)
+    for verb in verbs:
+        server.pipeline.authorise(call, verb, kind, namespace, name, subresource)
+    return server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
+
+
+def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str:
+    """The container meant, once all is well with the request; nothing for ports. Raises BadRequest, NotFound."""
+    name = pod["metadata"]["name"]
+    if not pod["spec"].get("nodeName"):
+        raise BadRequest(f"pod {name} does not have a host assigned")
+    if subresource == "portforward":
+        phase = (pod.get("status") or {}).get("phase")
+        if phase != "Running":
+            raise BadRequest(f"unable to forward port because pod is not running. Current status={phase}")
+        return ""
+    if subresource == "exec" and not (query.get("command") or [""])[0]:
+        raise BadRequest("you must specify at least 1 command for the container")
+    container = container_of(pod, (query.get("container") or [""])[0])
+    status = pod.get("status") or {}
+    for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
+        if one["name"] == container and (one.get("state") or {}).get("running"):
+            return container
+    raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
+
+
+def container_of(pod: Obj, wanted: str) -> str:
+    """The container meant. Raises BadRequest."""
+    spec = pod["spec"]
+    containers = [one["name"] for one in spec.get("containers") or ()]
+    every = [one["name"] for one in spec.get("initContainers") or ()] + containers
+    default = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
+    name = pod["metadata"]["name"]
+    if not wanted:
+        if default in every:
+            return str(default)
+        if len(containers) == 1:
+            return str(containers[0])
+        raise BadRequest(
+            f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
+        )
+    if wanted not in every:
+        raise BadRequest(f"container {wanted} is not valid for pod {name}")
+    return wanted
+
+
+def final_status(code: int) -> Obj:
+    """What the error channel says in the end."""
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }
+
+
+class Socket:
+    """One accepted WebSocket: messages in and out, in order."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+
+    async def accept(self, protocol: str) -> None:
+        headers = [(b"sec-websocket-protocol", protocol.encode())]  # not all names are tokens
+        await self._send({"type": "websocket.accept", "headers": headers})
+
+    async def message(self) -> bytes | None:
+        """The next message, None when the client has gone."""
+        while True:
+            event = await self._receive()
+            if event["type"] == "websocket.disconnect":
+                return None
+            if event["type"] == "websocket.receive":
+                data = event.get("bytes")
+                return data if data is not None else str(event.get("text") or "").encode()
+
+    async def send(self, channel: int, data: bytes) -> None:
+        await self._send({"type": "websocket.send", "bytes": bytes([channel]) + data})
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._send({"type": "websocket.send", "bytes": data})
+
+    async def close(self, code: int = 1000) -> None:
+        with contextlib.suppress(OSError, RuntimeError):  # the client may have been quicker
+            await self._send({"type": "websocket.close", "code": code})
+
+
+async def serve(server: ApiServer, user: User, scope: Scope, receive: Receive, send: Send) -> None:
+    """One WebSocket from its handshake to its end. Raises ApiError before it is accepted."""
+    found = asked_for(scope["path"])
+    if found is None:
+        raise NotFound("the server could not find the requested resource", details={})
+    namespace, name, subresource = found
+    query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    pod = authorise(server, user, namespace, name, subresource)
+    container = check(pod, subresource, query)
+    offered = [str(one) for one in scope.get("subprotocols") or ()]
+    if subresource == "portforward":
+        from moorage.localcluster.apiserver.portforward import serve_ports
+
+        await serve_ports(server, pod, query, offered, receive, send)
+        return
+    protocol = next((one for one in PROTOCOLS if one in offered), None)
+    if protocol is None:
+        raise BadRequest(f"no subprotocol that is served here was asked for; there are {', '.join(PROTOCOLS)}")
+    wants = {
+        one: (query.get(one) or ["false"])[0] in ("true", "1") for one in ("stdin", "stdout", "stderr", "tty")
+    }
+    if subresource == "exec":
+        if server.exec_source is None:
+            raise ServerError("this API server runs without node agents", status=501)
+        try:
+            running = await server.exec_source(
+                pod, container, query["command"], stdin=wants["stdin"], tty=wants["tty"]
+            )
+        except OSError as error:
+            raise ServerError(f"the command cannot be started: {error}") from error
+        try:
+            await _run(Socket(receive, send), running, protocol, wants)
+        finally:
+            await running.close()
+        return
+    await _attach(server, pod, container, Socket(receive, send), protocol)
+
+
+async def _accept(socket: Socket, protocol: str) -> None:
+    await socket.accept(protocol)
+    await socket.send(STDOUT, b"")  # as the real server: the client knows that it is heard
+
+
+async def _run(socket: Socket, running: Running, protocol: str, wants: MutableMapping[str, bool]) -> None:
+    await _accept(socket, protocol)
+
+    async def take() -> None:
+        while (message := await socket.message()) is not None:
+            channel, data = (message[0], message[1:]) if message else (CLOSE, b"")
+            if channel == STDIN and wants["stdin"]:
+                await running.write(data)
+            elif channel == RESIZE:
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    size = json.loads(data)
+                    running.resize(int(size["Width"]), int(size["Height"]))
+            elif channel == CLOSE and data[:1] == bytes([STDIN]):
+                await running.close_input()
+
+    async def give() -> None:
+        async with contextlib.aclosing(running.output()) as pieces:
+            async for stream, data in pieces:
+                if wants["stderr" if stream == STDERR else "stdout"]:
+                    await socket.send(stream, data)
+        await socket.send(ERROR, json.dumps(final_status(await running.exit_code())).encode())
+
+    taking, giving = asyncio.ensure_future(take()), asyncio.ensure_future(give())
+    try:
+        await asyncio.wait({taking, giving}, return_when=asyncio.FIRST_COMPLETED)
+        if giving.done():
+            await socket.close()
+    finally:
+        for task in (taking, giving):
+            task.cancel()
+        results = await asyncio.gather(taking, giving, return_exceptions=True)
+        for one in results:
+            if isinstance(one, Exception) and not isinstance(one, OSError):
+                log.warning("a command's stream broke", extra={"error": f"{type(one).__name__}: {one}"})
+
+
+async def _attach(server: ApiServer, pod: Obj, container: str, socket: Socket, protocol: str) -> None:
+    """What the container writes from now on, read from its log: input cannot reach a process that runs already."""
+    if server.log_source is None:
+        raise ServerError("this API server runs without node agents", status=501)
+    chunks = server.log_source(pod, container, follow=True, tail_lines=0)
+    await _accept(socket, protocol)
+
+    async def give() -> None:
+        async for chunk in chunks:
+            await socket.send(STDOUT, chunk)
+        await socket.send(ERROR, json.dumps(final_status(0)).encode())
+
+    async def leave() -> None:
+        while await socket.message() is not None:
+            continue
+
+    giving, leaving = asyncio.ensure_future(give()), asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait({giving, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if giving.done():
+            error = giving.exception()
+            if isinstance(error, ApiError):
+                await socket.send(ERROR, json.dumps(error.to_status()).encode())
+            await socket.close()
+    finally:
+        for task in (giving, leaving):
+            task.cancel()
+        await asyncio.gather(giving, leaving, return_exceptions=True)
+        closing = getattr(chunks, "aclose", None)
+        if closing is not None:
+            await closing()
