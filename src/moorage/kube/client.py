@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from moorage.kube.exec import ExecProcess
+
 log = logging.getLogger(__name__)
 
 PAGE_SIZE = 500  # client-go's
@@ -423,6 +425,72 @@ class KubeClient:
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._no_answer(error) from error
+
+    async def exec(
+        self,
+        pod: str,
+        namespace: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        stdin: bytes | bool | None = None,
+        tty: bool = False,
+    ) -> ExecProcess:
+        """Start a command in a container; to be closed (`async with`). It takes `get` and `create` of `pods/exec`.
+
+        `stdin`: True, to be written by the caller; bytes, all of it, after which it ends (servers of 1.30 and
+        newer). With `tty`, all output is standard output. Raises ApiError.
+        """
+        import aiohttp
+        from multidict import CIMultiDict
+        from yarl import URL
+
+        from moorage.kube.exec import PING_SECONDS, PROTOCOLS, ExecProcess
+
+        path = PODS.path(namespace=namespace, name=pod, subresource="exec")
+        wants = {"stdin": stdin is not None and stdin is not False, "stdout": True, "stderr": not tty, "tty": tty}
+        query = [("command", word) for word in command]
+        query += [(name, "true") for name, wanted in wants.items() if wanted]
+        query += [("container", container)] if container else []
+        session = self._session or await self._open()
+        headers: list[tuple[str, str]] = []
+        if (authorization := await self._credentials.authorization()) is not None:
+            headers.append(("Authorization", authorization))
+        if self._user:
+            headers.append(("Impersonate-User", self._user))
+            headers += [("Impersonate-Group", group) for group in self._groups]
+        url = URL(self.connection.server + path, encoded=True).with_query(query)
+        try:
+            socket = await session.ws_connect(
+                url,
+                protocols=PROTOCOLS,
+                headers=CIMultiDict(headers),
+                heartbeat=PING_SECONDS,
+                max_msg_size=0,
+                server_hostname=self.connection.tls_server_name or None,
+                proxy=self.connection.proxy_url or None,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in (401, 403, 404, 400, 500):
+                await self._why_not(path, query)
+            raise api_error(error.status, None, f"exec in pod {namespace}/{pod}: {error.message}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._no_answer(error) from error
+        process = ExecProcess(socket, f"pod {namespace}/{pod}")
+        if isinstance(stdin, bytes):
+            process.feed(stdin)
+        return process
+
+    async def _why_not(self, path: str, query: Sequence[tuple[str, str]]) -> None:
+        """Ask as if without a WebSocket: only so does the library hand over what the server says. Raises ApiError
+        unless that is no more than that an upgrade is needed."""
+        from yarl import URL
+
+        try:
+            await self._read("POST", str(URL(path, encoded=True).with_query(query)))
+        except BadRequest as error:
+            if "pgrade request required" not in error.message:
+                raise
 
     async def _open(self) -> aiohttp.ClientSession:
         import aiohttp
