@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 
 from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.parent import end_with_parent
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.clock import SYSTEM, rfc3339
 from moorage.kube.client import KubeClient
@@ -198,7 +199,7 @@ def run(
             if not extender:
                 return asyncio.run(measure(plane, nodes, pods, extender=False, stock=stock, packing=packing))
             with (home / "extender.log").open("wb") as log:
-                ours = subprocess.Popen(argv, stdout=log, stderr=log)
+                ours = subprocess.Popen(argv, stdout=log, stderr=log, preexec_fn=end_with_parent)
             try:
                 wait_until("the extender", lambda: answers(f"http://127.0.0.1:{port}/readyz"))
                 return asyncio.run(measure(plane, nodes, pods, extender=True))

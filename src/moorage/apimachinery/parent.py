@@ -10,16 +10,16 @@ import signal
 PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 
-def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent dies; Linux only, elsewhere nothing happens."""
+def end_with_parent(by: int = signal.SIGTERM) -> None:
+    """Ask the kernel for that signal when the parent dies; Linux only, elsewhere nothing happens."""
     parent = os.getppid()
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0)
     except (OSError, AttributeError):
         return
     if os.getppid() != parent:  # it died before the request
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), by)
 
 
 def tell_parent(fd: int, line: str) -> None:

@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -31,6 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from moorage.apimachinery.parent import end_with_parent
 
 START_SECONDS = 120.0
 
@@ -297,13 +300,24 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[No
         yield
 
 
+def _die_with_parent() -> None:
+    """A kube-apiserver told to stop when its etcd has gone already never does: it must be killed."""
+    end_with_parent(signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def _process(
     argv: list[str], log: Path, cwd: Path, *, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as file:
         process = subprocess.Popen(
-            argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=pass_fds
+            argv,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            pass_fds=pass_fds,
+            preexec_fn=_die_with_parent,
         )
     try:
         yield process
