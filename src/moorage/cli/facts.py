@@ -67,9 +67,7 @@ async def read_cluster(session: Session, request: RunRequest) -> Seen:
         process_runtime=told.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in node_objs),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
-        datasets=None
-        if datasets is None
-        else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
+        datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
         ),

@@ -111,7 +111,11 @@ async def test_a_fill_is_whole_and_checked(tmp_path):
         "sha256": hashlib.sha256(text).hexdigest(),
         "versions": checksum((path, "1") for path in FILES),
     }
-    assert sorted(one.name for one in (tmp_path / ".moorage").iterdir()) == ["lock", "manifest.jsonl", "ready.json"]
+    assert sorted(one.name for one in (tmp_path / ".moorage").iterdir()) == [
+        "lock",
+        "manifest.jsonl",
+        "ready.json",
+    ]
     assert all(one.stat().st_mode & 0o777 == 0o444 for one in (tmp_path / "data").rglob("*") if one.is_file())
 
 

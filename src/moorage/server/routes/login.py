@@ -272,9 +272,7 @@ def _forget(response: Response, name: str, path: str, secure: bool) -> None:
 def _session(request: Request) -> Session:
     user: User | None = request.state.user
     if user is None or user.session is None:
-        raise Problem(
-            403, "no_session", "this takes a session, and no other token", "moor login URL"
-        )
+        raise Problem(403, "no_session", "this takes a session, and no other token", "moor login URL")
     return user.session
 
 
