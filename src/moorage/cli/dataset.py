@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from moorage.apimachinery.meta import annotations_of, condition, labels_of
+from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, Obj
-from moorage.apimachinery.scheduling import parse_pod
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, UsageError
@@ -26,10 +25,11 @@ from moorage.model.dataset import (
     REFILL_ANNOTATION,
     claim_name,
     clone_name,
+    dataset_json,
     make_dataset,
     parse_dataset,
 )
-from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, is_dns_label, label_value
+from moorage.model.names import RUN_LABEL, is_dns_label, label_value
 
 LOOK_SECONDS = 1.0
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -207,34 +207,6 @@ def list_(target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-def dataset_json(obj: Obj) -> dict[str, Any]:
-    """A dataset as listings give it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    word = condition(obj, "Ready") or {}
-    return {
-        "name": meta["name"],
-        "namespace": meta.get("namespace"),
-        "phase": "Terminating" if meta.get("deletionTimestamp") else status.get("phase") or "Pending",
-        "reason": word.get("reason") or "",
-        "message": word.get("message") or "",
-        "files": status.get("files"),
-        "bytes": status.get("bytes"),
-        "checksum": status.get("checksum"),
-        "progress": status.get("progress"),
-        "filledAt": status.get("filledAt"),
-        "source": (spec.get("source") or {}).get("url") or "",
-        "size": str(spec.get("size") or ""),
-        "class": spec.get("storageClass") or "",
-        "access": status.get("access") or "",
-        "claim": status.get("claim") or "",
-        "attempts": status.get("attempts") or 0,
-        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
-        "readers": list(status.get("readers") or [{"tenant": one} for one in spec.get("readers") or ()]),
-        "usedBy": list(status.get("usedBy") or ()),
-        "created": meta.get("creationTimestamp"),
-    }
-
-
 def shared_json(claim: Obj) -> dict[str, Any]:
     """A dataset of another namespace, of which only the claim is seen here."""
     labels, meta = labels_of(claim), claim["metadata"]
@@ -313,7 +285,9 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         pods: list[Obj] = []
         for name in chosen:
             obj = await _get(session, name)
-            here = await _mounting(session, {claim_name(name), clone_name(name)})
+            from moorage.cli.volume import pods_with
+
+            here = await pods_with(session, {claim_name(name), clone_name(name)})
             far = [
                 f"{one['namespace']}/{one['name']}"
                 for one in (obj.get("status") or {}).get("usedBy") or ()
@@ -394,16 +368,6 @@ async def _get(session: Session, name: str) -> Obj:
         raise NotFound(
             f"there is no dataset {name!r} in namespace {session.namespace}", hint="`moor dataset list` shows them"
         ) from error
-
-
-async def _mounting(session: Session, claims: set[str]) -> list[Obj]:
-    """Pods of the namespace that mount one of the claims and have not ended."""
-    found = []
-    for obj in (await session.api.list(PODS, session.namespace)).items:
-        pod = parse_pod(obj)
-        if not pod.finished and claims & set(pod.claims):
-            found.append(obj)
-    return found
 
 
 def _user_of(pod: Obj) -> str:

@@ -23,6 +23,7 @@ from moorage.server.routes import (
     accounts,
     audit,
     checkpoint,
+    datasets,
     events,
     explain,
     gpus,
@@ -31,6 +32,7 @@ from moorage.server.routes import (
     login,
     mappages,
     top,
+    volumes,
     workspaces,
 )
 from moorage.server.routes import containers as containers_routes
@@ -85,6 +87,8 @@ def create_app(
             *gpus.routes(context),
             *top.routes(context),
             *jobs.routes(context),
+            *volumes.routes(context),
+            *datasets.routes(context),
             *explain.routes(context),
             *checkpoint.routes(context),
             *containers_routes.routes(context),

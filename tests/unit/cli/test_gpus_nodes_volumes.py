@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.resources import NODES, PODS, PVCS
+from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES
 from moorage.errors import Forbidden, TooManyRequests
 from moorage.testing.clock import NOON, FakeClock
 
@@ -151,13 +151,60 @@ def test_a_volume_is_created_listed_and_deleted(moor):
     assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "5Gi"}}}
     moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
     [head, row] = moor("volume", "list").out.splitlines()
-    assert head.split() == ["NAME", "SIZE", "MODE", "STATE", "OWNER", "USED-BY", "AGE"]
-    assert row.split()[:6] == ["data", "5Gi", "ReadWriteMany", "Pending", "ada", "train"]
+    assert head.split() == ["NAME", "SIZE", "USED", "MODE", "STATE", "OWNER", "USED-BY", "AGE"]
+    assert row.split()[:7] == ["data", "5Gi", "-", "ReadWriteMany", "Pending", "ada", "train"]
     done = moor("volume", "delete", "data", "--yes")
-    assert (done.code, done.err) == (1, "error: the volume 'data' is in use by train\nhint: cancel that first\n")
+    assert done.code == 1
+    assert done.err.splitlines()[0] == "error: the volume 'data' is in use by train"
+    assert moor.api.named(PVCS) == ["data"]
     moor.api.remove(PODS, "p")
     assert moor("volume", "delete", "data", "--yes").out == "data deleted\n"
     assert moor.api.named(PVCS) == []
+
+
+def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_told(moor):
+    moor("volume", "create", "data")
+    moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
+    done = moor("volume", "delete", "data", "--yes", "--force")
+    assert done.code == 0
+    assert "train loses the volume data" in done.err
+    assert moor.api.named(PVCS) == moor.api.named(PODS) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "expands", "code", "says"),
+    [
+        ("20Gi", True, 0, "data grows from 10Gi to 20Gi"),
+        ("10Gi", True, 0, "data has 10Gi already"),
+        ("5Gi", True, 2, "no volume becomes smaller"),
+        ("20Gi", False, 1, "its StorageClass disks does not allow it"),
+        ("big", True, 2, "'big' is no quantity"),
+    ],
+)
+def test_a_volume_grows_where_its_class_lets_it_and_never_shrinks(moor, size, expands, code, says):
+    kind = {"metadata": {"name": "disks"}, "provisioner": "ebs.csi.aws.com", "allowVolumeExpansion": expands}
+    moor.api.put(STORAGECLASSES, kind)
+    moor("volume", "create", "data", "--class", "disks")
+    done = moor("volume", "resize", "data", size)
+    assert done.code == code
+    assert says in done.out + done.err
+    stored = moor.api.objects["persistentvolumeclaims", "default", "data"]["spec"]["resources"]["requests"][
+        "storage"
+    ]
+    assert stored == ("20Gi" if code == 0 and size == "20Gi" else "10Gi")
+
+
+def test_classes_say_what_they_can_do(moor):
+    moor.api.put(STORAGECLASSES, {"metadata": {"name": "disks"}, "provisioner": "ebs.csi.aws.com"})
+    moor.api.put(STORAGECLASSES, {"metadata": {"name": "odd"}, "provisioner": "example.com/odd"})
+    said = {"moorage.dev/access-modes": "ReadWriteOnce, ReadOnlyMany"}
+    moor.api.put(STORAGECLASSES, {"metadata": {"name": "told", "annotations": said}, "provisioner": "x/y"})
+    rows = {row.split()[0]: row.split()[1:] for row in moor("volume", "classes").out.splitlines()[1:]}
+    assert rows == {
+        "disks": ["RWO", "no", "no", "ebs.csi.aws.com"],
+        "odd": ["?", "no", "?", "example.com/odd"],
+        "told": ["RWO,ROX", "no", "clone", "x/y"],
+    }
 
 
 @pytest.mark.parametrize(
