@@ -51,6 +51,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("People", "token", "moorage.cli.login:token", "Print a token for the cluster, as kubectl's plugins do"),
     ("People", "kubeconfig", "moorage.cli.login:kubeconfig", "Write a kubeconfig whose user is you"),
     ("People", "user", "moorage.cli.users:user", "Make, list, shut and forget people's accounts"),
+    ("People", "tenant", "moorage.cli.tenants:tenant", "Make, list, change and delete teams"),
     ("People", "audit", "moorage.cli.users:audit", "Show who changed what"),
     ("Manifests", "lint", "moorage.cli.lint:lint", "Say what in manifests breaks the guardrails"),
     ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),

@@ -62,6 +62,7 @@ def objects() -> dict[str, list[Obj]]:
         make_people_namespace,
         make_scheduler_config,
         make_service,
+        make_tenant_roles,
         make_workspace_roles,
     )
     from moorage.webhooks.config import webhook_configurations
@@ -71,6 +72,7 @@ def objects() -> dict[str, list[Obj]]:
         "namespace.yaml": [make_namespace(), make_people_namespace()],
         **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
         "machines.yaml": make_machine_objects(),
+        "tenants.yaml": make_tenant_roles(),
         "workspaces.yaml": make_workspace_roles(),
         "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},

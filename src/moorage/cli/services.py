@@ -227,6 +227,7 @@ async def _install(api: Api, settings: Settings) -> None:
         make_people_namespace,
         make_rights,
         make_server_address,
+        make_tenant_roles,
         make_workspace_roles,
     )
 
@@ -242,7 +243,7 @@ async def _install(api: Api, settings: Settings) -> None:
     granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
     kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
-    granted = (*make_machine_objects(), *make_workspace_roles(), *rights)
+    granted = (*make_machine_objects(), *make_tenant_roles(), *make_workspace_roles(), *rights)
     await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in granted))
     if settings.ingress_port is not None:
         port = settings.sockets["server"].getsockname()[1]

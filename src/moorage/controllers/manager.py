@@ -18,6 +18,7 @@ from moorage.controllers.mapjob.controller import MapJobController
 from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
+from moorage.controllers.tenant.controller import TenantController
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -76,6 +77,7 @@ async def _run_controllers(
         MachineNodePoolController(api, clock=clock, metrics=metrics),
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
         MapJobController(api, clock=clock, events=events, metrics=metrics),
+        TenantController(api, clock=clock, metrics=metrics),
         DatasetController(api, clock=clock, events=events, metrics=metrics),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
     ]

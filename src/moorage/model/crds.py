@@ -107,6 +107,9 @@ KINDS = (
         struct=Tenant,
         columns=(
             ("Namespace", "string", ".spec.namespace"),
+            ("People", "integer", ".status.people"),
+            ("Nodes", "integer", ".status.nodes"),
+            ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status"),
             ("Memory", "string", ".spec.defaults.memory"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),

@@ -60,6 +60,8 @@ USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
 
 LIST, READ = ("list", "watch"), ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete", "deletecollection")
+TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class Service:
     everywhere: tuple[Rule, ...] = ()  # in all namespaces, and on what lives in none
     at_home: tuple[Rule, ...] = ()  # in our own namespace
     among_people: tuple[Rule, ...] = ()  # in the namespace of people's accounts
+    for_tenants: bool = False  # makes tenants' namespaces what they should be
 
     @property
     def full_name(self) -> str:
@@ -113,6 +116,18 @@ def host_names(service: str) -> tuple[str, ...]:
         f"{service}.{SYSTEM_NAMESPACE}.svc.cluster.local",
     )
 
+
+# quotas and policies of tenants, and their people's roles: those three, and no other, may it give
+TENANT_RULES = (
+    Rule(group=GROUP, resources=("tenants",), verbs=LIST),
+    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",)),
+    Rule(group=GROUP, resources=("tenants/finalizers",), verbs=("update",)),
+    Rule(resources=("namespaces",), verbs=("get", "create", "patch")),
+    Rule(resources=("resourcequotas",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group=RBAC, resources=("rolebindings",), verbs=(*READ, "create", "update", "delete")),
+    Rule(group=RBAC, resources=("clusterroles",), verbs=("bind",), names=tuple(TENANT_ROLES.values())),
+)
 
 OPERATOR = Service(
     name="operator",
@@ -166,6 +181,7 @@ OPERATOR = Service(
         ),
     ),
     among_people=(Rule(resources=("serviceaccounts",), verbs=LIST),),  # who is in which group
+    for_tenants=True,
     at_home=(
         Rule(resources=("pods",), verbs=("create", "get")),  # reservations; its own, for the image of fillers
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("create",)),
@@ -243,6 +259,7 @@ SERVER = Service(
         Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
+        Rule(resources=("nodes/proxy",), verbs=("get",)),  # what volumes hold, as kubelets tell
         Rule(group=GROUP, resources=("machines",), verbs=("list",)),
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch")),  # patch: its finalizer
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
@@ -279,6 +296,53 @@ def make_namespace() -> Obj:
     """Our own namespace, under the strictest Pod Security standard."""
     labels = PART_OF | {"pod-security.kubernetes.io/enforce": "restricted"}
     return _object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
+
+
+def make_tenant_roles() -> list[Obj]:
+    """The roles of a tenant's people, to be bound in its namespace."""
+    looking = (
+        Rule(
+            resources=(
+                "pods", "pods/log", "pods/status", "services", "endpoints", "configmaps", "persistentvolumeclaims",
+                "events", "resourcequotas", "limitranges", "serviceaccounts", "replicationcontrollers",
+            ),
+            verbs=READ,
+        ),
+        Rule(group="apps", resources=("deployments", "replicasets", "statefulsets", "daemonsets"), verbs=READ),
+        Rule(group="batch", resources=("jobs", "cronjobs"), verbs=READ),
+        Rule(group="networking.k8s.io", resources=("ingresses", "networkpolicies"), verbs=READ),
+        Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=READ),
+        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ),
+        Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
+    )  # fmt: skip
+    working = (
+        Rule(
+            resources=("pods", "services", "configmaps", "secrets", "persistentvolumeclaims"),
+            verbs=(*READ, *WRITE),
+        ),
+        Rule(resources=("pods/exec", "pods/attach", "pods/portforward"), verbs=("get", "create")),
+        Rule(resources=("pods/eviction",), verbs=("create",)),
+        Rule(
+            group="apps",
+            resources=("deployments", "statefulsets", "replicasets", "deployments/scale", "statefulsets/scale"),
+            verbs=WRITE,
+        ),
+        Rule(group="batch", resources=("jobs", "cronjobs"), verbs=WRITE),
+        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=WRITE),
+        Rule(group="policy", resources=("poddisruptionbudgets",), verbs=WRITE),
+        Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs"), verbs=WRITE),
+        Rule(group=GROUP, resources=("workspaces",), verbs=("open",)),
+    )
+    ruling = (
+        Rule(group=GROUP, resources=("reservations",), verbs=WRITE),
+        Rule(group=RBAC, resources=("roles", "rolebindings"), verbs=(*READ, *WRITE)),
+        Rule(resources=("serviceaccounts",), verbs=WRITE),
+    )
+    chosen = {"viewer": looking, "member": looking + working, "admin": looking + working + ruling}
+    return [
+        _object(CLUSTERROLES, TENANT_ROLES[role], None, rules=[rule.to_obj() for rule in rules])
+        for role, rules in chosen.items()
+    ]
 
 
 def make_people_namespace() -> Obj:
@@ -511,7 +575,7 @@ def make_rights(service: Service) -> list[Obj]:
     account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
     found: list[Obj] = []
     if service.everywhere:
-        rules = [rule.to_obj() for rule in service.everywhere]
+        rules = [rule.to_obj() for rule in (*service.everywhere, *(TENANT_RULES if service.for_tenants else ()))]
         found.append(_object(CLUSTERROLES, name, None, labels=service.labels, rules=rules))
         found.append(_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account))
     if service.at_home:

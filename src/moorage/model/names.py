@@ -19,6 +19,9 @@ WEBHOOK_TLS_SECRET = "moorage-webhook-tls"  # in SYSTEM_NAMESPACE: tls.crt, tls.
 PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 
 # namespaces
+TENANT_LABEL = "moorage.dev/tenant"  # on a tenant's namespace and what is made in it; key of its nodes' taint
+INGRESS_DOMAIN_ANNOTATION = "moorage.dev/ingress-domain"  # on a tenant's namespace: hosts are below this
+INGRESS_CLASS_ANNOTATION = "moorage.dev/ingress-class"  # beside it: the IngressClass to use
 GUARD_LABEL = "moorage.dev/guard"  # on a namespace: "enabled" puts its pods and Jobs before our webhook
 
 # Jobs and pods

@@ -46,6 +46,53 @@ class TenantDefaults(Struct, frozen=True, rename="camel", omit_defaults=True):
     ] = None
 
 
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Label = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
+class Members(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who has a role: people by name, and everybody in a group."""
+
+    people: list[Name] = []
+    groups: list[Name] = []
+
+
+class TenantNetwork(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who may connect to the team's pods. Takes a network plugin that keeps NetworkPolicies."""
+
+    isolated: Annotated[
+        bool,
+        Meta(description="Only its own pods, Moorage and its ingress controller may. Default true."),
+    ] = True
+    allow_from: Annotated[list[Label], Meta(description="Namespaces whose pods may connect too.")] = []
+
+
+class TenantNodes(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Nodes without GPUs that are the team's alone. Those with GPUs are shared."""
+
+    selector: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(
+            min_length=1, description="Labels of the nodes; they get a taint, and its pods go nowhere else."
+        ),
+    ]
+
+
+class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Under which hosts the team is reached."""
+
+    domain: Annotated[
+        str, Meta(max_length=253, description="Hosts are this one or below it; nobody else may use them.")
+    ] = ""
+    class_name: Annotated[
+        str,
+        Meta(max_length=253, description="IngressClass of its Ingresses: a controller of its own, if any."),
+    ] = ""
+    controller_namespace: Annotated[
+        str, Meta(max_length=63, description="Where that controller runs; its pods may connect to the team's.")
+    ] = ""
+
+
 class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What an admin decides for a team."""
 
@@ -59,6 +106,25 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         ),
     ]
     defaults: TenantDefaults = TenantDefaults()
+    admins: Annotated[Members, Meta(description="They may do all in the namespace, let others in.")] = (
+        Members()
+    )
+    members: Annotated[Members, Meta(description="They run things.")] = Members()
+    viewers: Annotated[Members, Meta(description="They look; they see no Secrets.")] = Members()
+    quota: Annotated[
+        dict[str, Quantity], Meta(description="What the team may use in all: a ResourceQuota's `hard`.")
+    ] = {}
+    network: TenantNetwork = TenantNetwork()
+    cpu_nodes: TenantNodes | None = None
+    ingress: TenantIngress = TenantIngress()
+    on_delete: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["Keep", "Delete"]},
+            description="Of the namespace, when the Tenant is deleted. Keep (default): it stays, its people lose"
+            " their roles, quota and NetworkPolicy stay. Delete: it goes with all that is in it.",
+        ),
+    ] = "Keep"
     restart_limit: Annotated[
         Annotated[int, Meta(ge=0, le=998)] | None,
         Meta(description="Restarts after disruptions that a run of the team may have at most."),
@@ -73,6 +139,8 @@ class TenantStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
         Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = []
     observed_generation: Annotated[int, Meta(ge=0)] = 0
+    people: Annotated[int, Meta(ge=0, description="How many have a role, those in groups too.")] = 0
+    nodes: Annotated[int, Meta(ge=0, description="How many nodes are the team's alone.")] = 0
 
 
 class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -19,13 +19,14 @@ from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.meta import controller_ref, labels_of
 from moorage.apimachinery.resources import NAMESPACES, NODES, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.guardrails import TEMPLATES, Refusal, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.guardrails import OPERATOR, TEMPLATES, Refusal, Request, Verdict, admit, away_from_gpus, judge
 from moorage.decide.injection import Injected, is_guest
 from moorage.decide.rulebook import Facts, facts_of
+from moorage.decide.tenancy import inject, judge_ingress, judge_pod
 from moorage.errors import ApiError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
@@ -146,6 +147,7 @@ class Webhook:
                 kind, asked.object, asked.old_object, user=user.username, groups=user.groups
             )
             refusals += _judge_ours(kind, asked.object, asked.old_object)
+        refusals += self._of_tenants(asked)
         if kind not in TEMPLATES:
             return Verdict((), refusals)
         guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
@@ -153,7 +155,27 @@ class Webhook:
         refusals = (*refusals, *guest.refusals, *verdict.refusals)
         if refusals:
             return Verdict((), refusals, verdict.warnings)
-        return Verdict((*guest.patches, *verdict.patches), (), (*guest.warnings, *verdict.warnings))
+        patches = (*guest.patches, *verdict.patches)
+        if mutating and kind == "Pod" and asked.operation == "CREATE" and not is_guest(guest.pod):
+            patches = (*patches, *inject(asked.object, tenant_of(asked.namespace, self._tenants.all())))
+        return Verdict(patches, (), (*guest.warnings, *verdict.warnings))
+
+    def _of_tenants(self, asked: _Asked) -> tuple[Refusal, ...]:
+        """What would reach into another team's nodes or hosts."""
+        kind, user, obj = asked.kind.kind, asked.user_info, asked.object
+        if obj is None or kind not in ("Pod", "Ingress") or obj["metadata"].get("deletionTimestamp"):
+            return ()
+        tenants = self._tenants.all()
+        tenant = tenant_of(asked.namespace, tenants)
+        if kind == "Ingress":
+            unchanged = asked.old_object is not None and asked.old_object.get("spec") == obj.get("spec")
+            return () if unchanged or user.username == OPERATOR else judge_ingress(obj, tenant, tenants)
+        if asked.operation != "CREATE" or user.username.startswith("system:node:"):
+            return ()
+        request = Request(kind=kind, operation="CREATE", user=user.username, groups=user.groups, obj=obj)
+        if request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet":
+            return ()  # an administrator's, for every node
+        return judge_pod(obj, tenant, tenants)
 
     def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
         policy = self._policy(asked.namespace)

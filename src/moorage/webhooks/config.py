@@ -25,6 +25,7 @@ KINDS = ("machines", "machinenodepools", "reservations", "mapjobs", "workspaces"
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
+    ("networking.k8s.io", ("ingresses",)),  # hosts are their tenants'
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
     (GROUP, ("mapjobs", "workspaces")),
 )
