@@ -263,6 +263,22 @@ def test_a_poison_item_hurts_only_itself(site: Site) -> None:
     )
 
 
+def test_a_gigabyte_of_output_is_cut_and_holds_nobody_up(site: Site) -> None:
+    of = site.make([1024 * 1024 * 1024, *range(8)])
+    done = site.folder / "done"
+    code = (
+        f"done = {str(done)!r}\nlast = b'z' * 65536\nfor _ in range(value // 65536): os.write(1, last)\n"
+        "if value > 8: result(len(open(done).read().split()))\n"
+        "else: open(done, 'a').write('x '); result(value)"
+    )
+    worker = site.worker(python(code) | {"slots": 2})
+    status, said = site.ended(worker)
+    assert status == 0
+    assert site.results(of) == {0: 8} | {n + 1: n for n in range(8)}
+    assert len(said) < 2 * MEBI
+    assert sum(len(output) for _, output in printed(site, "?item=0")) < 2 * MEBI
+
+
 def test_a_poison_call_hurts_only_itself(site: Site) -> None:
     text = (
         "import os, sys\ndef f(text):\n    scope = {'os': os, 'sys': sys}\n    exec(text, scope)\n"
@@ -476,6 +492,38 @@ def test_a_paused_worker_that_comes_back_late_cannot_overwrite(site: Site) -> No
     assert site.ended(late)[0] == 0
     assert site.results(of) == {0: "second"}
     assert site.counts(of).granted == 2
+
+
+def test_a_straggler_runs_a_second_time_beside_the_first_and_its_late_answer_is_refused(site: Site) -> None:
+    of = site.make(list(range(8)), idempotent=True, batch_items=1)
+    flag = site.folder / "go"
+    text = (
+        "import time\nprint('on', value, flush=True)\n"
+        "while value == 0 and os.environ['WHO'] == 'slow' "
+        f"and not os.path.exists({str(flag)!r}): time.sleep(0.01)\n"
+        "result(os.environ['WHO'])"
+    )
+    slow = site.worker(python(text), WHO="slow")
+    assert slow.stdout is not None
+    assert slow.stdout.readline() == b"[0] on 0\n"
+    other = site.worker(python(text), WHO="other")
+    site.until(lambda: site.counts(of).done == 8)
+    flag.touch()
+    assert (site.ended(other)[0], site.ended(slow)[0]) == (0, 0)
+    assert site.results(of) == dict.fromkeys(range(8), "other")
+    counts = site.counts(of)  # the slow one may hold an item in stock, which is a straggler too
+    assert counts.twinned >= 1
+    assert counts.granted == 8 + counts.twinned
+
+
+def test_a_rate_is_kept_by_real_workers_together(site: Site) -> None:
+    of = site.make(list(range(20)), rate=5.0)
+    text = "import time\nresult(time.monotonic())"
+    workers = [site.worker(python(text) | {"slots": 4}) for _ in range(2)]
+    assert [site.ended(one)[0] for one in workers] == [0, 0]
+    began = sorted(site.results(of).values())
+    # a bucket of one second's worth: what exceeds it has waited its time
+    assert began[-1] - began[0] >= (20 - 5) / 5.0 - 0.5
 
 
 def test_idle_workers_leave_when_the_last_item_is_done(site: Site) -> None:

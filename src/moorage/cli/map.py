@@ -126,8 +126,18 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Of the map, beside others.")
 @click.option("--spot", is_flag=True, help="Workers may run on preemptible nodes.")
 @click.option("--restart-limit", type=click.IntRange(0), default=None, help="Lost workers that are replaced.")
-@click.option("--preflight-read", multiple=True, metavar="PATH", help="Must be readable in a worker. May repeat.")
-@click.option("--preflight-write", multiple=True, metavar="PATH", help="Must be writable in a worker. May repeat.")
+@click.option(
+    "--preflight-read",
+    multiple=True,
+    metavar="PATH",
+    help="Must be readable; default: volumes with :ro. May repeat.",
+)
+@click.option(
+    "--preflight-write",
+    multiple=True,
+    metavar="PATH",
+    help="Must be writable; default: other volumes. May repeat.",
+)
 @click.option("--notify", multiple=True, metavar="TARGET", help="https://… or mailto:ADDRESS. May repeat.")
 @click.option("--open", "open_", is_flag=True, help="More items will be added; see `moor map add`.")
 @click.option(

@@ -92,7 +92,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
         "policy": policy,
         "limits": limits,
         "priority": request.priority,
-        "preflight": _preflight(request),
+        "preflight": _preflight(request, template),
         "spot": request.spot,
         "notify": {"targets": list(request.notify)} if request.notify else None,
     }
@@ -202,8 +202,14 @@ def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
     return found, problems
 
 
-def _preflight(request: MapRequest) -> Obj | None:
-    found = {"read": list(request.preflight_read), "write": list(request.preflight_write)}
+def _preflight(request: MapRequest, template: Obj) -> Obj | None:
+    """What is tried first: what was asked for, else that volumes can be read, or written where they may be."""
+    claims = {one["name"] for one in template["spec"].get("volumes", ()) if "persistentVolumeClaim" in one}
+    mounts = [one for one in template["spec"]["containers"][0].get("volumeMounts", ()) if one["name"] in claims]
+    found = {
+        "read": list(request.preflight_read) or [one["mountPath"] for one in mounts if one.get("readOnly")],
+        "write": list(request.preflight_write) or [one["mountPath"] for one in mounts if not one.get("readOnly")],
+    }
     return {name: paths for name, paths in found.items() if paths} or None
 
 

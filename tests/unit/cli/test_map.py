@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
+from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
@@ -200,6 +200,23 @@ def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
     assert template["spec"]["restartPolicy"] == "Never"
     shown = json.loads(typed("status", "m", "-o", "json").out)
     assert (shown["closed"], shown["counts"]["total"], shown["state"]) == (True, 5, "running")
+
+
+def test_volumes_are_tried_before_any_item_is_given_out(typed, tmp_path):
+    for claim in ("races", "out"):
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        typed.api.put(PVCS, {"metadata": {"name": claim, "namespace": "default"}, "spec": spec})
+    mounts = ("--volume", "races:/data:ro", "--volume", "out:/out")
+
+    def preflight(*more: str) -> Any:
+        done = typed("create", "m", "--range", "0:2", *mounts, *more, "--dry-run", *WORDS)
+        assert done.code == 0, done.err
+        (found,) = (one for one in yaml.safe_load_all(done.out) if one["kind"] == "MapJob")
+        return found["spec"]["preflight"]
+
+    assert preflight() == {"read": ["/data"], "write": ["/out"]}
+    deeper = preflight("--preflight-read", "/data/2019", "--preflight-write", "/out/2019")
+    assert deeper == {"read": ["/data/2019"], "write": ["/out/2019"]}
 
 
 def test_results_come_in_the_items_order_and_say_what_is_missing(typed, tmp_path):

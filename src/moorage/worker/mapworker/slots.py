@@ -27,6 +27,7 @@ KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
 RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
 STOP_SECONDS = 3.0  # between TERM and KILL
 READ_BYTES = 64 * 1024
+READS = 16  # a full pipe has one such part, or as many where somebody has made it larger
 SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
 PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")
 
@@ -208,8 +209,8 @@ class Slot:
                 pass  # it has ended already
 
     def _read(self, fd: int) -> bool:
-        """Read what is there; False at the end."""
-        while True:
+        """Read what is there, not more than READS at once: others wait; False at the end."""
+        for _ in range(READS):
             try:
                 data = os.read(fd, READ_BYTES)
             except BlockingIOError:
@@ -219,7 +220,8 @@ class Slot:
             if self._output is not None:
                 self._output.add(data)
             if len(data) < READ_BYTES:
-                return True
+                break
+        return True
 
     def _watch(self, fd: int, call: Callable[[int], None]) -> None:
         os.set_blocking(fd, False)
