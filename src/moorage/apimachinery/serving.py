@@ -183,6 +183,7 @@ async def serve(
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # who asks is who connects: any process here could say that it asks for another
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_SECONDS,
         ssl_certfile=certificate,
