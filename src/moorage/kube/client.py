@@ -487,7 +487,7 @@ class KubeClient:
         from yarl import URL
 
         try:
-            await self._read("POST", str(URL(path, encoded=True).with_query(query)))
+            await self._read("GET", str(URL(path, encoded=True).with_query(query)))
         except BadRequest as error:
             if "pgrade request required" not in error.message:
                 raise

@@ -367,7 +367,7 @@ class HttpApp:
         if subresource in ("exec", "attach", "portforward") and kind.resource == PODS and name and namespace:
             from moorage.localcluster.apiserver import streams
 
-            verbs = (_VERBS.get(request.method, "get"),)
+            verbs = ("create",) if request.method == "POST" else ("get", "create")
             pod = streams.authorise(self._server, user, namespace, name, subresource, verbs)
             streams.check(pod, subresource, {key: [value] for key, value in request.query.items()})
             raise BadRequest("Upgrade request required: this server streams over WebSockets alone")

@@ -86,6 +86,7 @@ def authorise(
 def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str:
     """The container meant, once all is well with the request; nothing for ports. Raises BadRequest, NotFound."""
     name = pod["metadata"]["name"]
+    container = "" if subresource == "portforward" else container_of(pod, (query.get("container") or [""])[0])
     if not pod["spec"].get("nodeName"):
         raise BadRequest(f"pod {name} does not have a host assigned")
     if subresource == "portforward":
@@ -95,7 +96,6 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
         return ""
     if subresource == "exec" and not (query.get("command") or [""])[0]:
         raise BadRequest("you must specify at least 1 command for the container")
-    container = container_of(pod, (query.get("container") or [""])[0])
     status = pod.get("status") or {}
     for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
         if one["name"] == container and (one.get("state") or {}).get("running"):

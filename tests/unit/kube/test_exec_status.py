@@ -1,0 +1,34 @@
+"""What the end of a command says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from moorage.errors import Forbidden, ServerError
+from moorage.kube.exec import exit_code_of
+
+
+def failed(code: str) -> bytes:
+    causes = [{"reason": "ExitCode", "message": code}]
+    return json.dumps({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}).encode()
+
+
+@pytest.mark.parametrize(("status", "code"), [(b'{"metadata":{},"status":"Success"}', 0), (failed("137"), 137)])
+def test_exit_codes(status: bytes, code: int) -> None:
+    assert exit_code_of(status) == code
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (b'{"status":"Failure","reason":"InternalError","code":500,"message":"no runtime"}', ServerError),
+        (b'{"status":"Failure","reason":"Forbidden","code":403,"message":"no"}', Forbidden),
+        (failed("many"), ServerError),
+        (b"not json", ServerError),
+    ],
+)
+def test_a_command_that_was_not_run_is_an_error(status: bytes, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        exit_code_of(status)
