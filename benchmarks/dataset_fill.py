@@ -27,6 +27,7 @@ from typing import Any
 
 CHECKERS = 3  # pods that check each file
 BLOCK = 1 << 20
+HERE = os.path.abspath(__file__)
 
 
 def make_files(folder: Path, sums: Path, *, files: int, total: int, seed: int) -> int:
@@ -189,7 +190,7 @@ async def read_everywhere(kubeconfig: Path, sums: Path, *, pods: int, seconds: f
                         {
                             "name": "main",
                             "image": "localhost/host",
-                            "command": [sys.executable, os.path.abspath(__file__), "--check", "/data"],
+                            "command": [sys.executable, HERE, "--check", "/data"],
                             "args": ["--sums", str(sums), "--pods", str(pods)],
                             "resources": {"limits": {"cpu": "10m", "memory": "256Mi"}},
                             "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],

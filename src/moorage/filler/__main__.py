@@ -55,7 +55,33 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--anonymous", action="store_true")
     one.add_argument("--workers", type=int, default=None, help="files under way at once")
     one.set_defaults(work=_fill)
+    one = commands.add_parser("backup", help="write a backup of a volume")
+    one.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
+    one.add_argument("--target", required=True, help="s3://, gs://, or folder:/path")
+    one.add_argument("--name", required=True)
+    one.add_argument("--series", required=True, help="how the names of this volume's backups begin")
+    one.add_argument("--keep", type=int, required=True)
+    one.set_defaults(work=_backup)
+    one = commands.add_parser("restore", help="bring a backup onto a volume")
+    one.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
+    one.add_argument("--target", required=True, help="s3://, gs://, or folder:/path")
+    one.add_argument("--name", required=True)
+    one.add_argument("--force", action="store_true")
+    one.set_defaults(work=_restore)
     return parser
+
+
+def _backup(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    from moorage.filler.backup import backup, open_target
+
+    target = open_target(given.target)
+    return backup(given.root, target, given.name, progress, series=given.series, keep=given.keep)
+
+
+def _restore(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    from moorage.filler.backup import open_target, restore
+
+    return restore(given.root, open_target(given.target), given.name, progress, force=given.force)
 
 
 def _fill(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:

@@ -341,7 +341,7 @@ class ObjectSource:
 
     def _entries(self, most: int) -> list[Entry]:
         root = self._root.rstrip("/")
-        with_store = _in_our_words(self._url)
+        with_store = in_our_words(self._url)
         found = with_store(lambda: self._store.find(root, detail=True))
         if not found:
             raise SourceNotFound(f"there is nothing at {shown(self._url)}")
@@ -358,7 +358,7 @@ class ObjectSource:
         return sorted(entries, key=lambda one: one.path)
 
     async def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
-        with_store = _in_our_words(f"{self._url}: {entry.path}")
+        with_store = in_our_words(f"{self._url}: {entry.path}")
         assert entry.size is not None
         while start < entry.size:
             end = min(start + OBJECT_CHUNK, entry.size)
@@ -379,7 +379,7 @@ def object_version(info: Mapping[str, Any]) -> str:
     return ""
 
 
-def _in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
+def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
     """Runs a call of fsspec; its errors, and those of the stores' own packages, become ours."""
 
     def run(call: Callable[[], R]) -> R:

@@ -1,0 +1,348 @@
+"""Backups of a volume: one tar each, and beside it a note that is written last; without its note it is none.
+
+    TARGET/NAME.tar     files, folders and links as they are on the volume
+    TARGET/NAME.json    what is in it: files, bytes, sha256 of the tar
+
+A target is a folder (`folder:/path`, of a mounted volume) or a prefix of an object store. An interrupted backup
+leaves at most a tar without a note, which the next one removes. A restore unpacks beside what is on the volume,
+compares the checksum, and only then puts things in their places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import posixpath
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+from urllib.parse import urlsplit
+
+from moorage.filler.errors import BackupNotFound, BadSource, Corrupt, NotEmpty, UnsafePath
+from moorage.filler.paths import checked, shown
+from moorage.filler.progress import Progress
+from moorage.filler.sources import in_our_words, open_store
+from moorage.filler.tree import Found, Tree, failing
+
+CHUNK = 4 * 1024 * 1024
+ASIDE = ".moorage-restore"  # on the volume, while a backup is unpacked
+PARTIAL = ".partial"
+_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,200}")
+
+
+class Target(Protocol):
+    """Where backups are kept. Raises FillError subclasses."""
+
+    def writing(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A new file, there under its name only when the block ended without an error."""
+        ...
+
+    def reading(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]: ...
+
+    def names(self) -> list[str]: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+def open_target(url: str) -> Target:
+    """folder:/path, s3://bucket/prefix or gs://bucket/prefix. Raises BadSource."""
+    scheme = urlsplit(url).scheme
+    if scheme == "folder":
+        return FolderTarget(Path(url.removeprefix("folder:")))
+    if scheme in ("s3", "gs"):
+        return ObjectTarget(open_store(scheme), url)
+    raise BadSource(f"{shown(url)} is no place for backups: write s3://…, gs://… or a volume")
+
+
+class FolderTarget:
+    def __init__(self, folder: Path) -> None:
+        self._tree = Tree(folder, create=True)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        passing = f".{name}{PARTIAL}"
+        with failing(f"cannot write {shown(name)}"), os.fdopen(self._tree.create(passing), "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        self._tree.move(passing, name)
+        self._tree.sync()
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[IO[bytes]]:
+        try:
+            fd = self._tree.open(name)
+        except FileNotFoundError as error:
+            raise BackupNotFound(f"there is no {shown(name)} among the backups") from error
+        with os.fdopen(fd, "rb") as file:
+            yield file
+
+    def names(self) -> list[str]:
+        return [one.path for one in self._tree.walk() if one.kind == "file" and "/" not in one.path]
+
+    def remove(self, name: str) -> None:
+        self._tree.remove(name)
+
+
+class ObjectTarget:
+    def __init__(self, store: Any, url: str) -> None:
+        self._store = store
+        self._url = url.rstrip("/")
+        self._root = url.split("://", 1)[1].rstrip("/")
+        if not self._root:
+            raise BadSource(f"{shown(url)} names no bucket")
+        self._run = in_our_words(url)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        out = self._run(lambda: self._store.open(f"{self._root}/{name}", "wb", block_size=32 << 20))
+        try:
+            yield out
+        except BaseException:
+            with contextlib.suppress(Exception):
+                out.discard()  # an upload in parts that is not completed is no object
+            out.closed = True
+            raise
+        self._run(out.close)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[IO[bytes]]:
+        path = f"{self._root}/{name}"
+        if not self._run(lambda: self._store.exists(path)):
+            raise BackupNotFound(f"there is no {shown(name)} among the backups at {shown(self._url)}")
+        with self._run(lambda: self._store.open(path, "rb", block_size=8 << 20)) as file:
+            yield file
+
+    def names(self) -> list[str]:
+        try:
+            found = self._store.find(self._root, maxdepth=1)
+        except FileNotFoundError:
+            return []
+        return [posixpath.basename(one) for one in found]
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._store.rm_file(f"{self._root}/{name}")
+
+
+class _Hashed:
+    """A stream that counts and hashes what goes through it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.running, self.size = hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self.running.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.running.update(data)
+        self.size += len(data)
+        return data
+
+
+def backup(root: Path, target: Target, name: str, progress: Progress, *, series: str, keep: int) -> dict[str, Any]:
+    """Write the volume at `root` as the backup NAME; keep the newest `keep` whose names begin with "SERIES-".
+
+    Safe to kill and to repeat under the same name. A file that changes while it is read is in it as it was read, and
+    counted in `changed`.
+    """
+    checked_name(name)
+    known = notes_of(target, series)
+    if name in known:
+        return known[name] | {"phase": "ready", "kept": _tidy(target, series, keep)}
+    tree = Tree(root)
+    progress.begin("backing up")
+    files = changed = 0
+    try:
+        with target.writing(f"{name}.tar") as file:
+            out = _Hashed(file)
+            stream: Any = out
+            with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as tar:
+                for one in tree.walk():
+                    if one.path.split("/")[0].startswith(ASIDE):
+                        continue
+                    whole = _add(tar, tree, one)
+                    files += one.kind == "file"
+                    changed += not whole
+                    progress.add(files=int(one.kind == "file"), size=one.size if one.kind == "file" else 0)
+    finally:
+        tree.close()
+    note = {"name": name, "files": files, "bytes": out.size, "sha256": out.running.hexdigest(), "changed": changed}
+    with target.writing(f"{name}.json") as file:
+        file.write(json.dumps(note).encode())
+    return note | {"phase": "ready", "kept": _tidy(target, series, keep)}
+
+
+def _add(tar: tarfile.TarFile, tree: Tree, one: Found) -> bool:
+    """Put one thing in; False when it changed under our hands."""
+    info = tarfile.TarInfo(one.path)
+    info.mode, info.mtime = one.mode, one.mtime_ns // 10**9
+    if one.kind == "folder":
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+        return True
+    if one.kind == "link":
+        info.type, info.linkname = tarfile.SYMTYPE, one.target
+        tar.addfile(info)
+        return True
+    if one.kind != "file":
+        return True  # sockets and pipes have no content
+    try:
+        fd = tree.open(one.path)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        before = os.fstat(fd)
+        info.size = before.st_size
+        tar.addfile(info, _Padded(file, before.st_size))  # type: ignore[arg-type]
+        after = os.fstat(fd)
+    return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+
+
+class _Padded:
+    """Exactly so many bytes of a file: zeros where it has become shorter."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
+
+    def read(self, size: int) -> bytes:
+        wanted = min(size, self._left)
+        data = self._file.read(wanted)
+        data += bytes(wanted - len(data))
+        self._left -= wanted
+        return data
+
+
+def _tidy(target: Target, series: str, keep: int) -> list[str]:
+    """Remove backups of the series beyond `keep`, note first, and tars without a note; the names that stay."""
+    names = sorted(notes_of(target, series))
+    for old in names[: max(0, len(names) - keep)]:
+        target.remove(f"{old}.json")
+    kept = set(names[max(0, len(names) - keep) :])
+    for file in target.names():
+        is_ours = file.removeprefix(".").startswith(f"{series}-")
+        whole = file.removesuffix(PARTIAL).removeprefix(".").removesuffix(".tar").removesuffix(".json")
+        if is_ours and whole not in kept and (file.endswith((".tar", PARTIAL))):
+            target.remove(file)
+    return sorted(kept)
+
+
+def notes_of(target: Target, series: str) -> dict[str, dict[str, Any]]:
+    """The backups of a series that are whole, by name."""
+    found = {}
+    for file in target.names():
+        name = file.removesuffix(".json")
+        if file.endswith(".json") and name.startswith(f"{series}-") and _NAME.fullmatch(name):
+            with contextlib.suppress(ValueError), target.reading(file) as note:
+                told = json.loads(note.read())
+                if isinstance(told, dict):
+                    found[name] = told
+    return found
+
+
+def restore(root: Path, target: Target, name: str, progress: Progress, *, force: bool = False) -> dict[str, Any]:
+    """Bring a backup onto the volume at `root`, which must be empty; with `force`, what it names is replaced.
+
+    Nothing is in its place before all of it is unpacked and the checksum is right. Safe to kill and to repeat.
+    """
+    checked_name(name)
+    with target.reading(f"{name}.json") as file:
+        try:
+            note = json.loads(file.read())
+            wanted = str(note["sha256"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"the note of the backup {name} cannot be read") from error
+    tree = Tree(root)
+    try:
+        begun = tree.stat(f"{ASIDE}.done") is not None  # what is there may be half of this restore
+        there = [one.path for one in tree.walk() if "/" not in one.path and not one.path.startswith(ASIDE)]
+        if there and not force and not begun:
+            raise NotEmpty(
+                f"the volume is not empty: it has {shown(there[0])}", hint="restore to a new one, or use --force"
+            )
+        if not begun:
+            tree.clear(ASIDE)
+            tree.make_folder(ASIDE)
+            _unpack(tree, target, name, wanted, progress)
+            tree.sync_folders(ASIDE)
+            tree.write_whole(f"{ASIDE}.done", name.encode())
+        _put_in_place(tree)
+        return {"phase": "ready", "name": name, "files": int(note.get("files") or 0), "bytes": int(note["bytes"])}
+    finally:
+        tree.close()
+
+
+def _unpack(tree: Tree, target: Target, name: str, wanted: str, progress: Progress) -> None:
+    progress.begin("restoring")
+    modes: list[tuple[str, int]] = []
+    with target.reading(f"{name}.tar") as file:
+        through = _Hashed(file)
+        try:
+            stream: Any = through
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK) as tar:
+                for member in tar:
+                    path = f"{ASIDE}/{checked(member.name)}"
+                    if member.isdir():
+                        tree.make_folder(path)
+                        modes.append((path, member.mode))
+                    elif member.issym():
+                        tree.link(path, member.linkname)
+                    elif member.isreg():
+                        _write(tar, tree, member, path)
+                        progress.add(files=1, size=member.size)
+                    else:
+                        raise UnsafePath(f"{shown(member.name)} in the backup is neither file, folder nor link")
+                    tar.members.clear()  # type: ignore[attr-defined]
+        except tarfile.TarError as error:
+            raise Corrupt(f"the backup {name} cannot be read: {error}") from error
+        while through.read(CHUNK):
+            pass  # to the end, for the checksum
+    if through.running.hexdigest() != wanted:
+        raise Corrupt(f"the backup {name} is not what was written: its checksum differs")
+    for path, mode in reversed(modes):
+        tree.make_folder(path, mode & 0o777 | 0o700)
+
+
+def _write(tar: tarfile.TarFile, tree: Tree, member: tarfile.TarInfo, path: str) -> None:
+    content = tar.extractfile(member)
+    assert content is not None
+    fd = tree.create(path, member.mode & 0o777)
+    with failing(f"cannot write {shown(member.name)}"), os.fdopen(fd, "wb") as out:
+        while chunk := content.read(CHUNK):
+            out.write(chunk)
+        out.flush()
+        os.utime(out.fileno(), (member.mtime, member.mtime))
+        os.fsync(out.fileno())
+
+
+def _put_in_place(tree: Tree) -> None:
+    try:
+        names = [one for one in tree.walk(ASIDE) if one.path.count("/") == 1]
+    except FileNotFoundError:
+        names = []
+    for one in names:
+        name = one.path.split("/")[1]
+        there = tree.stat(name)
+        if there is not None and there.kind == "folder":
+            tree.clear(name)
+        elif there is not None:
+            tree.remove(name)
+        tree.move(one.path, name)
+    tree.sync()
+    tree.clear(ASIDE)
+    tree.remove(f"{ASIDE}.done")
+
+
+def checked_name(name: str) -> str:
+    """Raises UnsafePath for what is no backup's name."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise UnsafePath(f"{shown(name)} is no name of a backup")
+    return name
