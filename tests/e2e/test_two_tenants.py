@@ -1,0 +1,442 @@
+"""Two tenants: whatever one tries to reach the other's things is refused; as one table.
+
+Mallory rules in her own tenant (`b`) and tries for Ada's (`a`). Every attempt is one line of ATTEMPTS: add one by
+adding a line. Its texts are filled in from `Scene.names`; the answer must be one of `refused`, and must never hold
+SECRET, which stands in all that is Ada's. Where `control` is given, the same request by Ada herself goes through, so
+that no attempt is refused for being wrong.
+"""
+
+# ruff: noqa: E501  (one attempt is one line)
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import aiohttp
+import pytest
+
+from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS, SERVICEACCOUNTS
+from moorage.cli.session import server_url
+from moorage.errors import AlreadyExists, NotFound
+from moorage.kube import people
+from moorage.kube.client import KubeClient
+from moorage.model.people import LOCAL, account_name, account_user
+from moorage.model.tenant import TENANTS
+from moorage.testing.cluster import Cluster
+
+pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
+
+SECRET = "ada-keeps-this"
+PASSWORD = "a password of some length"
+PATIENCE_SECONDS = 90.0
+NO, HIDDEN, INVALID = (401, 403), (401, 403, 404), (403, 422)
+MERGE = "application/merge-patch+json"
+POD = {
+    "containers": [{"name": "m", "image": "x", "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}],
+    "restartPolicy": "Never",
+}
+JOB = {"spec": {"suspend": True, "template": {"spec": POD}}}
+RBAC = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One request. `to`: the Kubernetes API, or Moorage's server; `by`: whose credentials, a key of `Scene.tokens`."""
+
+    id: str
+    to: Literal["kube", "server"]
+    method: str
+    path: str
+    body: Any = None
+    by: str = ""  # default: mallory's token for that side
+    headers: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[int, ...] = NO
+    control: bool = False
+    content_type: str = ""
+
+
+def kube(id: str, method: str, path: str, body: Any = None, **more: Any) -> Attempt:
+    if method == "PATCH":
+        more.setdefault("content_type", MERGE)
+    return Attempt(id, "kube", method, path, body, **more)
+
+
+def server(id: str, method: str, path: str, body: Any = None, **more: Any) -> Attempt:
+    return Attempt(id, "server", method, path, body, refused=more.pop("refused", HIDDEN), **more)
+
+
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def binding(role: str) -> Any:
+    subject = {"kind": "ServiceAccount", "name": "{mallory_account}", "namespace": "moorage-users"}
+    return {
+        "metadata": {"name": "mallory"},
+        "subjects": [subject],
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+    }
+
+
+def a_pod(**spec: Any) -> Any:
+    return {"metadata": {"name": "mallory"}, "spec": POD | spec}
+
+
+def an_ingress(host: str) -> Any:
+    backend = {"service": {"name": "x", "port": {"number": 80}}}
+    rule = {"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    return {"metadata": {"name": "mallory"}, "spec": {"rules": [rule]}}
+
+
+OURS = "/apis/moorage.dev/v1alpha1"
+IN_A, IN_B, PEOPLE = "/api/v1/namespaces/{a}", "/api/v1/namespaces/{b}", "/api/v1/namespaces/moorage-users"
+DRY = "?dryRun=All"
+
+ATTEMPTS: tuple[Attempt, ...] = (
+    # --- the Kubernetes API, with the token of her own kubeconfig
+    kube("reads pods", "GET", pods("{a}"), control=True),
+    kube("reads secrets", "GET", f"{IN_A}/secrets", control=True),
+    kube("reads a secret", "GET", f"{IN_A}/secrets/{{thing}}", control=True),
+    kube("reads a config map", "GET", f"{IN_A}/configmaps/{{thing}}", control=True),
+    kube("watches secrets", "GET", f"{IN_A}/secrets?watch=true&timeoutSeconds=1", control=True),
+    kube("reads all secrets of the cluster", "GET", "/api/v1/secrets"),
+    kube("reads events", "GET", f"{IN_A}/events", control=True),
+    kube("leaves her namespace by dots", "GET", "/api/v1/namespaces/{b}/../{a}/secrets", refused=(301, 307, *HIDDEN)),
+    kube("leaves it by encoded dots", "GET", "/api/v1/namespaces/{b}%2f..%2f{a}/secrets", refused=(400, *HIDDEN)),
+    kube("makes a pod", "POST", pods("{a}") + DRY, a_pod(serviceAccountName="default"), control=True),
+    kube("makes a job", "POST", f"/apis/batch/v1/namespaces/{{a}}/jobs{DRY}", {"metadata": {"name": "m"}} | JOB, control=True),
+    kube("deletes a job", "DELETE", f"/apis/batch/v1/namespaces/{{a}}/jobs/{{thing}}{DRY}", control=True),
+    kube("starts her job", "PATCH", f"/apis/batch/v1/namespaces/{{a}}/jobs/{{thing}}{DRY}", {"spec": {"suspend": False}}, control=True),
+    kube("deletes all jobs", "DELETE", f"/apis/batch/v1/namespaces/{{a}}/jobs{DRY}", control=True),
+    kube("runs a command in a pod", "POST", pods("{a}") + "/x/exec?command=id&stdout=true", refused=NO),
+    kube("reads a pod's output", "GET", pods("{a}") + "/x/log", refused=NO),
+    kube("connects to a pod", "POST", pods("{a}") + "/x/portforward?ports=80", refused=NO),
+    kube("evicts a pod", "POST", pods("{a}") + "/x/eviction", {"metadata": {"name": "x", "namespace": "{a}"}}),
+    # --- volumes
+    kube("reads a volume", "GET", f"{IN_A}/persistentvolumeclaims/{{thing}}", control=True),
+    kube("deletes a volume", "DELETE", f"{IN_A}/persistentvolumeclaims/{{thing}}{DRY}", control=True),
+    kube("lists the disks behind volumes", "GET", "/api/v1/persistentvolumes"),
+    kube("claims a disk that is Ada's", "PATCH", "/api/v1/persistentvolumes/x", {"spec": {"claimRef": None}}),
+    server("lists volumes", "GET", "/api/v1/volumes?namespace={a}", refused=(200, *HIDDEN)),
+    server("deletes a volume over REST", "DELETE", "/api/v1/volumes/{a}/{thing}"),
+    # --- who she is
+    kube("acts as Ada's account", "GET", f"{IN_A}/secrets", headers={"Impersonate-User": "{ada_user}"}),
+    kube("acts as Ada by name", "GET", f"{IN_A}/secrets", headers={"Impersonate-User": "{ada}"}),
+    kube("acts as a master", "GET", f"{IN_A}/secrets", headers={"Impersonate-User": "x", "Impersonate-Group": "system:masters"}),
+    kube("acts as the operator", "GET", f"{IN_A}/secrets", headers={"Impersonate-User": "system:serviceaccount:moorage-system:moorage-operator"}),
+    kube("names herself by a proxy's headers", "GET", f"{IN_A}/secrets", by="none", headers={"X-Remote-User": "{ada_user}", "X-Remote-Group": "system:masters"}),
+    kube("takes a token of Ada's account", "POST", f"{PEOPLE}/serviceaccounts/{{ada_account}}/token", {"spec": {}}),
+    kube("takes a token of a tenant's account", "POST", f"{IN_A}/serviceaccounts/default/token", {"spec": {}}),
+    kube("reads passwords", "GET", f"{PEOPLE}/secrets"),
+    kube("reads Ada's password", "GET", f"{PEOPLE}/secrets/{{ada_account}}-password"),
+    kube("shuts Ada's account", "PATCH", f"{PEOPLE}/serviceaccounts/{{ada_account}}", {"metadata": {"annotations": {"moorage.dev/disabled": "x"}}}),
+    kube("calls herself Ada", "PATCH", f"{PEOPLE}/serviceaccounts/{{mallory_account}}", {"metadata": {"annotations": {"moorage.dev/user": "{ada}"}}}),
+    kube("joins Ada's group", "PATCH", f"{PEOPLE}/serviceaccounts/{{mallory_account}}", {"metadata": {"annotations": {"moorage.dev/groups": "[\"{a}\"]"}}}),
+    # --- rights
+    kube("lets herself in", "POST", f"/apis/{RBAC}/v1/namespaces/{{a}}/rolebindings{DRY}", binding("moorage:tenant-member")),
+    kube("makes herself cluster admin", "POST", f"/apis/{RBAC}/v1/clusterrolebindings{DRY}", binding("cluster-admin")),
+    kube("makes herself cluster admin at home", "POST", f"/apis/{RBAC}/v1/namespaces/{{b}}/rolebindings{DRY}", binding("cluster-admin")),
+    kube("writes herself a role with more", "POST", f"/apis/{RBAC}/v1/namespaces/{{b}}/roles{DRY}", {"metadata": {"name": "m"}, "rules": [{"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]}]}),
+    # --- the tenants themselves
+    kube("reads the tenant", "GET", f"{OURS}/tenants/{{a}}"),
+    kube("joins the tenant", "PATCH", f"{OURS}/tenants/{{a}}{DRY}", {"spec": {"admins": {"people": ["{mallory}"]}}}),
+    kube("makes a tenant of its namespace", "POST", f"{OURS}/tenants{DRY}", {"metadata": {"name": "a0"}, "spec": {"namespace": "{a}"}}),
+    kube("unguards its namespace", "PATCH", f"{IN_A}{DRY}", {"metadata": {"labels": {"moorage.dev/guard": None}}}),
+    kube("unguards her own namespace", "PATCH", f"{IN_B}{DRY}", {"metadata": {"labels": {"moorage.dev/guard": None}}}),
+    kube("takes its quota away", "DELETE", f"{IN_A}/resourcequotas/moorage-tenant{DRY}"),
+    kube("raises her own quota", "PATCH", f"{IN_B}/resourcequotas/moorage-tenant{DRY}", {"spec": {"hard": {"pods": "9999"}}}),
+    kube("opens its network", "DELETE", f"/apis/networking.k8s.io/v1/namespaces/{{a}}/networkpolicies/moorage-tenant{DRY}"),
+    # --- nodes and hosts
+    kube("takes a node's taint away", "PATCH", f"/api/v1/nodes/{{node}}{DRY}", {"spec": {"taints": None}}),
+    kube("tolerates its nodes' taint", "POST", pods("{b}") + DRY, a_pod(tolerations=[{"key": "moorage.dev/tenant", "value": "{a}"}]), refused=INVALID),
+    kube("tolerates everything", "POST", pods("{b}") + DRY, a_pod(tolerations=[{"operator": "Exists"}]), refused=INVALID),
+    kube("puts a pod on its node", "POST", pods("{b}") + DRY, a_pod(nodeName="{node}"), refused=INVALID),
+    kube("takes its host", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress("{a}.example.org"), refused=INVALID),
+    kube("takes a host below its", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress("*.x.{a}.example.org"), refused=INVALID),
+    kube("takes every host", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress(""), refused=INVALID),
+    # --- the platform
+    kube("reads the platform's secrets", "GET", "/api/v1/namespaces/moorage-system/secrets"),
+    kube("sends everybody to another server", "PATCH", f"/api/v1/namespaces/moorage-system/configmaps/moorage{DRY}", {"data": {"serverUrl": "http://evil.example"}}),
+    kube("takes the webhook away", "DELETE", f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/moorage{DRY}"),
+    # --- the queue of maps
+    kube("reads map jobs", "GET", f"{OURS}/namespaces/{{a}}/mapjobs", control=True),
+    kube("makes a map job", "POST", f"{OURS}/namespaces/{{a}}/mapjobs{DRY}", {"metadata": {"name": "m"}, "spec": {}}),
+    server("reads a map", "GET", "/api/v1/maps/{a}/{map}", control=True),
+    server("reads its items", "GET", "/api/v1/maps/{a}/{map}/items", control=True),
+    server("reads its results", "GET", "/api/v1/maps/{a}/{map}/results", control=True),
+    server("reads its output", "GET", "/api/v1/maps/{a}/{map}/output"),
+    server("takes its workers' token", "POST", "/api/v1/maps/{a}/{map}/token"),
+    server("cancels it", "PATCH", "/api/v1/maps/{a}/{map}", {"state": "cancelled"}),
+    server("puts items in", "POST", "/api/v1/maps/{a}/{map}/items", {"key": "m", "value": 1}),
+    server("deletes it", "DELETE", "/api/v1/maps/{a}/{map}"),
+    server("makes a map there", "POST", "/api/v1/maps/{a}", {"name": "m", "request": "m"}),
+    server("leaves her namespace by encoded dots", "GET", "/api/v1/maps/{b}%2f..%2f{a}/{map}"),
+    server("sets everybody's limits", "PUT", "/api/v1/limits/mysql", {"capacity": 0}),
+    server("works for it without its token", "POST", "/api/v1/work", {}, by="forged_session", refused=(400, 401, 403)),
+    # --- what the server tells everybody is no more than that
+    server("has a job explained", "GET", "/api/v1/explain/{a}/{thing}", refused=(200, 404)),
+    server("lists everybody's runs", "GET", "/api/v1/jobs", refused=(200,)),
+    # --- workspaces, datasets, containers
+    kube("reads workspaces", "GET", f"{OURS}/namespaces/{{a}}/workspaces", control=True),
+    kube("reads datasets", "GET", f"{OURS}/namespaces/{{a}}/datasets", control=True),
+    kube("books its machines away", "POST", f"{OURS}/namespaces/{{a}}/reservations{DRY}", {"metadata": {"name": "m"}, "spec": {}}),
+    server("opens a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/open", {}),
+    server("stops a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/stop", {}),
+    server("deletes a workspace", "DELETE", "/api/v1/workspaces/{a}/{thing}"),
+    server("deletes a dataset", "DELETE", "/api/v1/datasets/{a}/{thing}"),
+    server("lists containers", "GET", "/api/v1/containers/json?all=1&namespace={a}", refused=(200, 400, *HIDDEN)),
+    server("removes a container", "DELETE", "/api/v1/containers/{thing}", refused=(400, *HIDDEN)),
+    # --- people, over REST
+    server("lists accounts", "GET", "/api/v1/users"),
+    server("sets Ada's password", "PATCH", "/api/v1/users/{ada}", {"password": "mallory was here"}),
+    server("shuts Ada's account over REST", "PATCH", "/api/v1/users/{ada}", {"disabled": True}),
+    server("makes an account", "POST", "/api/v1/users", {"name": "m", "password": "mallory was here"}),
+    server("reads the audit log", "GET", "/api/v1/audit"),
+    server("ends Ada's session", "DELETE", "/api/v1/login/sessions/{ada_session}"),
+    # --- tokens that are none
+    server("makes up a session", "GET", "/api/v1/gpus", by="forged_session"),
+    server("comes with a session's number", "GET", "/api/v1/gpus", by="session_number"),
+    server("comes with an ended session", "GET", "/api/v1/gpus", by="ended_session"),
+    server("comes with an ended session's cluster token", "GET", "/api/v1/gpus", by="ended_kube"),
+    server("signs nothing", "GET", "/api/v1/gpus", by="unsigned"),
+    server("writes another name into her token", "GET", "/api/v1/gpus", by="rewritten"),
+    server("puts a token into the address", "GET", "/?token={mallory_session}", by="none"),
+    server("puts a session into the page's cookie", "GET", "/api/v1/gpus", by="none", headers={"Cookie": "moorage_session={mallory_session}"}),
+    server("names herself by a header", "GET", "/api/v1/gpus", by="none", headers={"X-Forwarded-User": "{ada}", "X-Remote-User": "{ada}"}),
+    kube("comes with an ended session's token", "GET", f"{IN_B}/pods", by="ended_kube"),
+    kube("signs nothing, to the cluster", "GET", f"{IN_B}/pods", by="unsigned"),
+    kube("writes another name into her token, to the cluster", "GET", f"{IN_A}/secrets", by="rewritten"),
+    kube("comes to the cluster with a session", "GET", f"{IN_B}/pods", by="mallory_server"),
+    server("uses a code that nobody gave", "POST", "/api/v1/login/exchange", {"code": "x", "verifier": "y"}, by="none", refused=(400,)),
+    # --- Ada's own browser, on mallory's page
+    server("has Ada's browser log out", "POST", "/logout", by="none", headers={"Cookie": "moorage_login={ada_cookie}", "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}),
+    server("has it grant a session", "POST", "/login/cli", by="none", headers={"Cookie": "moorage_login={ada_cookie}", "Origin": "null"}),
+    server("has it take a token", "POST", "/api/v1/login/token", {}, by="none", headers={"Cookie": "moorage_login={ada_cookie}"}),
+    server("has it log in as mallory", "POST", "/login", by="none", headers={"Origin": "http://evil.example"}),
+    server("comes by another name of the server", "GET", "/api/v1/gpus", headers={"Host": "evil.example"}, refused=(400,)),
+)  # fmt: skip
+
+
+@dataclass
+class Scene:
+    kube: str
+    server: str
+    names: dict[str, str]
+    tokens: dict[str, str]
+
+    def fill(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for name, text in self.names.items():
+                value = value.replace("{" + name + "}", text)
+            return value
+        if isinstance(value, dict):
+            return {key: self.fill(one) for key, one in value.items()}
+        return [self.fill(one) for one in value] if isinstance(value, list) else value
+
+    async def send(self, attempt: Attempt, by: str = "") -> tuple[int, str]:
+        from yarl import URL
+
+        headers = {key: self.fill(one) for key, one in attempt.headers.items()} if not by else {}
+        token = self.tokens[by or attempt.by or f"mallory_{attempt.to}"]
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None
+        if attempt.body is not None:
+            data = json.dumps(self.fill(attempt.body))
+            headers["Content-Type"] = attempt.content_type or "application/json"
+        base = self.kube if attempt.to == "kube" else self.server
+        url = URL(base + self.fill(attempt.path), encoded=True)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http,
+            http.request(
+                attempt.method, url, headers=headers, data=data, ssl=False, allow_redirects=False
+            ) as answer,
+        ):
+            return answer.status, await answer.text()
+
+
+@pytest.fixture(scope="module")
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    cluster: Cluster = request.getfixturevalue("_session_cluster")
+    if reason := cluster.lacks({"api"}):
+        pytest.skip(reason)
+    unique = "t" + secrets.token_hex(4)
+    try:
+        yield asyncio.run(_set_up(cluster, unique))
+    finally:
+        asyncio.run(_tear_down(cluster, unique))
+
+
+async def _set_up(cluster: Cluster, unique: str) -> Scene:
+    names = {"a": f"{unique}-a", "b": f"{unique}-b", "thing": "thing", "map": "squares", "node": f"{unique}-cpu"}
+    for who in ("ada", "mallory"):
+        names[who] = f"{who}-{unique}"
+        names[f"{who}_account"] = account_name(names[who])
+        names[f"{who}_user"] = account_user(names[who])
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        base = (await server_url(api)).rstrip("/")
+        await api.create(NODES, {"metadata": {"name": names["node"], "labels": {"pool": unique}}, "spec": {}})
+        for tenant, who in (("a", "ada"), ("b", "mallory")):
+            name = names[tenant]
+            await people.create_account(api, names[who], [name], LOCAL)
+            await people.set_password(api, names[who], PASSWORD)
+            spec: Any = {
+                "namespace": name,
+                "admins": {"people": [names[who]]},
+                "quota": {"pods": "50"},
+                "ingress": {"domain": f"{name}.example.org"},
+            }
+            if tenant == "a":
+                spec["cpuNodes"] = {"selector": {"pool": unique}}
+            await api.create(TENANTS, {"metadata": {"name": name}, "spec": spec})
+        scene = Scene(api.connection.server, base, names, {"none": ""})
+        for who in ("ada", "mallory"):
+            session, number = await _log_in(base, names[who])
+            scene.tokens[f"{who}_server"] = session
+            scene.tokens[f"{who}_kube"] = await _cluster_token(base, session)
+            names[f"{who}_session"] = number if who == "ada" else session
+        names["ada_cookie"] = scene.tokens["ada_server"]
+        ada = api.with_token(scene.tokens["ada_kube"])
+        for tenant, token in (("a", "ada_kube"), ("b", "mallory_kube")):
+            await _until(lambda tenant=tenant, token=token: _may(api, scene.tokens[token], names[tenant]))  # type: ignore[misc]
+        with contextlib.suppress(AlreadyExists):  # a control plane without controllers has none
+            await api.create(SERVICEACCOUNTS, {"metadata": {"name": "default"}}, names["a"])
+        await ada.create(SECRETS, {"metadata": {"name": "thing"}, "stringData": {"x": SECRET}}, names["a"])
+        await ada.create(CONFIGMAPS, {"metadata": {"name": "thing"}, "data": {"x": SECRET}}, names["a"])
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+        notes = {"annotations": {"note": SECRET}}
+        await ada.create(PVCS, {"metadata": {"name": "thing"} | notes, "spec": claim}, names["a"])
+        job: Any = {"metadata": {"name": "thing"} | notes} | JOB
+        job["spec"]["template"]["metadata"] = notes
+        await ada.create(JOBS, job, names["a"])
+        await _make_map(scene)
+        await _bad_tokens(scene)
+        return scene
+
+
+async def _tear_down(cluster: Cluster, unique: str) -> None:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        for part in ("a", "b"):
+            for resource in (TENANTS, NAMESPACES):
+                with contextlib.suppress(NotFound):
+                    await api.delete(resource, f"{unique}-{part}")
+        with contextlib.suppress(NotFound):
+            await api.delete(NODES, f"{unique}-cpu")
+        for who in ("ada", "mallory"):
+            with contextlib.suppress(NotFound):
+                await people.delete_account(api, f"{who}-{unique}")
+
+
+async def _log_in(base: str, name: str) -> tuple[str, str]:
+    body = {"username": name, "password": PASSWORD, "client": "test"}
+    async with aiohttp.ClientSession() as http, http.post(f"{base}/api/v1/login", json=body) as answer:
+        assert answer.status == 201, await answer.text()
+        told = await answer.json()
+        return told["token"], told["session"]
+
+
+async def _cluster_token(base: str, session: str) -> str:
+    headers = {"Authorization": f"Bearer {session}"}
+    url = f"{base}/api/v1/login/token"
+    async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json={}) as answer:
+        assert answer.status == 201, await answer.text()
+        return str((await answer.json())["token"])
+
+
+async def _make_map(scene: Scene) -> None:
+    headers = {"Authorization": f"Bearer {scene.tokens['ada_server']}"}
+    url = f"{scene.server}/api/v1/maps/{scene.names['a']}"
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.post(url, json={"name": "squares", "request": "r"}) as answer:
+            assert answer.status in (200, 201), await answer.text()
+        line = json.dumps({"key": "k", "value": base64.b64encode(SECRET.encode()).decode()})
+        async with http.post(f"{url}/squares/items", data=line) as answer:
+            assert answer.status < 500, await answer.text()
+
+
+async def _bad_tokens(scene: Scene) -> None:
+    """Tokens that were good once, or never."""
+    ended, number = await _log_in(scene.server, scene.names["mallory"])
+    of_ended = await _cluster_token(scene.server, ended)
+    headers = {"Authorization": f"Bearer {ended}"}
+    url = f"{scene.server}/api/v1/login"
+    async with aiohttp.ClientSession(headers=headers) as http, http.delete(url) as answer:
+        assert answer.status == 204
+    head, body, signature = scene.tokens["mallory_kube"].split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    claims["sub"] = scene.names["ada_user"]
+    claims["kubernetes.io"]["serviceaccount"]["name"] = scene.names["ada_account"]
+    other = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    none = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=").decode()
+    scene.tokens |= {
+        "forged_session": "mrs_" + secrets.token_urlsafe(32),
+        "session_number": "mrs_" + number,
+        "ended_session": ended,
+        "ended_kube": of_ended,
+        "rewritten": f"{head}.{other}.{signature}",
+        "unsigned": f"{none}.{body}.",
+    }
+    probe = kube("", "GET", f"{IN_B}/pods", by="ended_kube")
+
+    async def is_over() -> bool:  # a real API server believes a token for 10 s more
+        return (await scene.send(probe))[0] == 401
+
+    await _until(is_over)
+
+
+async def _may(api: KubeClient, token: str, namespace: str) -> bool:
+    from moorage.errors import ApiError
+
+    try:
+        await api.with_token(token).list(SECRETS, namespace)
+    except ApiError:
+        return False
+    return True
+
+
+async def _until(true: Any) -> None:
+    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not await true():
+        assert asyncio.get_running_loop().time() < ends, "never came true"
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda one: one.id.replace(" ", "-"))
+async def test_one_tenant_does_not_reach_the_others_things(scene: Scene, attempt: Attempt) -> None:
+    status, body = await scene.send(attempt)
+    assert status in attempt.refused, f"HTTP {status}: {body[:500]}"
+    assert SECRET not in body
+    assert base64.b64encode(SECRET.encode()).decode() not in body
+    if attempt.control:
+        status, body = await scene.send(attempt, by=f"ada_{attempt.to}")
+        assert status < 300, f"Ada herself is refused: HTTP {status}: {body[:500]}"
+
+
+def test_there_are_sixty_attempts_and_no_two_bear_one_name() -> None:
+    assert len({one.id for one in ATTEMPTS}) == len(ATTEMPTS) >= 60
+
+
+async def test_after_all_of_it_adas_things_are_as_they_were(scene: Scene) -> None:
+    for plural in ("secrets", "configmaps", "persistentvolumeclaims"):
+        status, body = await scene.send(kube("", "GET", f"{IN_A}/{plural}/thing"), by="ada_kube")
+        assert status == 200
+        assert SECRET in body or base64.b64encode(SECRET.encode()).decode() in body
+    status, body = await scene.send(kube("", "GET", "/apis/batch/v1/namespaces/{a}/jobs/thing"), by="ada_kube")
+    assert json.loads(body)["spec"]["suspend"] is True
+    status, _ = await scene.send(server("", "GET", "/api/v1/maps/{a}/squares"), by="ada_server")
+    assert status == 200
+    status, body = await scene.send(server("", "GET", "/api/v1/login"), by="ada_server")
+    assert json.loads(body)["name"] == scene.names["ada"]
+
+
+async def test_a_session_is_its_persons_whatever_the_headers_say(scene: Scene) -> None:
+    asked = server("", "GET", "/api/v1/login", headers={"Impersonate-User": "{ada}", "X-Forwarded-User": "{ada}"})
+    status, body = await scene.send(asked)
+    assert (status, json.loads(body)["name"]) == (200, scene.names["mallory"])
