@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,48 @@ def test_run_ps_logs_stop_start_rm(client, name):
     made.remove(force=True)
     with pytest.raises(docker.errors.NotFound, match="No such container"):
         client.containers.get(name)
+
+
+def test_commands_run_in_a_running_container_with_their_input_output_and_exit_code(client, config, name):
+    made = client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, environment={"A": "1"}, **SMALL)
+    until_running(made)
+    done = made.exec_run(["sh", "-c", "echo out $A $B; echo err >&2; exit 5"], environment={"B": "2"}, demux=True)
+    assert (done.exit_code, done.output) == (5, (b"out 1 2\n", b"err\n"))
+    assert made.exec_run(["pwd"], workdir="/tmp").output == b"/tmp\n"
+    with pytest.raises(docker.errors.APIError, match="User is not available"):
+        made.exec_run(["id"], user="root")
+    if program := shutil.which("docker"):
+        env = os.environ | {"DOCKER_HOST": f"tcp://{config[0]}", "DOCKER_CONFIG": str(config[1])}
+        words = [program, "exec", "-i", name, "sh", "-c", "cat; exit 3"]
+        typed = subprocess.run(
+            words, env=env, input="typed\n", capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (typed.returncode, typed.stdout) == (3, "typed\n")
+    made.stop()
+    with pytest.raises(docker.errors.APIError, match="is not running"):
+        made.exec_run(["true"])
+
+
+def test_a_command_runs_over_a_websocket(client, config, name):
+    from websockets.sync.client import connect
+
+    until_running(client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, **SMALL))
+    headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"]
+    where = f"ws://{config[0]}/api/v1/containers/{name}/exec?command=cat"
+    with connect(where, additional_headers=headers, subprotocols=["v5.channel.k8s.io"]) as socket:
+        socket.send(b"\x00hello")
+        assert socket.recv(60) == b"\x01hello"
+        socket.send(b"\xff\x00")
+        assert socket.recv(60) == b'\x03{"exitCode": 0}'
+    with pytest.raises(Exception, match="1008|403"), connect(where) as socket:
+        socket.recv(60)
+
+
+def until_running(made):
+    deadline = time.monotonic() + 60
+    while made.status != "running":
+        assert time.monotonic() < deadline, made.attrs["State"]
+        made.reload()
 
 
 def test_wait_tells_the_exit_code(client, name):

@@ -172,7 +172,7 @@ async def _list(request: Request, mine: Containers) -> Response:
 
 async def _create(request: Request, mine: Containers) -> Response:
     """Make a container, not yet started. `Idempotency-Key`: asking twice is as once; `dryRun=true`: only tried."""
-    body = await _body(request)
+    body = await read_body(request)
     pod, warnings = await mine.create(
         body,
         request.query_params.get("name") or None,
@@ -306,6 +306,13 @@ async def _attach(request: Request, mine: Containers) -> Response:
     query = request.query_params
     take = (request.scope.get("extensions") or {}).get("moorage.raw")
     framed = not config_of(pod).get("Tty")
+    if _is_true(query.get("stdin")) and config_of(pod).get("OpenStdin"):
+        raise Problem(
+            501,
+            "no_stdin",
+            "what you type cannot be passed on to the container's own process",
+            "start it with `docker run -d`, then `docker exec -it`",
+        )
     earlier = is_gated(pod) or _is_true(query.get("logs"))
     lines = _printed(mine, pod, follow=True, tail=None if earlier else 0, since=None, timestamps=False)
     if take is None:
@@ -337,7 +344,8 @@ def frame(stream: int, data: bytes) -> bytes:
     return struct.pack(">BxxxL", stream, len(data)) + data if data else b""
 
 
-async def _body(request: Request) -> Mapping[str, Any]:
+async def read_body(request: Request) -> Mapping[str, Any]:
+    """A JSON object. Raises Problem 413 and 400."""
     raw = b""
     async for chunk in request.stream():
         raw += chunk
