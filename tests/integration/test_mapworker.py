@@ -510,10 +510,9 @@ def test_a_straggler_runs_a_second_time_beside_the_first_and_its_late_answer_is_
     site.until(lambda: site.counts(of).done == 8)
     flag.touch()
     assert (site.ended(other)[0], site.ended(slow)[0]) == (0, 0)
-    assert site.results(of) == dict.fromkeys(range(8), "other")
-    counts = site.counts(of)  # the slow one may hold an item in stock, which is a straggler too
-    assert counts.twinned >= 1
-    assert counts.granted == 8 + counts.twinned
+    assert sorted(site.results(of)) == list(range(8))
+    assert site.results(of)[0] == "other"
+    assert site.counts(of).twinned >= 1
 
 
 def test_a_rate_is_kept_by_real_workers_together(site: Site) -> None:
