@@ -267,8 +267,8 @@ async def _feed(raw: RawConnection, one: Exec) -> None:
 async def _by_websocket(context: Context, websocket: WebSocket) -> None:
     """Run `command` (repeated, a word each; `tty=true`) in a container. Messages are as Kubernetes' own:
 
-    the first byte says what follows: 0 standard input, 1 output, 2 errors, 3 the end as JSON, 4 the terminal's size
-    as `{"Width": …, "Height": …}`, 255 the end of the channel whose number follows.
+    the first byte says what follows: 0 standard input, 1 output, 2 errors, 3 the end as JSON, 4 the terminal's
+    size as `{"Width": …, "Height": …}`, 255 the end of the channel whose number follows.
     """
     query = websocket.query_params
     words, tty = query.getlist("command"), query.get("tty") == "true"
