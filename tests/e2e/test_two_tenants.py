@@ -295,7 +295,8 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
             }
             if tenant == "a":
                 spec["cpuNodes"] = {"selector": {"pool": unique}}
-            await api.create(TENANTS, {"metadata": {"name": name}, "spec": spec})
+            kind = {"apiVersion": TENANTS.api_version, "kind": TENANTS.kind}
+            await api.create(TENANTS, kind | {"metadata": {"name": name}, "spec": spec})
         scene = Scene(api.connection.server, base, names, {"none": ""})
         for who in ("ada", "mallory"):
             session, number = await _log_in(base, names[who])
