@@ -108,7 +108,7 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
                 self.kills.append((time.monotonic(), size))
                 break
-            self.stop.wait(0.1)
+            self.stop.wait(0.5)
 
     def _on_volume(self) -> int:
         size = 0

@@ -11,7 +11,7 @@ from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.cli import console
+from moorage.cli import console, volumebackup
 from moorage.cli.dataset import bytes_text, end_pods
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs import make_claim
@@ -294,3 +294,7 @@ def _volume_json(claim: Obj, users: dict[str, list[str]], used: dict[str, int]) 
         "usedBy": users.get(meta["name"], []),
         "created": meta.get("creationTimestamp"),
     }
+
+
+for _command in (volumebackup.backup, volumebackup.backups, volumebackup.restore):
+    volume.add_command(_command)

@@ -19,6 +19,7 @@ from moorage.controllers.memorykill.controller import MemoryKillController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
+from moorage.controllers.volumebackup.controller import VolumeBackupController
 from moorage.controllers.workspace.controller import WorkspaceController
 from moorage.decide.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
@@ -79,6 +80,7 @@ async def _run_controllers(
         MapJobController(api, clock=clock, events=events, metrics=metrics),
         TenantController(api, clock=clock, metrics=metrics),
         DatasetController(api, clock=clock, events=events, metrics=metrics),
+        VolumeBackupController(api, clock=clock, events=events, metrics=metrics),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
     ]
     async with asyncio.TaskGroup() as tasks:

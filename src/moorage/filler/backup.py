@@ -151,8 +151,8 @@ class _Hashed:
 def backup(root: Path, target: Target, name: str, progress: Progress, *, series: str, keep: int) -> dict[str, Any]:
     """Write the volume at `root` as the backup NAME; keep the newest `keep` whose names begin with "SERIES-".
 
-    Safe to kill and to repeat under the same name. A file that changes while it is read is in it as it was read, and
-    counted in `changed`.
+    Safe to kill and to repeat under the same name. A file that changes while it is read is in it as it was read,
+    and counted in `changed`.
     """
     checked_name(name)
     known = notes_of(target, series)

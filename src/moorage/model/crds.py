@@ -19,6 +19,7 @@ from moorage.model.mapjob import MAPJOBS, MapJob
 from moorage.model.policy import POLICIES, GuardrailPolicy
 from moorage.model.reservation import RESERVATIONS, Reservation
 from moorage.model.tenant import TENANTS, Tenant
+from moorage.model.volumebackup import BACKUPS, VolumeBackup
 from moorage.model.workspace import WORKSPACES, Workspace
 
 
@@ -41,6 +42,19 @@ KINDS = (
             ("Files", "integer", ".status.files"),
             ("Bytes", "integer", ".status.bytes"),
             ("Source", "string", ".spec.source.url"),
+            ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
+            ("Age", "date", ".metadata.creationTimestamp"),
+        ),
+    ),
+    _Kind(
+        resource=BACKUPS,
+        struct=VolumeBackup,
+        columns=(
+            ("Volume", "string", ".spec.volume"),
+            ("Schedule", "string", ".spec.schedule"),
+            ("To", "string", ".spec.to"),
+            ("Phase", "string", ".status.phase"),
+            ("Last", "string", ".status.lastSuccess"),
             ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason"),
             ("Age", "date", ".metadata.creationTimestamp"),
         ),

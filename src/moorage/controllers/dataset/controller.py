@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Protocol, assert_never, cast
+from typing import Any, assert_never
 
 import msgspec
 
@@ -16,7 +16,7 @@ from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import Clock
-from moorage.controllers.dataset.filler import Runtime, find_runtime, last_result, node_of, why_waiting
+from moorage.controllers.dataset.filler import Runtime, find_runtime, node_of, result_of, why_waiting
 from moorage.controllers.dataset.objects import (
     attempt_seen,
     claim_seen,
@@ -45,7 +45,7 @@ from moorage.controllers.dataset.plan import (
     plan,
 )
 from moorage.controllers.loop import Loop, LoopMetrics
-from moorage.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
+from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.dataset import (
     DATASET_FINALIZER,
@@ -72,10 +72,6 @@ from moorage.model.tenant import TENANTS
 log = logging.getLogger(__name__)
 
 READERS_AGAIN = timedelta(seconds=60)
-
-
-class _Logs(Protocol):
-    def logs(self, pod: str, namespace: str, *, tail_lines: int | None = None) -> AsyncIterator[bytes]: ...
 
 
 class DatasetController:
@@ -194,7 +190,7 @@ class DatasetController:
                 continue
             uid = job["metadata"]["uid"]
             pod = next((each for each in pods if _owner_uid(each) == uid), None)
-            result = self._results.get(uid) or await self._result(pod)
+            result = self._results.get(uid) or await result_of(self._api, pod)
             attempt = attempt_seen(job, one, result, why_waiting(pod) if pod else "")
             if result is not None and not attempt.active:
                 self._results[uid] = result
@@ -206,23 +202,6 @@ class DatasetController:
                 job = await self._api.get(JOBS, job_name(one.name, newest), one.namespace)
                 found.append(attempt_seen(job, one, None, ""))
         return sorted(found, key=lambda attempt: attempt.number)
-
-    async def _result(self, pod: Obj | None) -> dict[str, Any] | None:
-        """What the filler told last: its container's termination message, or the end of its log."""
-        if pod is None or not _in_running(pod):
-            return None
-        for status in (pod.get("status") or {}).get("containerStatuses") or ():
-            over = (status.get("state") or {}).get("terminated") or {}
-            if (told := last_result(str(over.get("message") or "").encode())) is not None:
-                return told
-        if not hasattr(self._api, "logs"):
-            return None
-        text = b""
-        meta = pod["metadata"]
-        with contextlib.suppress(ApiError):
-            async for chunk in cast(_Logs, self._api).logs(meta["name"], meta["namespace"], tail_lines=5):
-                text += chunk
-        return last_result(text)
 
     def _readers(self, one: DatasetView) -> tuple[list[ReaderSeen], list[tuple[str, str]]]:
         spaces = {
@@ -447,10 +426,6 @@ def _keep(pod: Obj) -> Obj:
 
 def _in(obj: Mapping[str, Any], namespace: str) -> bool:
     return bool(obj["metadata"].get("namespace") == namespace)
-
-
-def _in_running(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Running", "Succeeded", "Failed")
 
 
 def _owner_uid(pod: Mapping[str, Any]) -> str:

@@ -6,12 +6,14 @@ On nodes that run pods as processes of this machine they run in the environment 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import NODES, PODS, Obj
@@ -136,8 +138,6 @@ def node_of(claim: Mapping[str, Any], pods: Sequence[Obj]) -> str:
 
 def last_result(lines: bytes) -> dict[str, Any] | None:
     """The last line of a filler's log that is a JSON object with a phase."""
-    import json
-
     for line in reversed(lines.split(b"\n")):
         if line.startswith(b"{"):
             try:
@@ -162,3 +162,24 @@ def why_waiting(pod: Mapping[str, Any]) -> str:
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             return str(one.get("message") or one.get("reason") or "it has no node yet")
     return ""
+
+
+class _Logs(Protocol):
+    def logs(self, pod: str, namespace: str, *, tail_lines: int | None = None) -> AsyncIterator[bytes]: ...
+
+
+async def result_of(api: Api, pod: Obj | None) -> dict[str, Any] | None:
+    """What such a process told last: its container's termination message, or the end of its log."""
+    if pod is None or (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded", "Failed"):
+        return None
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        over = (status.get("state") or {}).get("terminated") or {}
+        if (told := last_result(str(over.get("message") or "").encode())) is not None:
+            return told
+    if not hasattr(api, "logs"):
+        return None
+    text, meta = b"", pod["metadata"]
+    with contextlib.suppress(ApiError):
+        async for chunk in cast(_Logs, api).logs(meta["name"], meta["namespace"], tail_lines=5):
+            text += chunk
+    return last_result(text)

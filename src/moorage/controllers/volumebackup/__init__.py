@@ -1,0 +1,1 @@
+"""VolumeBackups: a Job for each moment of their schedule, and for each restore."""

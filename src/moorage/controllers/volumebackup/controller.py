@@ -1,0 +1,275 @@
+"""VolumeBackups, kept going: the reads and writes around `plan`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, assert_never
+
+import msgspec
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.meta import (
+    Key,
+    condition,
+    controller_ref,
+    is_condition_true,
+    key_of,
+    labels_of,
+    owner_reference,
+    with_condition,
+)
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.resources import JOBS, PODS, PVCS, Obj
+from moorage.clock import Clock
+from moorage.controllers.dataset.filler import (
+    Runtime,
+    find_runtime,
+    make_pod_spec,
+    node_of,
+    result_of,
+    why_waiting,
+)
+from moorage.controllers.loop import Loop, LoopMetrics
+from moorage.controllers.volumebackup.plan import BringBack, Copy, DropJob, JobSeen, Plan, Seen, job_name, plan
+from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from moorage.kube.events import EventRecorder
+from moorage.model.dataset import parse_volume
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
+from moorage.model.volumebackup import (
+    BACKUP_LABEL,
+    BACKUPS,
+    FAILED,
+    BackupView,
+    BadBackup,
+    backup_name,
+    parse_backup,
+)
+
+log = logging.getLogger(__name__)
+
+ROOT, TARGET = "/volume", "/target"
+FINAL_EXIT = 3  # moorage.filler.errors.EXIT_FINAL
+TRIES = 3
+
+
+class VolumeBackupController:
+    """One per operator. `informers` are to be run by the caller."""
+
+    def __init__(
+        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+    ) -> None:
+        self._api, self._clock, self._events = api, clock, events
+        self._runtime: Runtime | None = None
+        by_name = {"backup": index_by_label(BACKUP_LABEL)}
+        self._backups = Informer(api, BACKUPS)
+        self._jobs = Informer(api, JOBS, label_selector=BACKUP_LABEL, indexes=by_name)
+        self._pods = Informer(api, PODS, label_selector=BACKUP_LABEL, indexes=by_name)
+        self.informers = (self._backups, self._jobs, self._pods)
+        self.loop = Loop("volumebackup", self.reconcile, clock=clock, metrics=metrics)
+        self.loop.hear(self._backups, lambda obj: [key_of(obj)])
+        for informer in (self._jobs, self._pods):
+            self.loop.hear(informer, _backup_of)
+        self._results: dict[str, Mapping[str, Any]] = {}
+        self._refused: dict[str, str] = {}  # by uid: why the API would not have the last Job
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Make what is due, tell what came of it; return when to look again."""
+        obj = self._backups.get(key.name, key.namespace)
+        if obj is None:
+            return None
+        try:
+            one = parse_backup(obj)
+        except BadBackup as error:
+            log.warning("a volume backup cannot be read", extra={"backup": str(key), "error": error.message})
+            return None
+        if one.deleting:
+            return None
+        decided = plan(await self._observe(one))
+        await self._report(one, obj, decided)  # the moment is taken up before its Job is made
+        for action in decided.actions:
+            match action:
+                case Copy() | BringBack():
+                    await self._start(one, obj, action)
+                case DropJob(job):
+                    with contextlib.suppress(NotFound):
+                        await self._api.delete(
+                            JOBS, job.name, one.namespace, uid=job.uid, propagation="Background"
+                        )
+                case _:
+                    assert_never(action)
+        return decided.look_again_in
+
+    async def _observe(self, one: BackupView) -> Seen:
+        jobs = []
+        pods = [each for each in self._pods.by_index("backup", one.name) if _in(each, one.namespace)]
+        for job in self._jobs.by_index("backup", one.name):
+            if not _in(job, one.namespace):
+                continue
+            uid = job["metadata"]["uid"]
+            mine = [each for each in pods if (controller_ref(each) or {}).get("uid") == uid]
+            newest = max(mine, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
+            result = self._results.get(uid) or await result_of(self._api, newest)
+            seen = _job_seen(job, one, result, why_waiting(newest) if newest else "")
+            if result is not None and not seen.active:
+                if len(self._results) > 10_000:
+                    self._results.clear()
+                self._results[uid] = result
+            jobs.append(seen)
+        able = self._refused.pop(one.uid, "")
+        if self._runtime is None or not self._runtime.image:
+            self._runtime = await find_runtime(self._api)
+        if not self._runtime.image:
+            able = "the operator does not know the image that backups run in: set MOORAGE_IMAGE"
+        elif one.spec.to.startswith("/") and not self._runtime.on_processes:
+            able = f"{one.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"
+        return Seen(
+            backup=one,
+            now=self._clock.now(),
+            jobs=jobs,
+            volume=await self._claim(one.spec.volume, one) is not None,
+            able=able,
+        )
+
+    async def _claim(self, name: str, one: BackupView) -> Obj | None:
+        try:
+            return await self._api.get(PVCS, name, one.namespace)
+        except NotFound:
+            return None
+
+    async def _start(self, one: BackupView, obj: Obj, action: Copy | BringBack) -> None:
+        assert self._runtime is not None
+        volume = one.spec.volume
+        if isinstance(action, BringBack):
+            assert one.spec.restore is not None
+            volume = one.spec.restore.volume
+        claims = {ROOT: (volume, isinstance(action, Copy))}
+        target, host = one.spec.to, ""
+        if (there := parse_volume(target)) is not None:
+            claims[TARGET] = (there[0], isinstance(action, BringBack))
+            target = f"folder:{TARGET}/{there[1]}".rstrip("/")
+        elif target.startswith("/"):
+            host, target = target, f"folder:{target}"
+        node = ""
+        pods = (await self._api.list(PODS, one.namespace)).items
+        for claim in (claim for claim, _ in claims.values()):
+            if (found := await self._claim(claim, one)) is not None:
+                node = node or node_of(found, pods)
+        if isinstance(action, Copy):
+            args = ["backup", "--root", ROOT, "--target", target, "--name", backup_name(one.series, action.at)]
+            args += ["--series", one.series, "--keep", str(one.spec.keep)]
+        else:
+            assert one.spec.restore is not None
+            args = ["restore", "--root", ROOT, "--target", target, "--name", one.spec.restore.backup]
+            args += ["--force"] if one.spec.restore.force else []
+        pod = make_pod_spec(
+            self._runtime,
+            [arg.replace("$(", "$$(") for arg in args],
+            claims=claims,
+            secret=one.spec.secret,
+            google=one.spec.to.startswith("gs://"),
+            host_folder=host,
+            node=node,
+        )
+        job = _make_job(one, obj, job_name(one, action), pod)
+        try:
+            await self._api.create(JOBS, job, one.namespace)
+        except AlreadyExists:
+            return
+        except (Invalid, BadRequest, Forbidden) as error:
+            self._refused[one.uid] = error.message
+            self.loop.queue.add(Key(one.namespace, one.name))
+            return
+        log.info(
+            "began a backup or a restore",
+            extra={"backup": f"{one.namespace}/{one.name}", "job": job_name(one, action)},
+        )
+
+    async def _report(self, one: BackupView, obj: Obj, decided: Plan) -> None:
+        told, before = decided.told, obj.get("status") or {}
+        conditions = with_condition(
+            before.get("conditions") or [],
+            "Ready",
+            "False" if told.phase == FAILED else "True",
+            now=rfc3339(self._clock.now()),
+            reason=told.reason,
+            message=told.message,
+            observedGeneration=one.generation,
+        )
+        found: Obj = {
+            "phase": told.phase,
+            "lastScheduled": told.last_scheduled,
+            "lastSuccess": told.last_success,
+            "next": told.next,
+            "backups": [msgspec.to_builtins(each) for each in told.backups],
+            "restoreId": told.restore_id,
+            "restorePhase": told.restore_phase,
+            "restoreMessage": told.restore_message,
+        }
+        status = {key: value for key, value in found.items() if value not in ("", [])}
+        status |= {"conditions": conditions, "observedGeneration": one.generation}
+        if status == before:
+            return
+        patch = {key: None for key in before if key not in status} | status
+        with contextlib.suppress(NotFound):
+            await self._api.patch(
+                BACKUPS,
+                one.name,
+                {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": patch},
+                one.namespace,
+                subresource="status",
+            )
+        if told.phase == FAILED and one.status.phase != FAILED:
+            about = {"apiVersion": BACKUPS.api_version, "kind": BACKUPS.kind} | obj
+            await self._events.record(about, "Warning", told.reason, told.message)
+
+
+def _make_job(one: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:
+    labels = {BACKUP_LABEL: one.name} | ({OWNER_LABEL: one.owner_label} if one.owner_label else {})
+    annotations = {OWNER_ANNOTATION: one.owner} if one.owner else {}
+    typed = {"apiVersion": BACKUPS.api_version, "kind": BACKUPS.kind} | obj
+    final = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [FINAL_EXIT]}}
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {
+            "name": name,
+            "namespace": one.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(typed)],
+        },
+        "spec": {
+            "backoffLimit": TRIES,
+            "podFailurePolicy": {"rules": [final]},
+            "template": {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}, "spec": pod},
+        },
+    }
+
+
+def _job_seen(job: Obj, one: BackupView, result: Mapping[str, Any] | None, waiting: str) -> JobSeen:
+    succeeded, failed = is_condition_true(job, "Complete"), is_condition_true(job, "Failed")
+    over = condition(job, "Complete" if succeeded else "Failed") or {}
+    return JobSeen(
+        name=job["metadata"]["name"],
+        uid=job["metadata"]["uid"],
+        created=moment(job["metadata"].get("creationTimestamp")) or one.created,
+        ours=(controller_ref(job) or {}).get("uid") == one.uid,
+        succeeded=succeeded,
+        failed=failed,
+        ended=moment(over.get("lastTransitionTime")) if over else None,
+        result=result,
+        waiting=waiting,
+    )
+
+
+def _in(obj: Mapping[str, Any], namespace: str) -> bool:
+    return bool(obj["metadata"].get("namespace") == namespace)
+
+
+def _backup_of(obj: Obj) -> Iterable[Key]:
+    name = labels_of(obj).get(BACKUP_LABEL)
+    return (Key(obj["metadata"].get("namespace") or "", name),) if name else ()

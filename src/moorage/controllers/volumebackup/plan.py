@@ -1,0 +1,248 @@
+"""When a volume is to be copied, and what came of it. Pure.
+
+A backup is named by the moment it was due, so that one moment makes one backup, however often it is planned. Of
+the moments that passed while nobody looked, the last alone is made up for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cronsim import CronSim
+
+from moorage.apimachinery.moments import moment, rfc3339
+from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, Kept, backup_job, restore_job
+
+LOOK_SECONDS = 3.0
+JOBS_KEPT = 3  # of those that ended, for their logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """One of its Jobs. `result`: what its process told last."""
+
+    name: str
+    uid: str
+    created: datetime
+    ours: bool = True
+    succeeded: bool = False
+    failed: bool = False
+    ended: datetime | None = None
+    result: Mapping[str, Any] | None = None
+    waiting: str = ""
+
+    @property
+    def active(self) -> bool:
+        return not (self.succeeded or self.failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    backup: BackupView
+    now: datetime
+    jobs: Sequence[JobSeen] = ()
+    volume: bool = True  # whether the claim is there
+    able: str = ""  # why no Job can be made on this cluster; empty: one can
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Make the backup that was due at this moment."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BringBack:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class DropJob:
+    job: JobSeen
+
+
+Action = Copy | BringBack | DropJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the status is to say."""
+
+    phase: str
+    reason: str
+    message: str = ""
+    last_scheduled: str = ""
+    last_success: str = ""
+    next: str = ""
+    backups: tuple[Kept, ...] = ()
+    restore_id: str = ""
+    restore_phase: str = ""
+    restore_message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    told: Told
+    actions: tuple[Action, ...] = ()
+    look_again_in: timedelta | None = None
+
+
+def due(seen: Seen) -> tuple[datetime | None, datetime | None]:
+    """(the moment that is due and not yet taken up, the next one)."""
+    one = seen.backup
+    last = moment(one.status.last_scheduled)
+    if not one.spec.schedule:
+        return (one.created if last is None else None), None
+    after = seen.now.replace(microsecond=0)
+    coming = next(CronSim(one.spec.schedule, after))
+    passed = next(CronSim(one.spec.schedule, after + timedelta(seconds=1), reverse=True))
+    since = last if last is not None else one.created
+    return (passed if passed > since else None), coming
+
+
+def plan(seen: Seen) -> Plan:
+    """The next steps. Safe to stop after any of them."""
+    one, status = seen.backup, seen.backup.status
+    if one.faults:
+        fault = one.faults[0]
+        message = f"{fault.field}: {fault.value!r} {fault.message}"
+        return Plan(told=_told(seen, FAILED, "Invalid", message))
+    jobs = sorted((job for job in seen.jobs if job.ours), key=lambda job: job.created)
+    copies = [job for job in jobs if job.name.startswith("backup-")]
+    restores = [job for job in jobs if job.name.startswith("restore-")]
+    backups, success = _backups(status.backups, copies)
+    restore, actions = _restoring(seen, restores)
+    active = next((job for job in copies if job.active), None)
+    at, coming = due(seen)
+    busy = active is not None or restore[1] == RUNNING
+    taken = status.last_scheduled
+    if at is not None and not busy and not one.spec.suspend and not seen.able and seen.volume:
+        actions.append(Copy(at))
+        taken = rfc3339(at)
+    ended = [job for job in jobs if not job.active]
+    actions += [DropJob(job) for job in ended[:-JOBS_KEPT]]
+    phase, reason, message = _state(seen, copies, active)
+    told = _told(
+        seen,
+        phase,
+        reason,
+        message,
+        last_scheduled=taken,
+        last_success=success or status.last_success,
+        next="" if coming is None or one.spec.suspend else rfc3339(coming),
+        backups=backups,
+        restore=restore,
+    )
+    waits = [LOOK_SECONDS] if busy or any(isinstance(action, (Copy, BringBack)) for action in actions) else []
+    if coming is not None and not one.spec.suspend:
+        waits.append(max(1.0, (coming - seen.now).total_seconds()))
+    if seen.able or not seen.volume:
+        waits.append(30.0)
+    again = timedelta(seconds=min(waits)) if waits else None
+    return Plan(told=told, actions=tuple(actions), look_again_in=again)
+
+
+def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tuple[str, str, str]:
+    if not seen.volume:
+        return FAILED, "NoVolume", f"there is no volume {seen.backup.spec.volume!r} in this namespace"
+    if seen.able:
+        return FAILED, "CannotRun", seen.able
+    if active is not None:
+        return RUNNING, "Running", active.waiting
+    last = copies[-1] if copies else None
+    if last is not None and not (last.succeeded and _is_done(last)):
+        result = last.result or {}
+        message = str(result.get("message") or "its process was killed, or its node was lost")
+        return FAILED, str(result.get("reason") or "BackupFailed"), message
+    return IDLE, "Suspended" if seen.backup.spec.suspend else "Waiting", ""
+
+
+def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
+    """Those that are whole, as the last one to end told what it kept; and when that was."""
+    found, success, kept = {one.name: one for one in known}, "", None
+    for job in copies:
+        if not (job.succeeded and _is_done(job)) or job.result is None:
+            continue
+        result = job.result
+        ended = rfc3339(job.ended) if job.ended is not None else ""
+        found[str(result["name"])] = Kept(
+            name=str(result["name"]),
+            at=ended,
+            files=_number(result.get("files")),
+            bytes=_number(result.get("bytes")),
+            sha256=str(result.get("sha256") or ""),
+            changed=_number(result.get("changed")),
+        )
+        success, kept = ended, {str(name) for name in result["kept"]}
+    names = sorted(found) if kept is None else sorted(set(found) & kept)
+    return tuple(found[name] for name in names), success
+
+
+def _is_done(job: JobSeen) -> bool:
+    result = job.result or {}
+    return result.get("phase") == "ready" and bool(result.get("name")) and isinstance(result.get("kept"), list)
+
+
+def _restoring(seen: Seen, restores: Sequence[JobSeen]) -> tuple[tuple[str, str, str], list[Action]]:
+    """(id, phase, message) of the restore that is asked for, and what it needs."""
+    one, status = seen.backup, seen.backup.status
+    wish = one.spec.restore
+    if wish is None:
+        return (status.restore_id, status.restore_phase, status.restore_message), []
+    if status.restore_id == wish.id and status.restore_phase in ("Done", FAILED):
+        return (wish.id, status.restore_phase, status.restore_message), []
+    job = next((each for each in restores if each.name == restore_job(one.name, wish.id)), None)
+    if job is None:
+        if seen.able:
+            return (wish.id, FAILED, seen.able), []
+        return (wish.id, RUNNING, ""), [BringBack()]
+    if job.active:
+        return (wish.id, RUNNING, job.waiting), []
+    result = job.result or {}
+    if job.succeeded:
+        return (wish.id, "Done", f"{_number(result.get('files')):,} files of {wish.backup}"), []
+    return (wish.id, FAILED, str(result.get("message") or "its process was killed, or its node was lost")), []
+
+
+def _told(
+    seen: Seen,
+    phase: str,
+    reason: str,
+    message: str = "",
+    *,
+    last_scheduled: str | None = None,
+    last_success: str | None = None,
+    next: str = "",
+    backups: Sequence[Kept] | None = None,
+    restore: tuple[str, str, str] | None = None,
+) -> Told:
+    status = seen.backup.status
+    id_, how, why = restore or (status.restore_id, status.restore_phase, status.restore_message)
+    return Told(
+        phase=phase,
+        reason=reason,
+        message=message[:1000],
+        last_scheduled=status.last_scheduled if last_scheduled is None else last_scheduled,
+        last_success=status.last_success if last_success is None else last_success,
+        next=next,
+        backups=tuple(status.backups if backups is None else backups),
+        restore_id=id_,
+        restore_phase=how,
+        restore_message=why[:1000],
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def job_name(one: BackupView, action: Copy | BringBack) -> str:
+    """The Job of an action: computed, so that it is made once."""
+    if isinstance(action, Copy):
+        return backup_job(one.name, action.at)
+    assert one.spec.restore is not None
+    return restore_job(one.name, one.spec.restore.id)
