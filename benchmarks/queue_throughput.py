@@ -273,9 +273,10 @@ def peers(python: str, url: str, args: argparse.Namespace) -> None:
         if done.returncode != 0:
             print(f"{name}: failed: {done.stderr.strip()[-300:]}")
             continue
-        rate = json.loads(done.stdout.splitlines()[-1])["rate"]
+        said = json.loads(done.stdout.splitlines()[-1])
         print(
-            f"{name}: {rate:.0f} jobs/s on the same PostgreSQL, in its own process; ours {ours / rate:.1f} times"
+            f"{name} ({said['settings']}, the best of {said['pilots']}): {said['rate']:.0f} jobs/s on the same"
+            f" PostgreSQL, in its own process; ours {ours / said['rate']:.1f} times"
         )
 
 
