@@ -72,9 +72,7 @@ class TenantNodes(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     selector: Annotated[
         dict[str, Annotated[str, Meta(max_length=63)]],
-        Meta(
-            min_length=1, description="Labels of the nodes; they get a taint, and its pods go nowhere else."
-        ),
+        Meta(min_length=1, description="Labels of the nodes; they get a taint, and its pods go nowhere else."),
     ]
 
 
@@ -106,9 +104,7 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         ),
     ]
     defaults: TenantDefaults = TenantDefaults()
-    admins: Annotated[Members, Meta(description="They may do all in the namespace, let others in.")] = (
-        Members()
-    )
+    admins: Annotated[Members, Meta(description="They may do all in the namespace, let others in.")] = Members()
     members: Annotated[Members, Meta(description="They run things.")] = Members()
     viewers: Annotated[Members, Meta(description="They look; they see no Secrets.")] = Members()
     quota: Annotated[
