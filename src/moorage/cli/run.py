@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
 import click
 
@@ -11,7 +12,7 @@ from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.facts import Seen, read_caller, read_cluster
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs import RunPlan, RunRequest, plan_run, ships_directory
+from moorage.decide.runs import RunPlan, RunRequest, generated_name, plan_run, ships_directory
 from moorage.errors import ApiError, Forbidden, MethodNotAllowed, NotFound, NotReady, ServerError, Unauthorized
 
 
@@ -88,10 +89,20 @@ def run(
 ) -> int:
     """Run a command as a Job, under limits, on the GPUs asked for.
 
-    Prints the run's name and returns once the run is submitted.
+    Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
+    with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is kept there with its outputs.
     """
+    from moorage.cli.runnotebook import check_source, is_notebook, notebook_command
+
+    typed = command
+    if is_notebook(command):
+        if workdir is None:
+            check_source(command[0])
+        command = notebook_command(command)
+        name = name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
     request = RunRequest(
         command=command,
+        shown=typed,
         name=name,
         gpus=gpus,
         gpu_type=gpu_type,

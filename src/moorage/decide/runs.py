@@ -104,6 +104,7 @@ class RunRequest:
     image: str | None = None
     host_env: bool = False
     workdir: str | None = None  # CLAIM:PATH
+    shown: tuple[str, ...] = ()  # the command for people, where another one was typed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +361,7 @@ class _Making:
         } | uses_labels(self.used)
         annotations = {
             OWNER_ANNOTATION: self.caller.user,
-            COMMAND_ANNOTATION: shlex.join(self.request.command),
+            COMMAND_ANNOTATION: shlex.join(self.request.shown or self.request.command),
             RESTART_LIMIT_ANNOTATION: str(restart_limit),
         }
         if seconds is not None:

@@ -1,0 +1,110 @@
+"""Run a notebook from top to bottom: what `moor run notebook.ipynb` starts inside the pod.
+
+    python3 -c SOURCE NOTEBOOK OUTPUT PARAMETERS
+
+OUTPUT is a file, or empty: then `$MOORAGE_CHECKPOINT_DIR/NAME.out.ipynb`, or NAME.out.ipynb in the working
+directory. PARAMETERS is a JSON object; it becomes a cell behind the one tagged "parameters", or the first, as
+papermill has it. What cells print is printed; the notebook with its outputs is written after each cell, so that
+what was reached is kept when the run is killed.
+
+Exit code: 0, or 1 when a cell raised, 2 when the notebook or the image will not do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+MISSING = """\
+error: this image cannot run notebooks: it has no module {name}
+hint: choose an image with Jupyter, or add to yours: pip install nbclient nbformat ipykernel
+"""
+
+
+def main(words: list[str]) -> int:
+    source, target, parameters = words[0], words[1], json.loads(words[2])
+    try:
+        import nbformat as formats
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
+    except ImportError as error:
+        sys.stderr.write(MISSING.format(name=getattr(error, "name", None) or "nbclient"))
+        return 2
+    nbformat: Any = formats
+    try:
+        notebook = nbformat.read(source, as_version=4)
+    except OSError as error:
+        sys.stderr.write(f"error: cannot read {source}: {error.strerror}\n")
+        return 2
+    except Exception as error:  # nbformat raises whatever json and its schema raise
+        sys.stderr.write(f"error: {source} is no notebook: {error}\n")
+        return 2
+    if parameters:
+        inject(notebook, parameters, nbformat.v4.new_code_cell)
+    target = target or default_target(source)
+    os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
+
+    def write() -> None:
+        scratch = f"{target}.{os.getpid()}"
+        nbformat.write(notebook, scratch)
+        os.replace(scratch, target)
+
+    def executed(cell: dict[str, Any], cell_index: int, **_: object) -> None:
+        show(cell, cell_index, len(notebook.cells))
+        write()
+
+    folder = os.path.dirname(os.path.abspath(source))
+    client = NotebookClient(
+        notebook, timeout=None, resources={"metadata": {"path": folder}}, on_cell_executed=executed
+    )
+    code = 0
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        sys.stderr.write(f"error: a cell of {source} raised\n{error}\n")
+        code = 1
+    except Exception as error:
+        name = type(error).__name__
+        if name == "NoSuchKernel":
+            sys.stderr.write(f"error: this image has no kernel {getattr(error, 'name', '')!r} for {source}\n")
+            sys.stderr.write("hint: add it to the image: pip install ipykernel\n")
+            return 2
+        sys.stderr.write(f"error: {source} did not run to its end: {name}: {error}\n")
+        code = 1
+    write()
+    sys.stderr.write(f"wrote {os.path.abspath(target)}\n")
+    return code
+
+
+def inject(notebook: dict[str, Any], parameters: dict[str, Any], new_cell: Any) -> None:
+    """A cell that sets the parameters, behind the one with their defaults."""
+    text = "# parameters of this run\n" + "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
+    cell = new_cell(text, metadata={"tags": ["injected-parameters"]})
+    cells = notebook["cells"]
+    tagged = [at for at, one in enumerate(cells) if "parameters" in (one["metadata"].get("tags") or ())]
+    cells[:] = [one for one in cells if "injected-parameters" not in (one["metadata"].get("tags") or ())]
+    cells.insert(tagged[0] + 1 if tagged else 0, cell)
+
+
+def default_target(source: str) -> str:
+    name = os.path.splitext(os.path.basename(source))[0] + ".out.ipynb"
+    kept = os.environ.get("MOORAGE_CHECKPOINT_DIR")
+    return os.path.join(kept, name) if kept else os.path.join(os.path.dirname(source), name)
+
+
+def show(cell: dict[str, Any], index: int, total: int) -> None:
+    """What a cell put out, as text."""
+    for one in cell.get("outputs") or ():
+        if one["output_type"] == "stream":
+            (sys.stderr if one.get("name") == "stderr" else sys.stdout).write(one["text"])
+        elif "data" in one and "text/plain" in one["data"]:
+            sys.stdout.write(one["data"]["text/plain"] + "\n")
+    sys.stdout.flush()
+    sys.stderr.write(f"[cell {index + 1} of {total} done]\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
