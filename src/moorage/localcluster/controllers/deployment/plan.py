@@ -345,9 +345,18 @@ class _Pass:
             status["collisionCount"] = old["collisionCount"]
         conditions = self._available(list(old.get("conditions") or ()), counts)
         conditions = self._progressing(conditions, counts, old)
-        status["conditions"] = conditions
+        status["conditions"] = self._failures(conditions)
         clean = {name: value for name, value in old.items() if value}
         return (WriteStatus(status),) if clean != status else ()
+
+    def _failures(self, conditions: list[Obj]) -> list[Obj]:
+        """What its ReplicaSets say of pods that could not be made, the new one first."""
+        for one in (self.new, *self.old):
+            found = condition(one, "ReplicaFailure") if one is not None else None
+            if found is not None and found.get("status") == "True":
+                reason, message = str(found.get("reason") or ""), str(found.get("message") or "")
+                return self._with(conditions, "ReplicaFailure", "True", reason, message)
+        return [one for one in conditions if one.get("type") != "ReplicaFailure"]
 
     def _available(self, conditions: list[Obj], counts: Mapping[str, int]) -> list[Obj]:
         if counts["availableReplicas"] >= self.replicas - self.unavailable:

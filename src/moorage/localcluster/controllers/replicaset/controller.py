@@ -12,11 +12,19 @@ from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
 from moorage.apimachinery.resources import PODS, REPLICASETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
+from moorage.errors import ApiError
 from moorage.localcluster.controllers.base import Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
-from moorage.localcluster.controllers.replicaset.plan import CreatePod, DeletePod, Observed, WriteStatus, plan
+from moorage.localcluster.controllers.replicaset.plan import (
+    CreatePod,
+    DeletePod,
+    Observed,
+    WriteStatus,
+    plan,
+    with_failure,
+)
 from moorage.localcluster.informers import InformerSet
 
 
@@ -83,7 +91,13 @@ class ReplicaSetController:
         for action in decided.actions:
             match action:
                 case CreatePod(pod):
-                    await self._writer.create_child(key, self._pods, owner, pod)
+                    try:
+                        await self._writer.create_child(key, self._pods, owner, pod)
+                    except ApiError as error:
+                        status = with_failure(owner, error.message, self._clock.now())
+                        if status is not None:
+                            await self._writer.write_status(key, self._sets, owner, status)
+                        raise
                 case DeletePod(pod):
                     await self._writer.delete_child(key, self._pods, owner, pod)
                 case WriteStatus(status):

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage.apimachinery.meta import is_deleting, labels_of
+from moorage.apimachinery.meta import is_deleting, labels_of, with_condition
 from moorage.apimachinery.resources import Obj
+from moorage.clock import rfc3339
 from moorage.localcluster.controllers.pods import (
     available_in,
     child_names,
@@ -21,6 +22,7 @@ from moorage.localcluster.controllers.pods import (
     removal_order,
 )
 
+FAILURE = "ReplicaFailure"
 PODS_MAX = 500  # pods made or removed in one pass
 
 
@@ -89,8 +91,22 @@ def plan(seen: Observed) -> Plan:
         if count:
             status[name] = count
     old = seen.set.get("status") or {}
-    if old.get("conditions"):
-        status["conditions"] = old["conditions"]
+    # a failure to make a pod stands until all are made
+    missing_any = len(active) < wanted
+    conditions = [one for one in old.get("conditions") or () if missing_any or one.get("type") != FAILURE]
+    if conditions:
+        status["conditions"] = conditions
     if {name: value for name, value in old.items() if value or name == "replicas"} != status:
         actions.append(WriteStatus(status))
     return Plan(tuple(actions), min((wait for wait in waits if wait > timedelta(0)), default=None))
+
+
+def with_failure(owner: Obj, message: str, now: datetime) -> Obj | None:
+    """The status that says why a pod could not be made, as the real controller does; None: it says so already."""
+    status: Obj = owner.get("status") or {}
+    conditions = status.get("conditions") or []
+    known = next((one for one in conditions if one.get("type") == FAILURE), None)
+    if known is not None and known.get("message") == message:
+        return None
+    changed = with_condition(conditions, FAILURE, "True", now=rfc3339(now), reason="FailedCreate", message=message)
+    return {"replicas": 0} | status | {"conditions": changed}
