@@ -1,15 +1,17 @@
-"""StatefulSets, CronJobs, DaemonSets and quotas do the same on whichever cluster the environment chose."""
+"""StatefulSets, CronJobs and quotas do the same on whichever cluster the environment chose."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from moorage.apimachinery.meta import is_deleting, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, PVCS, STATEFULSETS, Obj, Resource
+from moorage.clock import SYSTEM, rfc3339
 from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.kube.client import KubeClient
 from moorage.testing.cluster import Cluster
@@ -20,7 +22,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.cluster("scheduler", "controllers")
 PATIENCE_SECONDS = 90.0  # bounds a hang
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
-DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 
 
 @pytest.fixture
@@ -242,3 +243,63 @@ async def test_what_pods_took_of_a_quota_comes_back_when_they_end(api, namespace
     await api.create(JOBS, {"metadata": {"name": "a"}} | job, namespace)
     with pytest.raises(Forbidden, match="limited: count/jobs.batch=1"):
         await api.create(JOBS, {"metadata": {"name": "b"}} | job, namespace)
+
+
+async def test_a_cron_job_makes_a_job_for_its_latest_moment_and_tells_what_became_of_it(api, namespace, nodes):
+    template = pod_template(namespace, restartPolicy="Never")
+    spec = {
+        "schedule": "0 0 * * *",
+        "timeZone": "Etc/UTC",
+        "suspend": True,
+        "successfulJobsHistoryLimit": 0,
+        "jobTemplate": {"metadata": {"labels": {"kind": "nightly"}}, "spec": {"template": template}},
+    }
+    cron = await api.create(CRONJOBS, {"metadata": {"name": "c"}, "spec": spec}, namespace)
+    before = rfc3339(SYSTEM.now() - timedelta(days=3))
+    await api.patch(CRONJOBS, "c", {"status": {"lastScheduleTime": before}}, namespace, subresource="status")
+    await api.patch(CRONJOBS, "c", {"spec": {"suspend": False}}, namespace)
+
+    async def made() -> Obj | None:
+        found = (await api.list(JOBS, namespace)).items
+        return found[0] if found else None
+
+    job = await until("the Job", made)
+    moment = datetime.fromisoformat(
+        job["metadata"]["annotations"]["batch.kubernetes.io/cronjob-scheduled-timestamp"]
+    ).astimezone(UTC)
+    assert (moment.hour, moment.minute, moment.second) == (0, 0, 0)
+    assert job["metadata"]["name"] == f"c-{int(moment.timestamp()) // 60}"
+    assert labels_of(job)["kind"] == "nightly"
+    (owner,) = job["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == ("CronJob", cron["metadata"]["uid"], True)
+
+    async def active() -> Obj | None:
+        status = (await api.get(CRONJOBS, "c", namespace)).get("status") or {}
+        return status if status.get("active") else None
+
+    status = await until("the Job in the status", active)
+    (ref,) = status["active"]
+    known = {name: ref[name] for name in ("apiVersion", "kind", "name", "namespace", "uid")}
+    meta = job["metadata"]
+    named = {"name": meta["name"], "namespace": namespace, "uid": meta["uid"]}
+    assert known == {"apiVersion": "batch/v1", "kind": "Job"} | named
+    assert status["lastScheduleTime"] == rfc3339(moment)
+
+    async def pod() -> Obj | None:
+        found = await live_pods(api, namespace)
+        return found[0] if found and (found[0].get("status") or {}).get("phase") == "Running" else None
+
+    running = await until("the Job's pod", pod)
+    await nodes.finish(namespace, running["metadata"]["name"], 0)
+
+    async def over() -> bool:
+        status = (await api.get(CRONJOBS, "c", namespace)).get("status") or {}
+        return not status.get("active") and bool(status.get("lastSuccessfulTime"))
+
+    await until("the Job's end in the status", over)
+
+    async def cleaned() -> bool:
+        return not (await api.list(JOBS, namespace)).items
+
+    await until("the history to be cleaned", cleaned)
+    assert (await api.get(CRONJOBS, "c", namespace))["status"]["lastScheduleTime"] == rfc3339(moment)

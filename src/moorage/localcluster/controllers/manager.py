@@ -12,6 +12,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Resource
 from moorage.clock import SYSTEM, Clock
 from moorage.localcluster.controllers.clusterroles import ClusterRoleAggregator
+from moorage.localcluster.controllers.cronjob.controller import CronJobController
 from moorage.localcluster.controllers.deployment.controller import DeploymentController
 from moorage.localcluster.controllers.disruption import DisruptionController
 from moorage.localcluster.controllers.endpoints.controller import EndpointsController
@@ -63,6 +64,7 @@ class ControllerManager:
         shared = (api, self.informers, self._events, clock)
         catalogue = Catalogue(resources)
         self._jobs = JobController(*shared)
+        self._crons = CronJobController(*shared)
         self._sets = ReplicaSetController(*shared)
         self._deployments = DeploymentController(*shared)
         self._stateful = StatefulSetController(*shared)
@@ -90,6 +92,7 @@ class ControllerManager:
             self._volumes.claims,
             self._volumes.volumes,
             self._jobs.loop,
+            self._crons.loop,
             self._sets.loop,
             self._deployments.loop,
             self._stateful.loop,

@@ -1,0 +1,4 @@
+"""Makes Jobs at the times that CronJobs name.
+
+https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/
+"""
