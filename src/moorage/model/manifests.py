@@ -315,6 +315,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="networking.k8s.io", resources=("ingresses", "networkpolicies"), verbs=READ),
         Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=READ),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=READ),
+        Rule(group=GROUP, resources=("volumebackups",), verbs=READ),
         Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs", "reservations"), verbs=READ),
     )  # fmt: skip
     working = (
@@ -332,7 +333,7 @@ def make_tenant_roles() -> list[Obj]:
         Rule(group="batch", resources=("jobs", "cronjobs"), verbs=WRITE),
         Rule(group="networking.k8s.io", resources=("ingresses",), verbs=WRITE),
         Rule(group="policy", resources=("poddisruptionbudgets",), verbs=WRITE),
-        Rule(group=GROUP, resources=("workspaces", "datasets", "mapjobs"), verbs=WRITE),
+        Rule(group=GROUP, resources=("workspaces", "datasets", "volumebackups", "mapjobs"), verbs=WRITE),
         Rule(group=GROUP, resources=("workspaces",), verbs=("open",)),
     )
     ruling = (

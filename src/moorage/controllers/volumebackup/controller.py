@@ -39,6 +39,7 @@ from moorage.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFou
 from moorage.kube.events import EventRecorder
 from moorage.model.dataset import parse_volume
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL
+from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.volumebackup import (
     BACKUP_LABEL,
     BACKUPS,
@@ -124,8 +125,8 @@ class VolumeBackupController:
             self._runtime = await find_runtime(self._api)
         if not self._runtime.image:
             able = "the operator does not know the image that backups run in: set MOORAGE_IMAGE"
-        elif one.spec.to.startswith("/") and not self._runtime.on_processes:
-            able = f"{one.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"
+        elif one.spec.to.startswith("/"):
+            able = await self._folder_refusal(one) or able
         return Seen(
             backup=one,
             now=self._clock.now(),
@@ -133,6 +134,15 @@ class VolumeBackupController:
             volume=await self._claim(one.spec.volume, one) is not None,
             able=able,
         )
+
+    async def _folder_refusal(self, one: BackupView) -> str:
+        """A folder of the machine is for who owns the machine: nobody's tenant, and no cluster's node."""
+        assert self._runtime is not None
+        if not self._runtime.on_processes:
+            return f"{one.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"
+        if tenant_of(one.namespace, (await self._api.list(TENANTS)).items) is not None:
+            return f"{one.spec.to} is a folder of the machine, which tenants do not reach: write to volume:NAME"
+        return ""
 
     async def _claim(self, name: str, one: BackupView) -> Obj | None:
         try:

@@ -39,6 +39,7 @@ class Shared(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(context: Context) -> list[Route]:
     async def listed(request: Request) -> Response:
+        """Datasets of a namespace, or of all where the asker may; `limit` and `continue` page."""
         namespace = request.query_params.get("namespace") or None
         limit, cont = page_of(request)
         try:
@@ -48,6 +49,7 @@ def routes(context: Context) -> list[Route]:
         return Json({"datasets": [dataset_json(one) for one in found.items], "continue": found.cont})
 
     async def create(request: Request) -> Response:
+        """Make a dataset, which begins to fill at once; `dryRun`: only judged."""
         asked = await read_json(request, NewDataset)
         made: Obj = {
             "apiVersion": DATASETS.api_version,
@@ -72,9 +74,11 @@ def routes(context: Context) -> list[Route]:
         return Json(dataset_json(stored), 200 if asked.dry_run else 201)
 
     async def show(request: Request) -> Response:
+        """How far it is, what is in it, who may read it, who used it."""
         return Json(dataset_json(await get(request)))
 
     async def share(request: Request) -> Response:
+        """Say which tenants may read it."""
         asked = await read_json(request, Shared)
         found = await get(request)
         meta = found["metadata"]
@@ -89,6 +93,7 @@ def routes(context: Context) -> list[Route]:
         return Json(dataset_json(stored))
 
     async def delete(request: Request) -> Response:
+        """Delete a dataset. 409 while it is in use, unless `force=true`."""
         found = await get(request)
         meta = found["metadata"]
         using = [one for one in dataset_json(found)["usedBy"] if one.get("active")]

@@ -51,6 +51,7 @@ class Resized(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(context: Context) -> list[Route]:
     async def listed(request: Request) -> Response:
+        """Volumes with what they hold, where a node told; `limit` and `continue` page."""
         namespace = request.query_params.get("namespace") or None
         api = context.acting(request.state.user)
         limit, cont = page_of(request)
@@ -64,6 +65,7 @@ def routes(context: Context) -> list[Route]:
         return Json({"volumes": volumes, "continue": found.cont})
 
     async def create(request: Request) -> Response:
+        """Make a volume."""
         asked = await read_json(request, NewVolume)
         size_of(asked.size)
         user = request.state.user
@@ -83,6 +85,7 @@ def routes(context: Context) -> list[Route]:
         return Json(volume_json(stored, (), {}), 201)
 
     async def resize(request: Request) -> Response:
+        """Make a volume larger. 409 for a smaller size."""
         asked = await read_json(request, Resized)
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         api = context.acting(request.state.user)
@@ -102,6 +105,7 @@ def routes(context: Context) -> list[Route]:
         return Json(volume_json(stored, (), {}))
 
     async def delete(request: Request) -> Response:
+        """Delete a volume. 409 while it is in use, unless `force=true`."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         api = context.acting(request.state.user)
         try:
@@ -118,6 +122,7 @@ def routes(context: Context) -> list[Route]:
         return Response(status_code=204)
 
     async def classes(request: Request) -> Response:
+        """The kinds of storage, and what each can do."""
         api = context.acting(request.state.user) if request.state.user.account else context.api
         try:
             found = [parse_class(one) for one in (await api.list(STORAGECLASSES)).items]
