@@ -95,6 +95,12 @@ MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of
 CONTAINER_LABEL = "moorage.dev/container"  # name of the container; on its pods and its Service
 CONTAINER_GATE = "moorage.dev/container"  # scheduling gate of one that is made and not started
 
+# workspaces (docs/howto/run-workspaces.md)
+WORKSPACE_LABEL = "moorage.dev/workspace"  # on all that is made for a Workspace: its name
+TEMPLATE_LABEL = "moorage.dev/workspace-template"  # on ConfigMaps of our namespace: the template's name
+MADE_FROM_ANNOTATION = "moorage.dev/made-from"  # on a workspace's Deployment: hash of what its pods are made from
+SCHEDULED_ANNOTATION = "moorage.dev/scheduled"  # on a Workspace: hash of the schedule, a blank, its last moment
+
 # pods killed for their memory (docs/howto/guard-a-namespace.md)
 MEMORY_GATE = "moorage.dev/memory"  # scheduling gate of the replacement of a pod that was killed for memory
 MEMORY_LABEL = "moorage.dev/memory"  # on such a replacement: held, raised (it got more memory) or RELEASED

@@ -22,7 +22,15 @@ from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
 from moorage.errors import MoorageError, QuantityError
 from moorage.model.machine import Fault
-from moorage.model.names import GROUP, HOST_ENV_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, VERSION, is_dns_label
+from moorage.model.names import (
+    GROUP,
+    HOST_ENV_ANNOTATION,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+    TEMPLATE_LABEL,
+    VERSION,
+    is_dns_label,
+)
 from moorage.model.tenant import Condition, Quantity
 
 WORKSPACES = Resource(GROUP, VERSION, "workspaces", "Workspace")
@@ -36,11 +44,7 @@ STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED = (
 PHASES = (STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED)
 OPEN_VERB = "open"  # whom RBAC lets do this with a workspace, the gateway lets in
 
-WORKSPACE_LABEL = "moorage.dev/workspace"  # on all that is made for a Workspace: its name
-TEMPLATE_LABEL = "moorage.dev/workspace-template"  # on ConfigMaps of our namespace: the template's name
 TEMPLATE_KEY = "template.yaml"
-MADE_FROM_ANNOTATION = "moorage.dev/made-from"  # on the Deployment: hash of what its pods are made from
-SCHEDULED_ANNOTATION = "moorage.dev/scheduled"  # on a Workspace: hash of the schedule, a blank, its last moment
 GATEWAY_SECRET = "moorage-gateway"  # in our namespace: key
 
 NAME_MAX = 43  # ws- + name + ReplicaSet's 11 + pod's 6 = 63

@@ -38,15 +38,19 @@ from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError, NotFound
-from moorage.model.names import GROUP, INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.names import (
+    GROUP,
+    INFO_CONFIGMAP,
+    SYSTEM_NAMESPACE,
+    TEMPLATE_LABEL,
+    WORKSPACE_LABEL,
+)
 from moorage.model.people import is_account, is_disabled
 from moorage.model.workspace import (
     GATEWAY_SECRET,
     LOGIN,
     OPEN_VERB,
     RUNNING,
-    TEMPLATE_LABEL,
-    WORKSPACE_LABEL,
     WORKSPACES,
     App,
     BadWorkspace,
@@ -206,6 +210,7 @@ class Gateway:
         """The platform's own page: it stands behind the gate, so the person is known."""
 
         async def open_workspace(request: Request) -> Response:
+            """To a workspace, signed in: a page for browsers."""
             namespace, name = request.path_params["namespace"], request.path_params["name"]
             state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
             user = request.state.user

@@ -15,9 +15,9 @@ from moorage.apimachinery.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSE
 from moorage.controllers.workspace.objects import make_secret
 from moorage.controllers.workspace.plan import Seen, Verb, gpu_terms, merge_of, plan, schedule_hash
 from moorage.decide.runs import GpuType
+from moorage.model.names import SCHEDULED_ANNOTATION
 from moorage.model.workspace import (
     BUILT_IN,
-    SCHEDULED_ANNOTATION,
     Platform,
     Schedule,
     make_token,

@@ -44,11 +44,15 @@ from moorage.decide.explain import concerning, explain_in, snapshot
 from moorage.decide.runs import GpuType, gpu_types
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
-from moorage.model.names import INFO_CONFIGMAP, MACHINE_GROUP_LABEL, SYSTEM_NAMESPACE
-from moorage.model.workspace import (
-    GATEWAY_SECRET,
+from moorage.model.names import (
+    INFO_CONFIGMAP,
+    MACHINE_GROUP_LABEL,
+    SYSTEM_NAMESPACE,
     TEMPLATE_LABEL,
     WORKSPACE_LABEL,
+)
+from moorage.model.workspace import (
+    GATEWAY_SECRET,
     WORKSPACES,
     App,
     BadWorkspace,

@@ -29,8 +29,10 @@ from moorage.model.names import (
     MACHINE_CONTAINER_LABEL,
     MACHINE_GROUP_LABEL,
     MACHINE_TYPE_LABEL,
+    MADE_FROM_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_LABEL,
+    WORKSPACE_LABEL,
 )
 from moorage.model.workspace import (
     CONTAINER,
@@ -38,8 +40,6 @@ from moorage.model.workspace import (
     DEFAULT_HOME_SIZE,
     DEFAULT_MEMORY,
     LOGIN,
-    MADE_FROM_ANNOTATION,
-    WORKSPACE_LABEL,
     WORKSPACES,
     App,
     Platform,

@@ -43,14 +43,18 @@ from moorage.controllers.workspace.objects import (
     make_service,
 )
 from moorage.decide.runs import GpuType, matches_type
-from moorage.model.names import MACHINE_GATE, MEMORY_GATE, MEMORY_HELD_ANNOTATION
+from moorage.model.names import (
+    MACHINE_GATE,
+    MADE_FROM_ANNOTATION,
+    MEMORY_GATE,
+    MEMORY_HELD_ANNOTATION,
+    SCHEDULED_ANNOTATION,
+)
 from moorage.model.schedule import last_moment, next_moment, zone_named
 from moorage.model.workspace import (
     FAILED,
     LOGIN,
-    MADE_FROM_ANNOTATION,
     RUNNING,
-    SCHEDULED_ANNOTATION,
     STARTING,
     STOPPED,
     STOPPING,

@@ -43,6 +43,7 @@ class Opening(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(context: Context) -> list[Route]:
     async def listed(request: Request) -> Response:
+        """Workspaces of a namespace (`namespace`), or of all in which the asker may list them."""
         user: User = request.state.user
         namespace = request.query_params.get("namespace") or None
         api = context.acting(user)
@@ -58,6 +59,7 @@ def routes(context: Context) -> list[Route]:
         return Json({"workspaces": shown})
 
     async def create(request: Request) -> Response:
+        """Make a workspace: `{name, namespace, spec}`, the spec as in the kind; `dryRun`: only tried."""
         asked = await read_json(request, NewWorkspace)
         made: Obj = {
             "apiVersion": WORKSPACES.api_version,
@@ -80,9 +82,11 @@ def routes(context: Context) -> list[Route]:
         return Json(workspace_json(stored), 200 if asked.dry_run else 201)
 
     async def show(request: Request) -> Response:
+        """How a workspace stands, where it is, and what it waits for."""
         return Json(workspace_json(await _get(context, request)))
 
     async def delete(request: Request) -> Response:
+        """Delete a workspace; its home stays, but with `home=delete`."""
         namespace, name = _key(request)
         found = await _get(context, request)
         context.audit(request, "delete workspace", f"{namespace}/{name}")
@@ -99,6 +103,7 @@ def routes(context: Context) -> list[Route]:
 
     def switched(running: bool) -> Any:
         async def switch(request: Request) -> Response:
+            """Start a workspace, or stop it: what is on its volumes is kept."""
             namespace, name = _key(request)
             context.audit(request, f"{'start' if running else 'stop'} workspace", f"{namespace}/{name}")
             try:
@@ -112,7 +117,7 @@ def routes(context: Context) -> list[Route]:
         return switch
 
     async def opened(request: Request) -> Response:
-        """An address for a browser, good once and for a minute."""
+        """An address that lets a browser in, good once and for a minute."""
         namespace, name = _key(request)
         if context.gateway is None:
             raise Problem(501, "no_gateway", "this server has no gateway to workspaces")
