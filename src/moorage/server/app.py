@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 
 from moorage.apimachinery.api import Api
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import MoorageError
+from moorage.server import openapi
 from moorage.server.auth import Auth, Gate
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
@@ -81,30 +82,31 @@ def create_app(
     )
     behind_proxy = logins is not None and logins.settings.behind_proxy
     board = Board(context)
+    found: list[BaseRoute] = [
+        *queue_routes.routes(context),
+        *outputs_routes.routes(context),
+        *gpus.routes(context),
+        *top.routes(context),
+        *jobs.routes(context),
+        *volumes.routes(context),
+        *datasets.routes(context),
+        *explain.routes(context),
+        *checkpoint.routes(context),
+        *containers_routes.routes(context),
+        *containerexec.routes(context),
+        *health.routes(context),
+        *login.routes(context),
+        *accounts.routes(context),
+        *(audit.routes(context, desk) if desk is not None else ()),
+        *workspaces.routes(context),
+        *(gateway.routes() if gateway is not None else ()),
+        *events.routes(context, board),
+        *page_routes(board),
+        *mappages.routes(context),
+        Mount("/static", StaticFolder()),
+    ]
     return Starlette(
-        routes=[
-            *queue_routes.routes(context),
-            *outputs_routes.routes(context),
-            *gpus.routes(context),
-            *top.routes(context),
-            *jobs.routes(context),
-            *volumes.routes(context),
-            *datasets.routes(context),
-            *explain.routes(context),
-            *checkpoint.routes(context),
-            *containers_routes.routes(context),
-            *containerexec.routes(context),
-            *health.routes(context),
-            *login.routes(context),
-            *accounts.routes(context),
-            *(audit.routes(context, desk) if desk is not None else ()),
-            *workspaces.routes(context),
-            *(gateway.routes() if gateway is not None else ()),
-            *events.routes(context, board),
-            *page_routes(board),
-            *mappages.routes(context),
-            Mount("/static", StaticFolder()),
-        ],
+        routes=[*openapi.routes(found), *found],
         middleware=[
             *([Middleware(GatewayLayer, gateway=gateway)] if gateway is not None else ()),
             Middleware(Gate, auth=auth, hosts=tuple(hosts), audit=audit_log, behind_proxy=behind_proxy),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import platform
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,6 +39,8 @@ from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbid
 from moorage.server.containers import NAMESPACE_HEADER, Containers
 from moorage.server.context import Context
 from moorage.server.problems import Json, Problem
+
+log = logging.getLogger(__name__)
 
 BODY_MAX = 256 * 1024
 PAGE_MAX = 500
@@ -255,23 +258,33 @@ async def _logs(request: Request, mine: Containers) -> Response:
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
     since = _number(query.get("since", "").partition(".")[0] or None, "since", 0, 2**40)
-    lines = _printed(
+    follow = _is_true(query.get("follow"))
+    lines: AsyncIterator[bytes] = _printed(
         mine,
         pod,
-        follow=_is_true(query.get("follow")),
+        follow=follow,
         tail=None if tail == "all" else _number(tail, "tail", 0, 10**7),
         since=max(1, int(mine.context.now().timestamp()) - since) if since else None,
         timestamps=_is_true(query.get("timestamps")),
     )
+    if not follow:  # what is wrong is told while it can be
+        await anext(lines)
+        lines = _after(await anext(lines, b""), lines)
     return StreamingResponse(
         (frame(STDOUT, chunk) async for chunk in lines) if framed else lines,
         media_type="text/plain; charset=utf-8" if ours else MULTIPLEXED if framed else RAW_STREAM,
     )
 
 
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
 async def _printed(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The log, from when there is one."""
     with mine.following(pod):
         yield b""
@@ -288,7 +301,7 @@ async def _read(
         found = pod if is_ended(pod) or mine.state(pod).status in ("running", "restarting") else None
     if found is None:
         return
-    async for chunk in mine.api.logs(
+    said = mine.api.logs(
         found["metadata"]["name"],
         mine.namespace,
         container=MAIN,
@@ -296,8 +309,16 @@ async def _read(
         tail_lines=tail,
         since_seconds=since,
         timestamps=timestamps,
-    ):
-        yield chunk
+    )
+    try:
+        async for chunk in said:
+            yield chunk
+    except ApiError as error:
+        if not follow:
+            raise
+        log.warning(
+            "a log could not be followed", extra={"pod": found["metadata"]["name"], "error": error.message}
+        )
 
 
 async def _attach(request: Request, mine: Containers) -> Response:

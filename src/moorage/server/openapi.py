@@ -1,0 +1,151 @@
+"""The REST API described: OpenAPI 3.1, drawn from the routes themselves.
+
+A route's path, method and first sentence come from the route; what it takes in query and body from the tables
+here, which a test holds against the routes. https://spec.openapis.org/oas/v3.1.0
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from moorage import __version__
+from moorage.server.problems import Json
+
+PREFIX = "/api/v1/"
+PATH = f"{PREFIX}openapi.json"
+NAME = {"type": "string", "minLength": 1, "maxLength": 253}
+TEXT = {"type": "string", "maxLength": 1024}
+COUNT = {"type": "integer", "minimum": 0}
+SWITCH = {"type": "boolean"}
+OBJECT = {"type": "object"}
+
+_CONTAINER = {
+    "type": "object",
+    "required": ["Image"],
+    "properties": {
+        "Image": {"type": "string", "minLength": 1},
+        "Cmd": {"type": ["array", "null"], "items": {"type": "string"}},
+        "Entrypoint": {"type": ["array", "null"], "items": {"type": "string"}},
+        "Env": {"type": ["array", "null"], "items": {"type": "string"}},
+        "WorkingDir": {"type": "string"},
+        "User": {"type": "string"},
+        "Labels": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        "HostConfig": {
+            "type": "object",
+            "properties": {
+                "Memory": {"type": "integer", "minimum": 0},
+                "NanoCpus": {"type": "integer", "minimum": 0},
+                "Binds": {"type": ["array", "null"], "items": {"type": "string"}},
+                "Mounts": {"type": ["array", "null"], "items": {"type": "object"}},
+                "DeviceRequests": {"type": ["array", "null"], "items": {"type": "object"}},
+                "PortBindings": {"type": ["object", "null"]},
+                "AutoRemove": {"type": "boolean"},
+            },
+        },
+    },
+}
+
+QUERY: Mapping[str, Mapping[str, Any]] = {
+    "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT},
+    "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
+    "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
+    "DELETE /api/v1/containers/{id}": {"force": SWITCH},
+    "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
+    "GET /api/v1/datasets": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/datasets/{namespace}/{name}": {"force": SWITCH},
+    "GET /api/v1/jobs": {"namespace": NAME, "owner": NAME, "state": NAME},
+    "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
+    "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
+    "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
+    "GET /api/v1/volumes": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/volumes/{namespace}/{name}": {"force": SWITCH},
+    "GET /api/v1/workspaces": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/workspaces/{namespace}/{name}": {"home": {"type": "string", "enum": ["delete", "keep"]}},
+}
+BODIES: Mapping[str, Mapping[str, Any]] = {"POST /api/v1/containers": _CONTAINER}
+STREAMS = frozenset({"text/event-stream"})
+TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
+
+_PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
+
+
+def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
+    """The description of all the others, as a route of its own."""
+    described = describe(others)
+
+    async def openapi(_request: Request) -> Response:
+        """This description: OpenAPI 3.1."""
+        return Json(described)
+
+    return [Route(PATH, openapi, methods=["GET"])]
+
+
+def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if isinstance(route, Route) and route.path.startswith(PREFIX):
+            path = _PARAMETER.sub(r"{\1}", route.path)
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                paths.setdefault(path, {})[method.lower()] = _operation(route, method, path)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Moorage",
+            "version": __version__,
+            "description": "Errors are `{code, message, hint?, field?}`. Changes are made as the one who asks.",
+        },
+        "security": [{"bearer": []}],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {
+                "Problem": {
+                    "type": "object",
+                    "required": ["code", "message"],
+                    "properties": {one: {"type": "string"} for one in ("code", "message", "hint", "field")},
+                }
+            },
+        },
+    }
+
+
+def _operation(route: Route, method: str, path: str) -> dict[str, Any]:
+    key = f"{method} {path}"
+    parameters: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 0} if kind == "int" else NAME,
+        }
+        for name, kind in _PARAMETER.findall(route.path)
+    ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERY.get(key, {}).items()]
+    words = [method.lower(), *re.findall(r"\w+", path.removeprefix(PREFIX))]
+    made: dict[str, Any] = {
+        "operationId": "_".join(words),
+        "summary": _sentence(route),
+        "parameters": parameters,
+        "responses": {
+            "2XX": {"description": "Done."},
+            "4XX": {
+                "description": "Refused.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        },
+    }
+    if method in ("POST", "PUT", "PATCH") and not path.endswith(TAKES_NOTHING):
+        made["requestBody"] = {"content": {"application/json": {"schema": dict(BODIES.get(key, OBJECT))}}}
+    return made
+
+
+def _sentence(route: Route) -> str:
+    text = inspect.getdoc(route.endpoint) or inspect.getdoc(inspect.getmodule(route.endpoint)) or ""
+    return " ".join(text.partition("\n\n")[0].split())

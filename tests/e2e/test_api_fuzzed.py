@@ -1,0 +1,60 @@
+"""The whole REST API, asked all sorts of things by schemathesis: it never fails, and its errors have one shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+import yaml
+
+from moorage.server.openapi import BODIES, PREFIX, QUERY
+from moorage.testing.cluster import Cluster
+
+pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
+
+
+@pytest.fixture
+def address(own_cluster: Cluster) -> tuple[str, str]:
+    """(URL, token)"""
+    page = urlsplit(json.loads(own_cluster.moor("status", "-o", "json").stdout)["page"])
+    token = yaml.safe_load(own_cluster.kubeconfig.read_text())["users"][0]["user"]["token"]
+    return f"http://{page.netloc}", token
+
+
+def test_every_entry_of_the_tables_is_a_route(address):
+    url, token = address
+    found = requests.get(
+        f"{url}{PREFIX}openapi.json", headers={"Authorization": f"Bearer {token}"}, timeout=60
+    ).json()
+    there = {f"{method.upper()} {path}" for path, methods in found["paths"].items() for method in methods}
+    assert set(QUERY) | set(BODIES) <= there
+    names = [one["operationId"] for methods in found["paths"].values() for one in methods.values()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.timeout(900)
+def test_nothing_that_is_sent_makes_the_server_fail(address, tmp_path: Path):
+    url, token = address
+    examples = os.environ.get("MOORAGE_TEST_FUZZ_EXAMPLES", "15")
+    words = [
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}{PREFIX}openapi.json"),
+        *("-H", f"Authorization: Bearer {token}", "--checks", "not_a_server_error,response_schema_conformance"),
+        *("--phases", "examples,coverage,fuzzing", "--max-examples", examples, "--continue-on-failure"),
+        *(
+            "--exclude-path-regex",
+            r"/api/v1/(login|work|maps/[^/]+/[^/]+/output|containers/[^/]+/(attach|wait))",
+            "--request-timeout",
+            "60",
+        ),
+        *("--suppress-health-check", "all", "--no-color"),
+    ]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=880, check=False)
+    wrong = re.split(r"(?m)^=+ (?:FAILURES|ERRORS) =+$", done.stdout, maxsplit=1)[-1]
+    assert done.returncode == 0, wrong[:8000] + done.stderr[-1000:]
