@@ -23,7 +23,7 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SECRETS, Obj
-from moorage.errors import AlreadyExists, MoorageError, NotFound
+from moorage.errors import AlreadyExists, MoorageError, NotFound, StorageError
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.queue.database import Database, Row, Schema
 
@@ -264,7 +264,10 @@ def open_database(where: Path | str) -> Database:
     from moorage.queue.sqlite import SqliteDatabase
 
     path = Path(where)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # -wal and -shm get its mode from SQLite
+    try:  # -wal and -shm get its mode from SQLite
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageError(f"could not open {path}: {error.strerror}") from error
     return SqliteDatabase(path, SCHEMA)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, WebSocketRoute
 
 from moorage.errors import ServerError
 from moorage.server.auth import WAY_IN, Auth, same
@@ -25,7 +25,7 @@ def every_route(site):
             for mark, value in FILLED.items():
                 path = path.replace(mark, value)
             found.append((path, sorted(route.methods or ())))
-        else:
+        elif not isinstance(route, WebSocketRoute):
             assert isinstance(route, Mount)
             found.append((f"{route.path}/none.css", ["GET", "HEAD"]))
     return found

@@ -50,6 +50,7 @@ class AccountChange(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(context: Context) -> list[Route]:
     async def listed(request: Request) -> Response:
+        """People's accounts."""
         api = context.acting(request.state.user)
         try:
             found = (await api.list(SERVICEACCOUNTS, PEOPLE_NAMESPACE)).items
@@ -58,6 +59,7 @@ def routes(context: Context) -> list[Route]:
         return Json({"users": [account_json(one) for one in found if person_in(one)]})
 
     async def create(request: Request) -> Response:
+        """Make a local account."""
         asked = await read_json(request, NewAccount)
         context.audit(request, "create", f"user {asked.name}")
         api = context.acting(request.state.user)
@@ -74,6 +76,7 @@ def routes(context: Context) -> list[Route]:
         return Json(account_json(made), 201)
 
     async def change(request: Request) -> Response:
+        """Set password or groups of an account, shut it or open it again."""
         name, asked = request.path_params["name"], await read_json(request, AccountChange)
         fields = [one for one in ("password", "groups", "disabled") if getattr(asked, one) is not None]
         context.audit(request, "change", f"{', '.join(fields) or 'nothing'} of user {name}")
@@ -95,6 +98,7 @@ def routes(context: Context) -> list[Route]:
             raise _forbidden(error) from error
 
     async def delete(request: Request) -> Response:
+        """Forget an account; what its person made stays."""
         name = request.path_params["name"]
         context.audit(request, "delete", f"user {name}")
         api = context.acting(request.state.user)

@@ -63,11 +63,13 @@ def routes(context: Context) -> list[Route]:
     # --- pages
 
     async def page(request: Request) -> Response:
+        """The page to sign in on: with the provider, with a name and a password, or both."""
         if request.method == "HEAD":
             return HTMLResponse("")
         return _page(logins(), then=_local(request.query_params.get("next")), user=request.state.user)
 
     async def by_form(request: Request) -> Response:
+        """Sign in with a name and a password; a cookie holds the session."""
         form = await _form(request)
         name, then = form.get("username", "").strip(), _local(form.get("next"))
         request.state.audit_person = name
@@ -80,6 +82,7 @@ def routes(context: Context) -> list[Route]:
         return _signed_in(logins(), request, token, then)
 
     async def to_provider(request: Request) -> Response:
+        """Send the browser to the OIDC provider."""
         url, binding = await logins().start_oidc(
             redirect=f"{_base(logins(), request)}/login/callback", then=_local(request.query_params.get("next"))
         )
@@ -92,6 +95,7 @@ def routes(context: Context) -> list[Route]:
         return response
 
     async def from_provider(request: Request) -> Response:
+        """Where the provider sends the browser back to."""
         query = request.query_params
         binding = cookie_of(request.headers.get("cookie", ""), FLOW_COOKIE)
         try:
@@ -114,6 +118,7 @@ def routes(context: Context) -> list[Route]:
         return response
 
     async def logout(request: Request) -> Response:
+        """End the session of the cookie."""
         await _form(request)
         user: User | None = request.state.user
         if user is not None and user.session is not None:
@@ -136,6 +141,7 @@ def routes(context: Context) -> list[Route]:
         return HTMLResponse(html, headers=_csp(port))
 
     async def grant_to_cli(request: Request) -> Response:
+        """Give a command line a code for a session of its own."""
         challenge, port, state = _cli_wish(await _form(request))
         session = _session(request)
         context.audit(request, "grant", "a session to a command line")
@@ -152,6 +158,7 @@ def routes(context: Context) -> list[Route]:
     # --- programs
 
     async def log_in(request: Request) -> Response:
+        """A session for a name and a password. 429 after too many wrong ones."""
         asked = await read_json(request, ByPassword)
         request.state.audit_person = asked.username
         token, session = await logins().by_password(
@@ -160,6 +167,7 @@ def routes(context: Context) -> list[Route]:
         return Json(_told(session) | {"token": token}, 201)
 
     async def exchange(request: Request) -> Response:
+        """A session for a code of /login/cli and its PKCE verifier."""
         asked = await read_json(request, ByCode)
         token, session = await logins().redeem(
             asked.code, asked.verifier, address=request.state.address, client=asked.client or "program"
@@ -168,6 +176,7 @@ def routes(context: Context) -> list[Route]:
         return Json(_told(session) | {"token": token}, 201)
 
     async def who(request: Request) -> Response:
+        """Who asks: name, groups, and until when the session lasts."""
         user: User | None = request.state.user
         if user is None:
             raise Problem(401, "unauthorized", "nobody is logged in here", "moor login URL")
@@ -179,29 +188,35 @@ def routes(context: Context) -> list[Route]:
         return Json(told)
 
     async def log_out(request: Request) -> Response:
+        """End the session, and every token that it gave."""
         await logins().end(_session(request), "logged out")
         return Response(status_code=204)
 
     async def cluster_token(request: Request) -> Response:
+        """A token for the Kubernetes API, for `seconds` (600 to a week). It ends with the session."""
         asked = await read_json(request, TokenWish)
         context.audit(request, "take", "a token for the cluster")
         made = await logins().cluster_token(_session(request), asked.seconds)
         return Json({"token": made.token, "expires": rfc3339(made.expires)}, 201)
 
     async def password(request: Request) -> Response:
+        """Set one's own password; one's other sessions end."""
         asked = await read_json(request, NewPassword)
         await logins().change_password(_session(request), asked.old, asked.new, address=request.state.address)
         return Response(status_code=204)
 
     async def cluster(_: Request) -> Response:
+        """Where the Kubernetes API is, for a kubeconfig."""
         return Json(dict(logins().settings.cluster))
 
     async def sessions(request: Request) -> Response:
+        """One's sessions: on which devices, from where, last used when."""
         mine = _session(request)
         found = await logins().sessions(mine.person)
         return Json({"sessions": [_told(one) | {"current": one.id == mine.id} for one in found]})
 
     async def end_session(request: Request) -> Response:
+        """End one of one's sessions."""
         mine, wanted = _session(request), request.path_params["session"]
         for one in await logins().sessions(mine.person):
             if one.id == wanted:

@@ -1,0 +1,258 @@
+"""Local accounts over HTTP: passwords, sessions, who asks from where, and the audit log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+
+import pytest
+
+from moorage.apimachinery.resources import SERVICEACCOUNTS
+from moorage.errors import NotFound, StorageError
+from moorage.kube import people
+from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
+from moorage.server.auth import is_same_origin
+from moorage.server.logins import Attempts
+from moorage.server.sessions import AuditEntry, SessionDesk, SessionStore, digest, new_token, open_database
+from moorage.testing.clock import NOON, FakeClock
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "correct horse"
+JSON = {"content-type": "application/json"}
+SAME = {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(people, "SCRYPT_N", 2)
+    monkeypatch.setattr(people, "_NOBODY", people._NOBODY.replace("32768", "2"))
+
+
+async def ada(site, *groups):
+    await people.create_account(site.api, "ada", groups, LOCAL)
+    await people.set_password(site.api, "ada", PASSWORD)
+
+
+async def log_in(site, password=PASSWORD, name="ada"):
+    body = json.dumps({"username": name, "password": password}).encode()
+    return await site.ask("/api/v1/login", method="POST", body=body, headers=JSON, token=False)
+
+
+def bearer(token):
+    return {"authorization": f"Bearer {token}"}
+
+
+def known(site):
+    return site.service.people._accounts.get(account_name("ada"), PEOPLE_NAMESPACE)
+
+
+async def whoami(site, headers):
+    return await site.ask("/api/v1/login", headers=headers, token=False)
+
+
+async def test_a_password_opens_a_session_and_the_session_knows_its_person(site):
+    async with site.running():
+        await ada(site, "ml")
+        answer = await log_in(site)
+        assert answer.status == 201
+        assert answer.json["token"].startswith("mrs_")
+        told = (await whoami(site, bearer(answer.json["token"]))).json
+        assert (told["name"], told["account"], told["groups"]) == ("ada", account_user("ada"), ["ml"])
+        listed = await site.ask("/api/v1/login/sessions", headers=bearer(answer.json["token"]), token=False)
+        assert [one["current"] for one in listed.json["sessions"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "password"), [("ada", "wrong"), ("nobody", PASSWORD), ("", ""), ("system:x", "x")]
+)
+async def test_a_wrong_name_and_a_wrong_password_get_one_answer(site, name, password):
+    async with site.running():
+        await ada(site)
+        answer = await log_in(site, password, name)
+        assert (answer.status, answer.json["message"]) == (401, "the name or the password is wrong")
+
+
+async def test_after_five_wrong_passwords_none_is_looked_at_for_a_while(site):
+    async with site.running():
+        await ada(site)
+        for _ in range(5):
+            assert (await log_in(site, "wrong")).status == 401
+        answer = await log_in(site)
+        assert answer.status == 429
+        assert 0 < int(answer.headers["retry-after"]) <= 901
+        site.clock.advance(901)
+        assert (await log_in(site)).status == 201
+
+
+def test_guesses_are_counted_by_name_and_by_address():
+    clock = FakeClock()
+    attempts = Attempts(clock)
+    for number in range(30):
+        attempts.failed("ada", f"10.0.0.{number}")
+    assert attempts.wait("ada", "10.9.9.9") > 0
+    assert attempts.wait("grace", "10.9.9.9") == 0
+    for number in range(100):
+        attempts.failed(f"name-{number}", "10.1.1.1")
+    assert attempts.wait("grace", "10.1.1.1") > 0
+    clock.advance(901)
+    assert attempts.wait("ada", "10.1.1.1") == 0
+
+
+async def test_a_form_gives_a_cookie_that_no_script_reads_and_no_other_site_uses(site):
+    async with site.running():
+        await ada(site)
+        form = f"username=ada&password={PASSWORD.replace(' ', '+')}&next=/maps".encode()
+        answer = await site.ask("/login", method="POST", body=form, headers=SAME, token=False)
+        assert (answer.status, answer.headers["location"]) == (303, "/maps")
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        mine = {"cookie": cookie.partition(";")[0]}
+        assert (await whoami(site, mine)).json["name"] == "ada"
+        for headers in (
+            {},
+            {"origin": "http://evil.example"},
+            {"sec-fetch-site": "cross-site"},
+            {"origin": "null"},
+        ):
+            refused = await site.ask("/logout", method="POST", headers=mine | headers, token=False)
+            assert (refused.status, refused.json["code"]) == (403, "cross_site")
+        out = await site.ask("/logout", method="POST", headers=mine | SAME, token=False)
+        assert out.status == 303
+        assert (await whoami(site, mine)).status == 401
+
+
+async def test_a_form_of_another_site_does_not_log_its_visitor_in(site):
+    async with site.running():
+        await ada(site)
+        form = f"username=ada&password={PASSWORD.replace(' ', '+')}".encode()
+        evil = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+        assert (await site.ask("/login", method="POST", body=form, headers=evil, token=False)).status == 403
+        assert (await site.ask("/api/v1/login", method="POST", body=b"{}", token=False)).status == 415
+
+
+async def test_a_changed_password_ends_the_other_sessions(site):
+    async with site.running():
+        await ada(site)
+        one, other = [(await log_in(site)).json["token"] for _ in range(2)]
+        body = json.dumps({"old": PASSWORD, "new": "battery staple"}).encode()
+        headers = JSON | bearer(one)
+        done = await site.ask("/api/v1/login/password", method="POST", body=body, headers=headers, token=False)
+        assert done.status == 204
+        assert (await whoami(site, bearer(one))).status == 200
+        assert (await whoami(site, bearer(other))).status == 401
+        assert (await log_in(site, "battery staple")).status == 201
+
+
+async def test_a_shut_account_and_a_deleted_one_have_no_sessions(site):
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        await people.disable(site.api, "ada", "left")
+        await site.until(lambda: is_disabled(known(site)))
+        assert (await whoami(site, bearer(token))).status == 401
+        await people.enable(site.api, "ada")
+        await site.until(lambda: not is_disabled(known(site)))
+        token = (await log_in(site)).json["token"]
+        await people.delete_account(site.api, "ada")
+        with pytest.raises(NotFound):
+            await site.api.get(SERVICEACCOUNTS, account_name("ada"), PEOPLE_NAMESPACE)
+        assert (await whoami(site, bearer(token))).status == 401
+
+
+async def test_every_change_is_in_the_audit_log_and_no_look_is(site, caplog):
+    caplog.set_level(logging.INFO, logger="moorage.audit")
+    async with site.running():
+        await ada(site)
+        await log_in(site, "wrong")
+        token = (await log_in(site)).json["token"]
+        await whoami(site, bearer(token))
+        await site.ask("/api/v1/login", method="DELETE", headers=bearer(token), token=False)
+        await site.ask("/api/v1/users", method="POST", body=b"{}", headers=JSON, token=False)
+        await site.service.audit.flush()
+        rows = await site.service.desk.do(lambda store: store.audit())
+        told = [(one.person, one.method, one.path, one.status, one.address) for one in reversed(rows)]
+        assert told == [
+            ("ada", "POST", "/api/v1/login", 401, "127.0.0.1"),
+            ("ada", "POST", "/api/v1/login", 201, "127.0.0.1"),
+            ("ada", "DELETE", "/api/v1/login", 204, "127.0.0.1"),
+            ("", "POST", "/api/v1/users", 401, "127.0.0.1"),
+        ]
+        assert [one.status for one in caplog.records if one.name == "moorage.audit"] == [401, 201, 204, 401]
+
+
+async def test_the_audit_log_is_for_who_may_get_it(site):
+    async with site.running():
+        kube = bearer("kube-token")
+        assert (await site.ask("/api/v1/audit", headers=kube, token=False)).status == 403
+        assert (await site.ask("/api/v1/audit")).status == 403  # the page's token stands for nobody
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_same"),
+    [
+        ({"origin": "http://a:1", "host": "a:1"}, True),
+        ({"sec-fetch-site": "same-origin", "host": "a"}, True),
+        ({"origin": "https://A:1", "host": "a:1"}, True),
+        ({"origin": "http://a:2", "host": "a:1"}, False),
+        ({"origin": "http://a:1", "sec-fetch-site": "same-site", "host": "a:1"}, False),
+        ({"sec-fetch-site": "none", "host": "a"}, False),
+        ({"host": "a"}, False),
+    ],
+)
+def test_the_origin_of_a_change(headers, is_same):
+    from starlette.datastructures import Headers
+
+    assert is_same_origin(Headers(headers)) is is_same
+
+
+# --- the store
+
+
+@pytest.fixture
+def store(tmp_path):
+    found = SessionStore(open_database(tmp_path / "people.db"))
+    yield found
+    found.close()
+
+
+def test_the_file_is_its_owners_and_holds_no_token(tmp_path, store):
+    token = new_token()
+    store.add_code(token, b"x", NOON + timedelta(minutes=1), NOON)
+    for path in tmp_path.glob("people.db*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+        assert token.encode() not in path.read_bytes()
+    assert len(digest(token)) == 32
+
+
+def test_a_code_is_good_once_and_not_for_long(store):
+    store.add_code("a", b"x", NOON + timedelta(minutes=1), NOON)
+    assert store.take_code("a", NOON) == b"x"
+    assert store.take_code("a", NOON) is None
+    store.add_code("b", b"x", NOON + timedelta(minutes=1), NOON)
+    assert store.take_code("b", NOON + timedelta(minutes=1)) is None
+
+
+def test_old_audit_rows_are_forgotten_and_pages_go_on_where_they_ended(store):
+    rows = [
+        AuditEntry(at=NOON + timedelta(days=day), person="ada", method="POST", path=f"/{day}", status=200)
+        for day in range(5)
+    ]
+    store.note(rows)
+    first = store.audit(limit=2)
+    assert [one.path for one in first] == ["/4", "/3"]
+    assert [one.path for one in store.audit(limit=2, before=first[-1].number)] == ["/2", "/1"]
+    assert store.forget_audit(NOON + timedelta(days=3)) == 3
+    assert len(store.audit(person="ada", since=NOON)) == 2
+
+
+async def test_a_database_that_cannot_be_opened_is_tried_again(tmp_path):
+    folder = tmp_path / "not yet"
+    desk = SessionDesk(folder / "people.db")
+    with pytest.raises(StorageError):
+        await desk.do(lambda store: store.all())
+    folder.mkdir()
+    assert await desk.do(lambda store: store.all()) == []
+    desk.close()
