@@ -1469,6 +1469,66 @@ IN_SCOPES: Steps = [
     post("a pod of none", PODS, pod("none")),
 ]
 
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/{ns}/ingresses"
+A_BACKEND = {"service": {"name": "s", "port": {"number": 80}}}
+
+
+def ingress(
+    host: str = "a.b", *, backend: Any = A_BACKEND, kind: Any = "Prefix", path: str = "/"
+) -> dict[str, Any]:
+    one = {"path": path, "pathType": kind, "backend": backend}
+    rule = {"host": host, "http": {"paths": [{name: value for name, value in one.items() if value is not None}]}}
+    return named("i", spec={"rules": [rule]})
+
+
+def to(name: str = "s", port: Any = None) -> dict[str, Any]:
+    return {"service": {"name": name, "port": port or {}}}
+
+
+def by_default(**spec: Any) -> dict[str, Any]:
+    return named("i", spec={"defaultBackend": A_BACKEND} | spec)
+
+
+INGRESSES_REFUSED: Steps = [
+    post("neither rules nor a default", INGRESSES, named("i", spec={})),
+    post("a default alone", INGRESSES, named("d", spec={"defaultBackend": A_BACKEND})),
+    post("a host with capitals", INGRESSES, ingress("A.b")),
+    post("a host with a port", INGRESSES, ingress("a.b:80")),
+    post("a host that is an address", INGRESSES, ingress("127.0.0.1")),
+    post("a wildcard", INGRESSES, ingress("*.a.b")),
+    post("a wildcard of two labels", INGRESSES, ingress("*.*.b")),
+    post("a wildcard alone", INGRESSES, ingress("*")),
+    post("no kind of path", INGRESSES, ingress(kind=None)),
+    post("an unknown kind of path", INGRESSES, ingress(kind="Regex")),
+    post("a path without a slash", INGRESSES, ingress(path="a")),
+    post("a path with dots", INGRESSES, ingress(path="/a/../b")),
+    post("a path that ends with dots", INGRESSES, ingress(path="/a/..")),
+    post("a path with an encoded slash", INGRESSES, ingress(path="/a%2fb")),
+    post("no paths", INGRESSES, named("i", spec={"rules": [{"host": "a", "http": {"paths": []}}]})),
+    post("no backend", INGRESSES, ingress(backend={})),
+    post("a backend without a port", INGRESSES, ingress(backend=to())),
+    post("a backend with two ports", INGRESSES, ingress(backend=to(port={"number": 80, "name": "a"}))),
+    post("a backend with a port beyond", INGRESSES, ingress(backend=to(port={"number": 70_000}))),
+    post("a backend with an odd port name", INGRESSES, ingress(backend=to(port={"name": "A--1"}))),
+    post("a backend without a name", INGRESSES, ingress(backend=to("", {"number": 80}))),
+    post(
+        "a class with capitals", INGRESSES, named("i", spec={"ingressClassName": "A", "defaultBackend": A_BACKEND})
+    ),
+    post(
+        "an odd host of a certificate",
+        INGRESSES,
+        named("i", spec={"tls": [{"hosts": ["A"]}], "defaultBackend": A_BACKEND}),
+    ),
+    post(
+        "two classes",
+        INGRESSES,
+        {
+            "metadata": {"name": "i", "annotations": {"kubernetes.io/ingress.class": "a"}},
+            "spec": {"ingressClassName": "b", "defaultBackend": A_BACKEND},
+        },
+    ),
+]
+
 STORIES: dict[str, Steps] = {
     "pods made and refused": PODS_CREATED,
     "bodies": BODIES,
@@ -1480,6 +1540,7 @@ STORIES: dict[str, Steps] = {
     "jobs": JOBS_STORY,
     "configuration": CONFIGURATION,
     "network": NETWORK,
+    "ingresses refused": INGRESSES_REFUSED,
     "storage": STORAGE,
     "nodes and priorities": NODES_AND_PRIORITIES,
     "policy and events": POLICY_AND_EVENTS,

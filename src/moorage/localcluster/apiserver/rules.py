@@ -17,6 +17,7 @@ from moorage.localcluster.apiserver import podspec
 from moorage.localcluster.apiserver.cells import CELLS, pod_row_conditions
 from moorage.localcluster.apiserver.events import prepare_core, to_core, to_new
 from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.ingressrules import validate_ingress, validate_new_ingress
 from moorage.localcluster.apiserver.kinds import Rules, spec_changed
 from moorage.localcluster.apiserver.metadata import label_value_problems, name_problems, qualified_name_problems
 
@@ -1348,7 +1349,12 @@ _RULES: dict[tuple[str, str], Rules] = {
     ("autoscaling", "horizontalpodautoscalers"): Rules(
         default=_default_hpa, prepare_create=_born_with(desiredReplicas=0)
     ),
-    ("networking.k8s.io", "ingresses"): Rules(default=_default_ingress, generation=spec_changed),
+    ("networking.k8s.io", "ingresses"): Rules(
+        default=_default_ingress,
+        validate=validate_ingress,
+        validate_create=validate_new_ingress,
+        generation=spec_changed,
+    ),
     ("networking.k8s.io", "ingressclasses"): Rules(generation=spec_changed),
     ("networking.k8s.io", "networkpolicies"): Rules(default=_default_netpol, generation=spec_changed),
     ("rbac.authorization.k8s.io", "roles"): _ROLE,
