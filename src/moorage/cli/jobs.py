@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
-from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
-from moorage.apimachinery.resources import EVENTS, JOBS, Obj
+from moorage.apimachinery.resources import EVENTS, Obj
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, read_run, read_runs
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs import say_seconds
-from moorage.decide.runstate import CANCELLED, PodView, RunView, State, attempt_of, checkpoint_warning
-from moorage.errors import ApiError, NotFound
-from moorage.model.names import ENDED_ANNOTATION, label_value
+from moorage.decide.runstate import PodView, RunView, State, checkpoint_warning
+from moorage.errors import ApiError
+from moorage.kube.runs import cancel_run
+from moorage.model.names import label_value
 
 EVENTS_SHOWN = 8
 COLOURS = {
@@ -112,35 +112,9 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
 
 
 async def _cancel(session: Session, name: str, *, delete: bool) -> str:
-    """Stop one run, and say what was done. Intent first: from the mark on, nobody starts another attempt."""
-    found = sorted(await jobs_of(session, name), key=attempt_of)
-    first, namespace = found[0], session.namespace
-    live = [job for job in found if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
-    last = found[-1]
-    settled = is_condition_true(last, "Complete") or bool(
-        (first["metadata"].get("annotations") or {}).get(ENDED_ANNOTATION)
-    )
-    if not settled or live:
-        mark = {"metadata": {"annotations": {ENDED_ANNOTATION: f"{CANCELLED} by {await session.user()}"}}}
-        await session.api.patch(JOBS, first["metadata"]["name"], mark, namespace)
-    if delete:
-        for job in reversed(found):
-            try:
-                await session.api.delete(
-                    JOBS,
-                    job["metadata"]["name"],
-                    namespace,
-                    uid=job["metadata"].get("uid"),
-                    propagation="Background",
-                )
-            except NotFound:
-                continue  # it went with the first attempt
-        return f"{name} deleted"
-    for job in live:
-        await session.api.patch(JOBS, job["metadata"]["name"], {"spec": {"suspend": True}}, namespace)
-    if not live and settled:
-        return f"{name} had ended already"
-    return f"{name} cancelled"
+    """Stop one run, and say what was done."""
+    found = await jobs_of(session, name)
+    return f"{name} {await cancel_run(session.api, found, by=await session.user(), delete=delete)}"
 
 
 def run_json(run: RunView) -> dict[str, Any]:

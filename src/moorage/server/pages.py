@@ -28,6 +28,7 @@ from moorage.decide.storage import Storage
 from moorage.decide.usage import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
+from moorage.server.auth import User
 from moorage.server.board import QUEUE_SHOWN, BoardModel, lay_out
 from moorage.server.context import Context
 from moorage.server.past import history
@@ -103,10 +104,10 @@ class Board:
             self._rendered = _Rendered(version, done, done - at, parts, faces)
             return self._rendered
 
-    async def page(self) -> str:
+    async def page(self, user: User) -> str:
         parts = await self.sections()
         now = rfc3339(self.context.now())
-        return str(templates().get_template("page.html").render(parts=parts, now=now))
+        return str(templates().get_template("page.html").render(parts=parts, **framed("/", user, now)))
 
     async def _render(self) -> tuple[Sections, Sections]:
         cluster, now = self.context.cluster, self.context.now()
@@ -262,6 +263,22 @@ def templates() -> Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """Who looks at a page, as its head says it."""
+
+    name: str
+    can_leave: bool  # came by a cookie, which a button takes away
+    may_act: bool
+
+
+def framed(here: str, user: User, now: str = "") -> dict[str, Any]:
+    """What frame.html is rendered with, beside what its blocks want. `now` (RFC 3339) where the page is live."""
+    name = "only looking" if user.is_page else user.name
+    who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account))
+    return {"here": here, "who": who, "now": now}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """A paragraph of an explanation: a heading, and lines or the rows of a table under it."""
 
@@ -289,11 +306,12 @@ def page_routes(board: Board) -> list[Route]:
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         said = await explained(board.context, namespace, name, request.state.user)
         title, blocks = blocks_of(explain_text(said))
-        return HTMLResponse(templates().get_template("explain.html").render(title=title, blocks=blocks))
+        page = templates().get_template("explain.html")
+        return HTMLResponse(page.render(title=title, blocks=blocks, **framed("", request.state.user)))
 
-    async def page(_: Request) -> Response:
+    async def page(request: Request) -> Response:
         await board.context.ready()
-        return HTMLResponse(await board.page())
+        return HTMLResponse(await board.page(request.state.user))
 
     return [
         Route("/", page, methods=["GET"]),

@@ -20,7 +20,7 @@ from moorage.queue.store import ItemView, Store, Stored
 from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.mapboard import FAILURES_SHOWN, MapModel, map_model, map_rows
-from moorage.server.pages import templates
+from moorage.server.pages import framed, templates
 from moorage.server.problems import Problem
 from moorage.server.routes.queue import map_json
 
@@ -49,9 +49,10 @@ def routes(context: Context) -> list[Route]:
         model = map_model(told, await _mapjob(context, namespace, name), failed, context.now())
         return model, str(templates().get_template("map_live.html").render(map=model)).strip()
 
-    async def maps(_: Request) -> Response:
+    async def maps(request: Request) -> Response:
         page = templates().get_template("maps.html")
-        return HTMLResponse(page.render(live=await listed(), now=rfc3339(context.now())))
+        frame = framed("/maps", request.state.user, rfc3339(context.now()))
+        return HTMLResponse(page.render(live=await listed(), **frame))
 
     async def maps_live(_: Request) -> Response:
         return HTMLResponse(await listed())
@@ -59,7 +60,8 @@ def routes(context: Context) -> list[Route]:
     async def map_page(request: Request) -> Response:
         model, live = await one(request)
         page = templates().get_template("map.html")
-        return HTMLResponse(page.render(map=model, live=live, now=rfc3339(context.now())))
+        frame = framed("/maps", request.state.user, rfc3339(context.now()))
+        return HTMLResponse(page.render(map=model, live=live, **frame))
 
     async def map_live(request: Request) -> Response:
         return HTMLResponse((await one(request))[1])

@@ -2,6 +2,7 @@
 "use strict";
 (function () {
   const badge = document.getElementById("live");
+  if (!badge) return;
   const words = document.getElementById("live-words");
   const skew = Date.parse(document.body.dataset.now) - Date.now(); // the server's clock is the one that counts
   function show(state) {
@@ -48,15 +49,27 @@
   document.body.addEventListener("htmx:sseError", function () { show("lost"); });
   // Pages that ask again instead of listening: an answer is life. What was unfolded stays so.
   document.body.addEventListener("htmx:afterRequest", function (event) { show(event.detail.successful ? "live" : "lost"); });
+  // What has not changed is left alone: nobody's click or reading is disturbed. A log stays at its end.
+  const shown = new WeakMap();
+  const passing = /[^<>]*(?=<\/time>)/g;
   document.body.addEventListener("htmx:beforeSwap", function (event) {
+    const target = event.detail.target;
+    if (event.detail.xhr && event.detail.shouldSwap) {
+      const face = event.detail.xhr.responseText.replace(passing, "");
+      if (shown.get(target) === face) { event.detail.shouldSwap = false; return; }
+      shown.set(target, face);
+    }
+    if (target.matches("pre")) target.dataset.end = target.scrollHeight - target.scrollTop - target.clientHeight < 8 ? "1" : "";
     const open = Array.from(event.detail.target.querySelectorAll("details[open]"), function (one) { return one.id; });
     event.detail.target.dataset.open = open.join(" ");
   });
   document.body.addEventListener("htmx:afterSwap", function (event) {
+    if (event.detail.target.dataset.end) event.detail.target.scrollTop = event.detail.target.scrollHeight;
     for (const id of (event.detail.target.dataset.open || "").split(" ")) {
       const found = id && document.getElementById(id);
       if (found) found.open = true;
     }
   });
+  for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
   setInterval(tick, 5000);
 })();
