@@ -59,7 +59,8 @@ async def reader(api: KubeClient, unique: str) -> AsyncIterator[str]:
     """A tenant and its namespace."""
     name = f"{unique}-reader"
     await api.create(NAMESPACES, {"metadata": {"name": name}})
-    await api.create(TENANTS, {"metadata": {"name": name}, "spec": {"namespace": name}})
+    tenant = {"apiVersion": TENANTS.api_version, "kind": "Tenant", "metadata": {"name": name}}
+    await api.create(TENANTS, tenant | {"spec": {"namespace": name}})
     yield name
     await api.delete(TENANTS, name)
     await api.delete(NAMESPACES, name)

@@ -11,7 +11,7 @@ from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.cli import console, volumebackup
+from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.dataset import bytes_text, end_pods
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs import make_claim
@@ -296,5 +296,5 @@ def _volume_json(claim: Obj, users: dict[str, list[str]], used: dict[str, int]) 
     }
 
 
-for _command in (volumebackup.backup, volumebackup.backups, volumebackup.restore):
+for _command in (volumebackup.backup, volumebackup.backups, volumebackup.restore, volumecp.cp):
     volume.add_command(_command)

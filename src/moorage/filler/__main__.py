@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,42 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--name", required=True)
     one.add_argument("--force", action="store_true")
     one.set_defaults(work=_restore)
+    one = commands.add_parser("send", help="send files to the other end of standard input and output")
+    one.add_argument("--root", type=Path, required=True)
+    one.add_argument("--path", default="")
+    one.set_defaults(work=_send)
+    one = commands.add_parser("receive", help="take files from the other end of standard input and output")
+    one.add_argument("--root", type=Path, required=True)
+    one.add_argument("--base", default="")
+    one.add_argument("--single-folder", default="")
+    one.add_argument("--single-name", default="")
+    one.set_defaults(work=_receive)
+    one = commands.add_parser("wait", help="do nothing, for whoever runs something beside it")
+    one.set_defaults(work=_wait)
     return parser
+
+
+def _send(given: argparse.Namespace, _progress: Progress) -> None:
+    from moorage.filler.tree import Tree
+    from moorage.filler.wire import send
+
+    with contextlib.suppress(FillError):  # the other end tells of it
+        send(Tree(given.root), given.path, sys.stdin.buffer, sys.stdout.buffer)
+
+
+def _receive(given: argparse.Namespace, _progress: Progress) -> None:
+    from moorage.filler.tree import Tree
+    from moorage.filler.wire import receive
+
+    single = (given.single_folder, given.single_name)
+    with contextlib.suppress(FillError):
+        receive(Tree(given.root), given.base, sys.stdin.buffer, sys.stdout.buffer, single=single)
+
+
+def _wait(_given: argparse.Namespace, _progress: Progress) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        signal.pause()
 
 
 def _backup(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:

@@ -284,7 +284,9 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
 def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[None]:
     """Our four services in one process against any cluster."""
     ready_read, ready_write = os.pipe()
-    argv = [sys.executable, "-m", "moorage.cli.services", "--data", str(home), "--kubeconfig", str(kubeconfig)]
+    # the image of fillers and backups: no pod of ours tells it here
+    argv = ["/usr/bin/env", "MOORAGE_IMAGE=moorage:test", sys.executable, "-m", "moorage.cli.services"]
+    argv += ["--data", str(home), "--kubeconfig", str(kubeconfig)]
     argv += ["--ports", json.dumps({k: ports[k] for k in ("extender", "webhook", "server") if k in ports})]
     argv += ["--ready-fd", str(ready_write)]
     with _process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:

@@ -1,0 +1,260 @@
+"""`moor volume cp`: between this machine and a volume, through a pod that mounts it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from pathlib import Path
+from typing import IO, Any, cast
+
+import click
+
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PVCS, Obj
+from moorage.cli import console
+from moorage.cli.dataset import bytes_text
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
+from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.filler.paths import checked
+from moorage.filler.tree import Tree
+from moorage.filler.wire import receive, send
+from moorage.model.names import INFO_CONFIGMAP, OWNER_ANNOTATION, OWNER_LABEL, SYSTEM_NAMESPACE, label_value
+
+ROOT = "/volume"
+LOOK_SECONDS = 0.2
+START_SECONDS = 300.0
+DAY_SECONDS = 86_400  # a pod whose command died does not stay longer
+
+
+@click.command()
+@click.argument("source", metavar="SRC")
+@click.argument("destination", metavar="DST")
+@click.option("--image", default="", help="Image of the helping pod, Moorage's own (default: the cluster's).")
+@target_options
+def cp(target: Target, source: str, destination: str, image: str) -> int:
+    """Copy files to or from a volume, written VOLUME:/PATH; the other one is here.
+
+    A folder is copied with all below it, into DST. Each file is checked; one that is there already, of the same
+    size and time, is not copied again: a copy that broke off goes on. Links are left out.
+    """
+    here, there = _place(source), _place(destination)
+    if (here is None) == (there is None):
+        raise UsageError("one of SRC and DST is a volume, written VOLUME:/PATH, and the other is not")
+    if here is None and not os.path.lexists(source):
+        raise UsageError(f"there is no {source!r} on this machine")
+
+    async def work(session: Session) -> int:
+        volume = (here or there or ("", ""))[0]
+        async with _helper(session, volume, image, read_only=here is not None) as (pod, python):
+            result = await _copy(session, pod, python, source, destination, here, there)
+        console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} copied")
+        for key, said in (("skipped", "were there already"), ("left_out", "links were left out")):
+            if result.get(key):
+                console.note(f"{result[key]:,} {said}")
+        return 0
+
+    return in_session(target, work)
+
+
+def _place(text: str) -> tuple[str, str] | None:
+    """(volume, path on it) of VOLUME:/PATH; None for a path of this machine. Raises UsageError for bad ones."""
+    name, colon, path = text.partition(":")
+    if not colon or "/" in name or not name or name in (".", ".."):
+        return None
+    ending = "/" if path.endswith("/") else ""
+    path = path.strip("/")
+    try:
+        return name, (checked(path) + ending) if path else ""
+    except MoorageError as error:
+        raise UsageError(error.message) from error
+
+
+class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
+    """A pod that mounts a volume and waits; it goes with the block."""
+
+    def __init__(self, session: Session, volume: str, image: str, *, read_only: bool) -> None:
+        self._session, self._volume, self._image, self._read_only = session, volume, image, read_only
+        self._pod: Obj | None = None
+
+    async def __aenter__(self) -> tuple[str, str]:
+        session = self._session
+        try:
+            claim = await session.api.get(PVCS, self._volume, session.namespace)
+        except NotFound as error:
+            raise NotFound(
+                f"there is no volume {self._volume!r} in namespace {session.namespace}",
+                hint="`moor volume list` shows them",
+            ) from error
+        runtime = await self._runtime()
+        pods = (await session.api.list(PODS, session.namespace)).items
+        user = await session.user()
+        spec = make_pod_spec(
+            runtime,
+            ["wait"],
+            claims={ROOT: (self._volume, self._read_only)},
+            node=node_of(claim, pods),
+            grace_seconds=1,
+        )
+        spec["activeDeadlineSeconds"] = DAY_SECONDS
+        meta = {
+            "name": f"volume-cp-{secrets.token_hex(4)}",
+            "labels": {OWNER_LABEL: label_value(user)},
+            "annotations": {OWNER_ANNOTATION: user},
+        }
+        wanted = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+        self._pod = await session.api.create(PODS, wanted, session.namespace)
+        try:
+            await self._running(str(meta["name"]))
+        except BaseException:
+            await self._remove()
+            raise
+        return str(meta["name"]), runtime.python
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._remove()
+
+    async def _runtime(self) -> Runtime:
+        if self._image:
+            return Runtime(self._image)
+        api = self._session.api
+        with contextlib.suppress(ApiError):
+            await api.list(NODES, limit=1)
+            found = await find_runtime(api)
+            if found.image:
+                return found
+        with contextlib.suppress(ApiError):
+            info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+            if image := (info.get("data") or {}).get("image"):
+                return Runtime(str(image))
+        raise UsageError(
+            "which image the helping pod is to run is not known", hint="name Moorage's own image: --image"
+        )
+
+    async def _running(self, name: str) -> None:
+        session, told = self._session, ""
+        end = session.clock.monotonic() + START_SECONDS
+        while session.clock.monotonic() < end:
+            pod = await session.api.get(PODS, name, session.namespace)
+            phase = (pod.get("status") or {}).get("phase")
+            if phase == "Running":
+                return
+            if phase in ("Succeeded", "Failed"):
+                raise MoorageError(f"the helping pod {name} ended at once: {phase}")
+            if (why := why_waiting(pod)) and why != told:
+                told = why
+                console.say(f"waiting for the helping pod: {why}")
+            await session.clock.sleep(LOOK_SECONDS)
+        raise MoorageError(f"the helping pod does not start: {told or 'no reason was told'}")
+
+    async def _remove(self) -> None:
+        if self._pod is not None:
+            meta = self._pod["metadata"]
+            with contextlib.suppress(ApiError):
+                await self._session.api.delete(PODS, meta["name"], self._session.namespace, uid=meta.get("uid"))
+
+
+def _helper(session: Session, volume: str, image: str, *, read_only: bool) -> _Helper:
+    return _Helper(session, volume, image, read_only=read_only)
+
+
+async def _copy(
+    session: Session,
+    pod: str,
+    python: str,
+    source: str,
+    destination: str,
+    here: tuple[str, str] | None,
+    there: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Run one end in the pod and the other in a thread of ours."""
+    words, run = _ends(python, source, destination, here, there)
+    api = cast(Any, session.api)
+    async with await api.exec(pod, session.namespace, words, stdin=True) as process:
+        return await _bridge(process, run)
+
+
+def _single(path: str, name: str) -> tuple[str, str]:
+    """Where one file goes: into the folder that the path names with "/" at its end, else under that very name."""
+    if not path or path.endswith("/"):
+        return path.rstrip("/"), name
+    folder, _, last = path.rpartition("/")
+    return folder, last
+
+
+def _ends(
+    python: str, source: str, destination: str, here: tuple[str, str] | None, there: tuple[str, str] | None
+) -> tuple[list[str], Any]:
+    """What the pod runs, and what we do meanwhile."""
+    words = [python, "-m", "moorage.filler"]
+    if there is not None:  # to the volume
+        path = Path(source).absolute()
+        folder, name = _single(there[1], path.name)
+        words += ["receive", "--root", ROOT, "--base", there[1].rstrip("/")]
+        words += ["--single-folder", folder, "--single-name", name]
+        root, below = (path.parent, path.name) if path.is_file() else (path, "")
+
+        def run(read: IO[bytes], write: IO[bytes]) -> dict[str, Any]:
+            return send(Tree(root), below, read, write)
+    else:
+        assert here is not None
+        words += ["send", "--root", ROOT, "--path", here[1].rstrip("/")]
+        wanted = Path(destination).absolute()
+        is_folder = destination.endswith("/") or wanted.is_dir()
+        top = wanted if is_folder else wanted.parent
+        name = here[1].rstrip("/").rpartition("/")[2] if is_folder else wanted.name
+
+        def run(read: IO[bytes], write: IO[bytes]) -> dict[str, Any]:
+            top.mkdir(parents=True, exist_ok=True)
+            base = "" if is_folder else wanted.name
+            return receive(Tree(top), base, read, write, single=("", name))
+
+    return words, run
+
+
+async def _bridge(process: Any, run: Any) -> dict[str, Any]:
+    """Between a process in a pod and a thread here: what one writes the other reads."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    errors = bytearray()
+
+    def thread() -> dict[str, Any]:
+        read, write = theirs.makefile("rb"), theirs.makefile("wb")
+        try:
+            found: dict[str, Any] = run(read, write)
+            return found
+        finally:
+            for one in (write, read, theirs):
+                with contextlib.suppress(OSError):  # what could not be sent is of no more use
+                    one.close()
+
+    async def to_pod() -> None:
+        while chunk := await reader.read(1 << 20):
+            await process.write(chunk)
+
+    async def from_pod() -> None:
+        try:
+            async for channel, data in process:
+                if channel == 1:
+                    writer.write(data)
+                    await writer.drain()
+                else:
+                    errors.extend(data[-2000:])
+        finally:
+            writer.close()
+
+    working = asyncio.create_task(asyncio.to_thread(thread))
+    pumps = [asyncio.create_task(to_pod()), asyncio.create_task(from_pod())]
+    try:
+        return await working
+    except MoorageError as error:
+        said = errors.decode(errors="replace").strip().splitlines()
+        raise MoorageError(error.message, hint=said[-1] if said else error.hint) from error
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            writer.close()

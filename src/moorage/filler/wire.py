@@ -1,0 +1,200 @@
+"""Files over two streams of bytes: `send` at one end, `receive` at the other, each in a process of its own.
+
+    sender    {"files": [[path, size, mtime_ns], …], "single": bool}
+    receiver  {"want": [index, …]}                 those it has not yet, by size and time
+    sender    for each: {"path", "size", "mode", "mtime_ns"}, the bytes, the SHA-256 of them
+    receiver  {"phase": "ready", "files", "bytes"}, or {"phase": "failed", "reason", "message"}
+
+A message is its length in four bytes, then JSON. Neither end believes the other: paths are checked, nothing is
+followed out of the folder, and a file gets its name when its checksum is right. What broke off goes on with the
+files that are missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable
+from typing import IO, Any
+
+from moorage.filler.errors import BadSource, Corrupt, FillError, SourceChanged, SourceFailed, TooManyFiles
+from moorage.filler.paths import checked, conflict_of, shown
+from moorage.filler.tree import Found, Tree, failing
+
+CHUNK = 1024 * 1024
+HEAD_BYTES = 256 * 1024 * 1024  # of one message: the names of a million files
+MOST_FILES = 1_000_000
+PASSING = ".moorage-copy"  # how the name of a file under way begins
+
+Told = Callable[[int, int], None]  # files, bytes
+
+
+def send(
+    tree: Tree, path: str, read: IO[bytes], write: IO[bytes], *, told: Told = lambda _files, _size: None
+) -> dict[str, Any]:
+    """Send a file, or all files below a folder ("": all of the tree); what the other end said last. Links are not
+    sent; their number is in `left_out`. Raises FillError."""
+    found, single, left_out = _files(tree, path)
+    if not found and not single and not left_out and path and tree.stat(path) is None:
+        _put(write, {"failed": f"there is no {shown(path)} on the volume"})
+        raise BadSource(f"there is no {shown(path)} to be copied")
+    start = 0 if single or not path else len(path) + 1
+    names = [one.path.rpartition("/")[2] if single else one.path[start:] for one in found]
+    asked = [[name, one.size, one.mtime_ns] for name, one in zip(names, found, strict=True)]
+    _put(write, {"files": asked, "single": single})
+    for index in _get(read).get("want") or ():
+        if not isinstance(index, int) or not 0 <= index < len(found):
+            raise Corrupt("the other end wants a file that there is not")
+        _send_one(tree, found[index], names[index], write, told)
+    answer = _get(read)
+    if answer.get("phase") != "ready":
+        raise Corrupt(str(answer.get("message") or "the other end failed"))
+    return answer | {"left_out": left_out}
+
+
+def _files(tree: Tree, path: str) -> tuple[list[Found], bool, int]:
+    if path:
+        one = tree.stat(checked(path))
+        if one is not None and one.kind == "file":
+            return [one], True, 0
+        if one is None:
+            return [], False, 0
+    seen = list(tree.walk(path))
+    found = [one for one in seen if one.kind == "file" and not one.path.rpartition("/")[2].startswith(PASSING)]
+    return found, False, sum(one.kind in ("link", "other") for one in seen)
+
+
+def _send_one(tree: Tree, one: Found, name: str, write: IO[bytes], told: Told) -> None:
+    try:
+        fd = tree.open(one.path)
+    except FileNotFoundError as error:
+        raise SourceChanged(f"{shown(one.path)} went away while it was copied") from error
+    running, left = hashlib.sha256(), one.size
+    _put(write, {"path": name, "size": one.size, "mode": one.mode, "mtime_ns": one.mtime_ns})
+    with failing(f"cannot read {shown(one.path)}"), os.fdopen(fd, "rb") as file:
+        while left > 0:
+            chunk = file.read(min(CHUNK, left))
+            if not chunk:
+                raise SourceChanged(f"{shown(one.path)} became shorter while it was copied")
+            write.write(chunk)
+            running.update(chunk)
+            left -= len(chunk)
+            told(0, len(chunk))
+    write.write(running.digest())
+    write.flush()
+    told(1, 0)
+
+
+def receive(
+    tree: Tree,
+    base: str,
+    read: IO[bytes],
+    write: IO[bytes],
+    *,
+    single: tuple[str, str] | None = None,
+    told: Told = lambda _files, _size: None,
+) -> dict[str, Any]:
+    """Take what the other end sends into the folder `base` of the tree ("": its root); one file alone goes, with
+    `single`, into that folder under that name. Raises FillError, after telling the other end."""
+    try:
+        return _receive(tree, base, read, write, single, told)
+    except FillError as error:
+        with contextlib.suppress(SourceFailed):
+            _put(write, {"phase": "failed", "reason": error.reason, "message": error.message})
+        raise
+
+
+def _receive(
+    tree: Tree, base: str, read: IO[bytes], write: IO[bytes], single: tuple[str, str] | None, told: Told
+) -> dict[str, Any]:
+    offer = _get(read)
+    if "failed" in offer:
+        raise BadSource(str(offer["failed"]))
+    files = offer.get("files")
+    if not isinstance(files, list) or len(files) > MOST_FILES:
+        raise TooManyFiles(f"more than {MOST_FILES:,} files are offered")
+    if offer.get("single") and single is not None and len(files) == 1:
+        base, name = single
+        files = [[name or files[0][0], *files[0][1:]]]
+    paths = [checked(str(one[0])) for one in files]
+    if found := conflict_of(paths):
+        raise BadSource(f"{shown(found[0])} is both a file and a folder")
+    want = [index for index, one in enumerate(files) if not _has(tree, _join(base, paths[index]), one)]
+    _put(write, {"want": want})
+    total = 0
+    for index in want:
+        head = _get(read)
+        total += _receive_one(tree, _join(base, paths[index]), head, read, told)
+    _put(write, done := {"phase": "ready", "files": len(want), "bytes": total, "skipped": len(files) - len(want)})
+    return done
+
+
+def _has(tree: Tree, path: str, offered: list[Any]) -> bool:
+    there = tree.stat(path)
+    return there is not None and there.kind == "file" and [there.size, there.mtime_ns] == list(offered[1:3])
+
+
+def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], told: Told) -> int:
+    folder, _, name = path.rpartition("/")
+    passing = _join(folder, f"{PASSING}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}")
+    size, mode, mtime = int(head["size"]), int(head.get("mode") or 0o644) & 0o777, int(head.get("mtime_ns") or 0)
+    running, left = hashlib.sha256(), size
+    fd = tree.create(passing, mode | 0o600)
+    try:
+        with failing(f"cannot write {shown(path)}"), os.fdopen(fd, "wb") as out:
+            while left > 0:
+                chunk = _exactly(read, min(CHUNK, left))
+                out.write(chunk)
+                running.update(chunk)
+                left -= len(chunk)
+                told(0, len(chunk))
+            out.flush()
+            os.utime(out.fileno(), ns=(mtime, mtime))
+            os.fsync(out.fileno())
+        if _exactly(read, 32) != running.digest():
+            raise Corrupt(f"{shown(path)} was spoilt on its way")
+    except BaseException:
+        tree.remove(passing)
+        raise
+    tree.move(passing, path)
+    told(1, 0)
+    return size
+
+
+def _join(folder: str, path: str) -> str:
+    return f"{folder}/{path}" if folder else path
+
+
+def _put(write: IO[bytes], message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    try:
+        write.write(struct.pack(">I", len(data)) + data)
+        write.flush()
+    except OSError as error:
+        raise SourceFailed("the connection broke off; the same command goes on where it was") from error
+
+
+def _get(read: IO[bytes]) -> dict[str, Any]:
+    (size,) = struct.unpack(">I", _exactly(read, 4))
+    if size > HEAD_BYTES:
+        raise Corrupt("the other end does not speak as it should")
+    try:
+        found = json.loads(_exactly(read, size))
+    except ValueError as error:
+        raise Corrupt("the other end does not speak as it should") from error
+    if not isinstance(found, dict):
+        raise Corrupt("the other end does not speak as it should")
+    return found
+
+
+def _exactly(read: IO[bytes], size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = read.read(size - len(data))
+        if not chunk:
+            raise SourceFailed("the connection broke off; the same command goes on where it was")
+        data += chunk
+    return bytes(data)

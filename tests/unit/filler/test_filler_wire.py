@@ -1,0 +1,144 @@
+"""Copies between two ends: whole, gone on with, and neither end can hurt the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from moorage.filler.errors import FillError
+from moorage.filler.tree import Tree
+from moorage.filler.wire import receive, send
+
+
+def copied(source: Path, path: str, target: Path, base: str = "", single: tuple[str, str] | None = None) -> dict:
+    """Both ends, joined by a socket."""
+    left, right = socket.socketpair()
+    found: dict = {}
+
+    def sending() -> None:
+        with left, left.makefile("rb") as read:
+            write = left.makefile("wb")
+            try:
+                found["sent"] = send(Tree(source), path, read, write)
+            except FillError as error:
+                found["sender"] = error
+            with contextlib.suppress(OSError):
+                write.close()
+
+    thread = threading.Thread(target=sending)
+    thread.start()
+    try:
+        with right, right.makefile("rb") as read:
+            write = right.makefile("wb")
+            try:
+                found["received"] = receive(Tree(target), base, read, write, single=single)
+            finally:
+                with contextlib.suppress(OSError):
+                    write.close()
+    finally:
+        thread.join()
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    (root / "d" / "e").mkdir(parents=True)
+    (root / "d" / "e" / "big").write_bytes(os.urandom(3_000_000))
+    (root / "d" / "odd \n名").write_text("x")
+    (root / "empty").write_text("")
+    (root / "link").symlink_to("/etc/passwd")
+    return root
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
+
+
+def state(root: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(root)): one.read_bytes()
+        for one in root.rglob("*")
+        if one.is_file() and not one.is_symlink()
+    }
+
+
+def test_a_folder_is_copied_and_its_links_are_left_out(source, target):
+    found = copied(source, "", target)
+    assert state(target) == state(source)
+    assert found["sent"]["left_out"] == 1
+    assert not (target / "link").exists()
+
+
+def test_what_is_there_already_is_not_copied_again(source, target):
+    copied(source, "", target)
+    (source / "empty").write_text("no longer")
+    found = copied(source, "", target)
+    assert (found["received"]["files"], found["received"]["skipped"]) == (1, 2)
+    assert state(target) == state(source)
+
+
+def test_one_file_goes_under_the_name_it_is_given(source, target):
+    copied(source, "d/e/big", target, single=("in", "large"))
+    assert state(target) == {"in/large": (source / "d/e/big").read_bytes()}
+
+
+def test_what_is_not_there_is_told_on_both_ends(source, target):
+    with pytest.raises(FillError, match="nope"):
+        copied(source, "nope", target)
+    assert state(target) == {}
+
+
+def test_a_link_at_the_target_is_not_followed(source, target, tmp_path):
+    (tmp_path / "victim").mkdir()
+    (target / "d").symlink_to(tmp_path / "victim")
+    with pytest.raises(FillError):
+        copied(source, "", target)
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
+def offered(target: Path, *messages: dict | bytes) -> None:
+    """Let `receive` hear what an evil end says."""
+    left, right = socket.socketpair()
+    data = b""
+    for one in messages:
+        text = one if isinstance(one, bytes) else json.dumps(one).encode()
+        data += text if isinstance(one, bytes) else struct.pack(">I", len(text)) + text
+    with left, right:
+        left.sendall(data)
+        left.shutdown(socket.SHUT_WR)
+        with right.makefile("rb") as read, right.makefile("wb") as write:
+            receive(Tree(target), "", read, write)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        pytest.param([{"files": [["../evil", 1, 0]]}], id="upwards"),
+        pytest.param([{"files": [["/etc/evil", 1, 0]]}], id="absolute"),
+        pytest.param([{"files": [["a\x00b", 1, 0]]}], id="NUL"),
+        pytest.param([{"files": [["a", 1, 0], ["a/b", 1, 0]]}], id="a file that is a folder"),
+        pytest.param([{"files": "all"}], id="no list"),
+        pytest.param([[]], id="no object"),
+        pytest.param([struct.pack(">I", 2**32 - 1)], id="endless"),
+        pytest.param([b"GET / HTTP/1.1\r\n\r\n"], id="another protocol"),
+        pytest.param([struct.pack(">I", 4) + b"{{{{"], id="no JSON"),
+        pytest.param([], id="nothing"),
+        pytest.param([{"files": [["a", 5, 0]]}, {"path": "a", "size": 5}, b"12"], id="cut short"),
+        pytest.param([{"files": [["a", 2, 0]]}, {"path": "a", "size": 2}, b"12" + bytes(32)], id="spoilt"),
+    ],
+)
+def test_an_evil_end_leaves_nothing_behind(target, tmp_path, messages):
+    with pytest.raises(FillError):
+        offered(target, *messages)
+    assert state(target) == {}
+    assert [one.name for one in tmp_path.iterdir()] == ["target"]
