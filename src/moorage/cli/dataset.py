@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def dataset() -> None:
     "source",
     required=True,
     metavar="SOURCE",
-    help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER].",
+    help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER],"
+    " or a folder of this machine.",
 )
 @click.option("--size", default="10Gi", show_default=True, help="How much the volume holds.")
 @click.option("--class", "storage_class", default="", help="StorageClass (default: the cluster's).")
@@ -84,7 +86,8 @@ def create(
         raise UsageError(f"{name!r} is no dataset name: at most {NAME_MAX} of a-z, 0-9 and '-'")
     if parse_quantity(size) <= 0:
         raise UsageError(f"--size: {size!r} is not more than zero")
-    url = source_url(source)
+    is_here = is_folder_here(source)
+    url = f"volume:{upload_name(name)}" if is_here else source_url(source)
 
     async def work(session: Session) -> int:
         user = await session.user()
@@ -106,6 +109,8 @@ def create(
         if faults:
             one = faults[0]
             raise UsageError(f"{_option_of(one.field)}: {one.value!r} {one.message}")
+        if is_here and not dry_run:
+            await _upload(session, source, name, size, storage_class)
         try:
             await session.api.create(DATASETS, obj, session.namespace, dry_run=dry_run)
         except AlreadyExists as error:
@@ -116,6 +121,10 @@ def create(
         click.echo(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
+        if is_here:
+            code = await _follow(session, name)
+            await session.api.delete(PVCS, upload_name(name), session.namespace)
+            return code
         if not wait:
             console.say(f"it fills now; see how far it is: moor dataset show {name}")
             return 0
@@ -128,14 +137,41 @@ def source_url(source: str) -> str:
     """What was typed, as the kind takes it. Raises UsageError for what is neither."""
     if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
         return source
-    if source.startswith(("./", "../", "/", "~")) or Path(source).is_dir():
-        raise UsageError(
-            f"--from: {source!r} is a folder of this machine, which pods do not see",
-            hint="put it on a volume or in a bucket first: --from volume:NAME, --from s3://BUCKET/PREFIX",
-        )
     raise UsageError(
-        f"--from: {source!r} is no source", hint="write s3://…, gs://…, https://… or volume:NAME[/FOLDER]"
+        f"--from: {source!r} is neither a source nor a folder of this machine",
+        hint="write s3://…, gs://…, https://…, volume:NAME[/FOLDER] or ./FOLDER",
     )
+
+
+def is_folder_here(source: str) -> bool:
+    """Whether it names a folder of this machine, and no source by its scheme."""
+    return source.partition(":")[0] not in ("s3", "gs", "https", "http", "volume") and Path(source).is_dir()
+
+
+def upload_name(dataset: str) -> str:
+    """The volume by which a folder of this machine comes; it goes once the dataset is ready."""
+    return f"dataset-{dataset}-upload"
+
+
+async def _upload(session: Session, folder: str, name: str, size: str, storage_class: str) -> None:
+    """Copy a folder onto a passing volume; the same command after a break goes on with it."""
+    from moorage.cli.volumecp import copy_in
+    from moorage.decide.runs import make_claim
+
+    user = await session.user()
+    claim = make_claim(upload_name(name), session.namespace, size, user, storage_class=storage_class or None)
+    with contextlib.suppress(AlreadyExists):
+        await session.api.create(PVCS, claim, session.namespace)
+    with contextlib.suppress(NotFound):
+        await session.api.get(DATASETS, name, session.namespace)
+        return  # told by what comes next: the dataset exists
+    result = await copy_in(session, folder, upload_name(name))
+    if result.get("left_out"):
+        raise UsageError(
+            f"{folder} has {result['left_out']:,} links in it, which are not copied",
+            hint="put files in their places: cp -rL",
+        )
+    console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} sent; the dataset fills from them")
 
 
 def _option_of(field: str) -> str:

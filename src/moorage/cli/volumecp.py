@@ -59,6 +59,12 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
     return in_session(target, work)
 
 
+async def copy_in(session: Session, folder: str, volume: str) -> dict[str, Any]:
+    """A folder of this machine onto a volume, at its root."""
+    async with _helper(session, volume, "", read_only=False) as (pod, python):
+        return await _copy(session, pod, python, folder, f"{volume}:/", None, (volume, ""))
+
+
 def _place(text: str) -> tuple[str, str] | None:
     """(volume, path on it) of VOLUME:/PATH; None for a path of this machine. Raises UsageError for bad ones."""
     name, colon, path = text.partition(":")
