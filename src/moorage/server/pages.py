@@ -303,6 +303,7 @@ def blocks_of(text: str) -> tuple[str, tuple[Block, ...]]:
 
 def page_routes(board: Board) -> list[Route]:
     async def explain(request: Request) -> Response:
+        """The web page that says why a run or a pod waits."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         said = await explained(board.context, namespace, name, request.state.user)
         title, blocks = blocks_of(explain_text(said))
@@ -310,6 +311,7 @@ def page_routes(board: Board) -> list[Route]:
         return HTMLResponse(page.render(title=title, blocks=blocks, **framed("", request.state.user)))
 
     async def page(request: Request) -> Response:
+        """The web page of GPUs, jobs and use."""
         await board.context.ready()
         return HTMLResponse(await board.page(request.state.user))
 

@@ -15,6 +15,7 @@ from moorage.server.sessions import AUDIT_PAGE, SessionDesk
 
 def routes(context: Context, desk: SessionDesk) -> list[Route]:
     async def audit(request: Request) -> Response:
+        """Who did what, newest first, for administrators; `next` is the `before` of the page that follows."""
         if not await context.auth.may(request.state.user, "get", "audit", group=GROUP):
             raise Problem(
                 403,

@@ -56,6 +56,7 @@ def routes(context: Context) -> list[Route]:
     written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
 
     async def checkpoint(request: Request) -> Response:
+        """A run's runner tells how new its newest checkpoint is; the bearer is the run's own token."""
         namespace, run = request.path_params["namespace"], request.path_params["run"]
         job = await _first_job(context, namespace, run)
         digest = hashlib.sha256(bearer_of(request.headers).encode()).hexdigest()

@@ -74,11 +74,11 @@ def routes(context: Context) -> list[Route]:
         return Json(dataset_json(stored), 200 if asked.dry_run else 201)
 
     async def show(request: Request) -> Response:
-        """How far it is, what is in it, who may read it, who used it."""
+        """How far a dataset is, what is in it, who may read it, who used it."""
         return Json(dataset_json(await get(request)))
 
     async def share(request: Request) -> Response:
-        """Say which tenants may read it."""
+        """Say which tenants may read a dataset."""
         asked = await read_json(request, Shared)
         found = await get(request)
         meta = found["metadata"]

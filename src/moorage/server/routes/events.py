@@ -23,10 +23,12 @@ REFRESH_SECONDS = 15.0  # ages on the page move on; to programs a comment keeps 
 
 def routes(context: Context, board: Board) -> list[Route]:
     async def gpus(_: Request) -> Response:
+        """Server-sent events: the totals of the GPUs, at once and at every change."""
         await context.ready()
         return _stream(_changes(context))
 
     async def page(_: Request) -> Response:
+        """Server-sent events: the parts of the page that changed, as HTML."""
         await context.ready()
         return _stream(_sections(context, board))
 

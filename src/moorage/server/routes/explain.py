@@ -42,10 +42,12 @@ class Asked(msgspec.Struct):
 
 def routes(context: Context) -> list[Route]:
     async def explain(request: Request) -> Response:
+        """Why a run or a pod waits, how long, and what would start sooner."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
         return _answer(await explained(context, namespace, name, request.state.user))
 
     async def explain_new(request: Request) -> Response:
+        """Why a pod that is not made yet would wait: `{pod, claims}`."""
         cluster = await context.ready()
         asked = await _asked(request)
         meta = asked.pod.get("metadata")

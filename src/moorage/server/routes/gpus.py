@@ -20,6 +20,7 @@ def _runtime(node: Obj) -> str:
 
 def routes(context: Context) -> list[Route]:
     async def gpus(_: Request) -> Response:
+        """Every GPU of every node, free or whose; and whether pods here run as processes."""
         cluster = await context.ready()
         on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
         body = gpu_view_json(cluster.gpus(), now=context.now())

@@ -22,14 +22,17 @@ USE_WINDOW = timedelta(hours=24)
 
 def routes(context: Context) -> list[Route]:
     async def healthz(_: Request) -> Response:
+        """Whether the process lives; no token is asked for."""
         return PlainTextResponse("ok")
 
     async def readyz(_: Request) -> Response:
+        """Whether it knows the cluster; no token is asked for."""
         if not context.cluster.synced:
             raise Problem(503, "starting", "the server has not read the cluster yet", "try again in a moment")
         return PlainTextResponse("ok")
 
     async def metrics(_: Request) -> Response:
+        """For Prometheus: GPUs by state, their use by user, requests refused; no token is asked for."""
         view = (await context.ready()).gpus()
         now = context.now()
         rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)

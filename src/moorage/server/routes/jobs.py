@@ -17,6 +17,7 @@ from moorage.server.problems import Json, Problem
 
 def routes(context: Context) -> list[Route]:
     async def jobs(request: Request) -> Response:
+        """Every run, with what everybody may know of it; `namespace`, `owner` and `state` choose."""
         cluster = await context.ready()
         wanted = {name: request.query_params.get(name) for name in ("namespace", "owner", "state")}
         if wanted["state"] is not None and wanted["state"] not in list(State):

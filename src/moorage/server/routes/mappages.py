@@ -50,20 +50,24 @@ def routes(context: Context) -> list[Route]:
         return model, str(templates().get_template("map_live.html").render(map=model)).strip()
 
     async def maps(request: Request) -> Response:
+        """The web page of all maps."""
         page = templates().get_template("maps.html")
         frame = framed("/maps", request.state.user, rfc3339(context.now()))
         return HTMLResponse(page.render(live=await listed(), **frame))
 
     async def maps_live(_: Request) -> Response:
+        """The part of the page of maps that changes."""
         return HTMLResponse(await listed())
 
     async def map_page(request: Request) -> Response:
+        """The web page of one map."""
         model, live = await one(request)
         page = templates().get_template("map.html")
         frame = framed("/maps", request.state.user, rfc3339(context.now()))
         return HTMLResponse(page.render(map=model, live=live, **frame))
 
     async def map_live(request: Request) -> Response:
+        """The part of a map's page that changes."""
         return HTMLResponse((await one(request))[1])
 
     return [

@@ -21,6 +21,7 @@ DEFAULT_SINCE = "24h"
 
 def routes(context: Context) -> list[Route]:
     async def get_top(request: Request) -> Response:
+        """GPU-hours from `since` (24h) to `until` (now), `by` user, run, GPU type or single GPU."""
         now = context.now()
         since = moment_before(request.query_params.get("since", DEFAULT_SINCE), now, "since")
         until = moment_before(request.query_params.get("until", "") or rfc3339(now), now, "until")

@@ -103,7 +103,6 @@ def routes(context: Context) -> list[Route]:
 
     def switched(running: bool) -> Any:
         async def switch(request: Request) -> Response:
-            """Start a workspace, or stop it: what is on its volumes is kept."""
             namespace, name = _key(request)
             context.audit(request, f"{'start' if running else 'stop'} workspace", f"{namespace}/{name}")
             try:
@@ -114,6 +113,11 @@ def routes(context: Context) -> list[Route]:
                 raise as_problem(error) from error
             return Json(workspace_json(patched))
 
+        switch.__doc__ = (
+            "Start a workspace that is stopped."
+            if running
+            else "Stop a workspace: what is on its volumes is kept, what is in memory is lost."
+        )
         return switch
 
     async def opened(request: Request) -> Response:
