@@ -21,10 +21,22 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.logs import set_up_logging
+from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.parent import end_with_parent, tell_parent
-from moorage.apimachinery.resources import ENDPOINTSLICES, INGRESSCLASSES, NODES, STORAGECLASSES, Resource
+from moorage.apimachinery.resources import (
+    ENDPOINTSLICES,
+    INGRESSCLASSES,
+    NODES,
+    PODS,
+    PVCS,
+    PVS,
+    STORAGECLASSES,
+    Resource,
+)
 from moorage.apimachinery.serving import serve
+from moorage.clock import SYSTEM
 from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.localcluster.ingress.table import INGRESS_CLASS
 from moorage.localcluster.nodeagent.addresses import HOST_IP
@@ -55,6 +67,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.ingress.publisher import IngressPublisher
     from moorage.localcluster.nodeagent.addresses import Addresses
     from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
+    from moorage.localcluster.nodeagent.stats import VolumeStats, mounted
     from moorage.localcluster.scheduler.extenders import parse_extenders
     from moorage.localcluster.scheduler.scheduler import Scheduler
     from moorage.localcluster.storage.sqlite import SqliteStorage
@@ -117,6 +130,16 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             server.exec_source = exec_source
             server.port_source = port_source
             informers = InformerSet(manager_api)
+            stats = VolumeStats(SYSTEM)
+            pods_by_node = informers.of(PODS, node=index_by_node)
+            claims_known, volumes_known = informers.of(PVCS), informers.of(PVS)
+
+            async def stats_source(node: str) -> dict[str, Any]:
+                claims = {key_of(one): one for one in claims_known.all()}
+                volumes = {one["metadata"]["name"]: one for one in volumes_known.all()}
+                return await stats.summary(node, mounted(pods_by_node.by_index("node", node), claims, volumes))
+
+            server.stats_source = stats_source
             controllers = ControllerManager(
                 manager_api,
                 volumes_folder=data / "volumes",

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
-from moorage.apimachinery.resources import PODS, Obj, Resource
+from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.errors import (
     ApiError,
     BadRequest,
@@ -360,6 +360,8 @@ class HttpApp:
             if (one.resource.group, one.resource.version) == (group, version)
         ):
             return _no_page()
+        if kind is not None and kind.resource == NODES and rest[2:] == ["proxy", "stats", "summary"]:
+            return await self._node_stats(request, Call(user=user), kind, rest[1])
         if kind is None or len(rest) > 3 or (namespace and not kind.resource.namespaced):
             raise NotFound("the server could not find the requested resource", details={})
         name = rest[1] if len(rest) > 1 else None
@@ -432,6 +434,17 @@ class HttpApp:
             return Answer(await server.get_subresource(call, kind, name, namespace, subresource))
         obj = await server.pipeline.get(call, kind, name, namespace)
         return _formatted(request, server, kind, obj, None)
+
+    async def _node_stats(self, request: Request, call: Call, kind: Kind, name: str) -> Answer:
+        """What the kubelet tells of its pods' volumes; nothing else of a kubelet is proxied here."""
+        if request.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
+        server = self._server
+        server.pipeline.authorise(call, "get", kind, None, name, "proxy")
+        server.pipeline.read(kind, name, None)
+        if server.stats_source is None:
+            raise NotFound("the server could not find the requested resource", details={})
+        return Answer(await server.stats_source(name))
 
     async def _log(self, request: Request, call: Call, name: str, namespace: str | None) -> Answer | Stream:
         query = request.query

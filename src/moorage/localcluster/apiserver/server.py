@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from moorage.apimachinery.api import PatchKind
@@ -104,6 +104,7 @@ class ApiServer:
             self.quotas.stored,
         ]
         self.log_source: LogSource | None = None
+        self.stats_source: Callable[[str], Awaitable[Obj]] | None = None  # by node: of its pods' volumes
         self.exec_source: ExecSource | None = None
         self.port_source: PortSource | None = None
         self.ready = False

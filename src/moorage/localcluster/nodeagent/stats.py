@@ -1,0 +1,116 @@
+"""What a kubelet tells of its pods' volumes, by the part of its summary that is about them.
+
+https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from moorage.apimachinery.meta import Key
+from moorage.apimachinery.resources import Obj
+from moorage.clock import Clock, rfc3339
+
+KEPT_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a minute
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """One volume of one pod that comes from a claim."""
+
+    pod: Obj
+    volume: str
+    claim: str
+    folder: str
+
+
+def mounted(pods: Iterable[Obj], claims: Mapping[Key, Obj], volumes: Mapping[str, Obj]) -> list[Mounted]:
+    """The claims that pods mount which have not ended; `claims` by namespace and name, `volumes` by name."""
+    found = []
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            continue
+        for volume in pod["spec"].get("volumes") or ():
+            name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            claim = claims.get(Key(pod["metadata"]["namespace"], name)) if name else None
+            behind = volumes.get(((claim or {}).get("spec") or {}).get("volumeName") or "")
+            folder = (((behind or {}).get("spec") or {}).get("hostPath") or {}).get("path")
+            if name and folder:
+                found.append(Mounted(pod, volume["name"], name, folder))
+    return found
+
+
+class VolumeStats:
+    """Sizes of folders, looked at seldom."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sizes: dict[str, tuple[float, int, int]] = {}
+
+    async def summary(self, node: str, found: Iterable[Mounted]) -> Obj:
+        """The summary of a node; a folder that cannot be read is left out."""
+        pods: dict[str, Obj] = {}
+        for one in found:
+            meta = one.pod["metadata"]
+            told = pods.setdefault(
+                meta["uid"],
+                {
+                    "podRef": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
+                    "volume": [],
+                },
+            )
+            if (size := await self._size(one.folder)) is None:
+                continue
+            used, files = size
+            room = shutil.disk_usage(one.folder)
+            told["volume"].append(
+                {
+                    "time": rfc3339(self._clock.now()),
+                    "name": one.volume,
+                    "usedBytes": used,
+                    "inodesUsed": files,
+                    "capacityBytes": room.total,
+                    "availableBytes": room.free,
+                    "pvcRef": {"name": one.claim, "namespace": meta["namespace"]},
+                }
+            )
+        return {"node": {"nodeName": node}, "pods": list(pods.values())}
+
+    async def _size(self, folder: str) -> tuple[int, int] | None:
+        now = self._clock.monotonic()
+        kept = self._sizes.get(folder)
+        if kept is not None and now - kept[0] < KEPT_SECONDS:
+            return kept[1], kept[2]
+        try:
+            used, files = await asyncio.to_thread(folder_size, folder)
+        except OSError:
+            return None
+        if len(self._sizes) > 10_000:
+            self._sizes.clear()
+        self._sizes[folder] = now, used, files
+        return used, files
+
+
+def folder_size(folder: str) -> tuple[int, int]:
+    """(bytes on the disk, files and folders) below a folder; links are not followed. Raises OSError for the folder
+    itself alone."""
+    used, files = os.lstat(folder).st_blocks * 512, 1
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    try:
+                        used += entry.stat(follow_symlinks=False).st_blocks * 512
+                    except OSError:
+                        continue
+                    files += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+    return used, files
