@@ -169,6 +169,34 @@ async def test_what_was_done_stands_in_the_audit_log(
     ]
 
 
+async def test_by_the_page_of_moor_up_acts_who_started_it(cluster: Cluster, server: str, unique: str) -> None:
+    if cluster.kind != "local":
+        pytest.skip("elsewhere the page's token only looks")
+    config = json.loads((cluster.home / "config.json").read_text())
+    tokens = json.loads((cluster.home / "tokens.json").read_text())
+    page = next(token for token, one in tokens.items() if one["role"] == "page")
+    admin = next(token for token, one in tokens.items() if one["role"] == "admin")
+    for token in (page, admin):
+        name = f"{unique}-{token[:4].lower()}"
+        body = json.dumps({"name": name, "password": PASSWORD}).encode()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        url = f"{server}/api/v1/users"
+        assert status_of(urllib.request.Request(url, body, headers, method="POST")) == 201
+        gone = urllib.request.Request(f"{url}/{urllib.parse.quote(name)}", headers=headers, method="DELETE")
+        assert status_of(gone) == 204
+        entries = json.loads(cluster.moor("audit", "--limit", "2", "-o", "json").stdout)
+        entries = entries["items"] if isinstance(entries, dict) else entries
+        assert [(one["person"], one["what"]) for one in entries] == [
+            (config["user"], f"delete user {name}"),
+            (config["user"], f"create user {name}"),
+        ]
+
+
+def status_of(request: urllib.request.Request) -> int:
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return int(answer.status)
+
+
 async def until(true: Any) -> None:
     async with asyncio.timeout(90):
         while not await asyncio.to_thread(true):  # noqa: ASYNC110

@@ -42,9 +42,7 @@ from moorage.server.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDes
 log = logging.getLogger(__name__)
 
 RECHECK = timedelta(seconds=30)  # after this the provider is asked again
-SWEEP_SECONDS = (
-    10.0  # between two looks for sessions to ask about: out within 40 s, and a token's verdict is kept 10 s
-)
+SWEEP_SECONDS = 5.0  # between two looks: out within 35 s, and an API server keeps a token's verdict for 10 s
 GRACE = timedelta(minutes=15)  # a provider that gives no answer puts nobody out for this long
 BELIEVED_SECONDS = 2.0  # a session that was just found good is not looked up again
 KEPT = 4096

@@ -208,6 +208,50 @@ def test_the_origin_of_a_change(headers, is_same):
     assert is_same_origin(Headers(headers)) is is_same
 
 
+async def a_socket(site, **headers):
+    """What a request for a WebSocket is answered."""
+    said = []
+    scope = {
+        "type": "websocket",
+        "path": "/api/v1/nowhere",
+        "raw_path": b"/api/v1/nowhere",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8080"), *((k.encode(), v.encode()) for k, v in headers.items())],
+        "client": ("127.0.0.1", 5000),
+        "server": ("127.0.0.1", 8080),
+        "scheme": "ws",
+        "subprotocols": [],
+    }
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        said.append(message)
+
+    await site.service.app(scope, receive, send)
+    return said
+
+
+async def test_a_websocket_is_asked_who_it_is_and_where_its_page_came_from(site):
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        assert await a_socket(site) == [{"type": "websocket.close", "code": 1008}]
+        cookie = f"moorage_login={token}"
+        refused = await a_socket(site, cookie=cookie, origin="http://evil.example")
+        assert refused == [{"type": "websocket.close", "code": 1008}]
+        (closed,) = await a_socket(site, cookie=cookie, origin="http://127.0.0.1:8080")
+        assert closed.get("code") != 1008  # let in, and there is nothing
+        await site.service.audit.flush()
+        rows = await site.service.desk.do(lambda store: store.audit())
+        assert [(one.person, one.status) for one in rows if one.method == "CONNECT"][1:] == [
+            ("ada", 403),
+            ("", 401),
+        ]
+
+
 # --- the store
 
 
