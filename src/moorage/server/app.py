@@ -17,9 +17,11 @@ from moorage.server import openapi
 from moorage.server.auth import Auth, Gate
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.desk import Desk
 from moorage.server.gateway import GatewayLayer
 from moorage.server.pages import Board, page_routes
 from moorage.server.problems import Problem, on_error
+from moorage.server.ratelimit import Limiter, RateLimit
 from moorage.server.routes import (
     accounts,
     audit,
@@ -30,9 +32,11 @@ from moorage.server.routes import (
     explain,
     gpus,
     health,
+    jobpages,
     jobs,
     login,
     mappages,
+    peoplepages,
     top,
     volumes,
     workspaces,
@@ -66,6 +70,7 @@ def create_app(
     audit_log: AuditLog | None = None,
     desk: SessionDesk | None = None,
     gateway: Gateway | None = None,
+    limiter: Limiter | None = None,
 ) -> Starlette:
     """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
     context = Context(
@@ -79,9 +84,10 @@ def create_app(
         logins=logins,
         audit_log=audit_log,
         gateway=gateway,
+        limiter=limiter,
     )
     behind_proxy = logins is not None and logins.settings.behind_proxy
-    board = Board(context)
+    board, desk_of_pages = Board(context), Desk(context)
     found: list[BaseRoute] = [
         *queue_routes.routes(context),
         *outputs_routes.routes(context),
@@ -103,6 +109,8 @@ def create_app(
         *events.routes(context, board),
         *page_routes(board),
         *mappages.routes(context),
+        *peoplepages.routes(desk_of_pages),
+        *jobpages.routes(desk_of_pages),
         Mount("/static", StaticFolder()),
     ]
     return Starlette(
@@ -110,6 +118,7 @@ def create_app(
         middleware=[
             *([Middleware(GatewayLayer, gateway=gateway)] if gateway is not None else ()),
             Middleware(Gate, auth=auth, hosts=tuple(hosts), audit=audit_log, behind_proxy=behind_proxy),
+            *([Middleware(RateLimit, limiter=limiter)] if limiter is not None else ()),
         ],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )

@@ -439,10 +439,15 @@ class Gateway:
         key = key_of(found[0])
         return self._view(key.namespace, key.name)
 
+    @property
+    def apps(self) -> Mapping[str, App]:
+        """Every template by name."""
+        return templates_of(self._templates.all())[0]
+
     def _app(self, view: WorkspaceView) -> App | None:
         if view.spec.app is not None:
             return view.spec.app
-        return templates_of(self._templates.all())[0].get(view.spec.type)
+        return self.apps.get(view.spec.type)
 
     def _first_path(self, view: WorkspaceView) -> str:
         app = self._app(view)
