@@ -162,8 +162,8 @@ def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
 
 
 def _wait_ready(ready: int) -> str | None:
-    """None once all children said on the pipe that they are ready, else what went wrong."""
-    waiting, said = {"localcluster", "services", "ingress"}, b""
+    """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
+    waiting, said = {"localcluster", "services"}, b""
     deadline = time.monotonic() + READY_SECONDS
     while waiting:
         left = deadline - time.monotonic()
