@@ -20,6 +20,12 @@ from moorage.testing.cluster import Cluster
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
 
+@pytest.fixture(autouse=True)
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent is answered, and not put off."""
+    monkeypatch.setenv("MOORAGE_RATE_LIMIT", "0")
+
+
 @pytest.fixture
 def address(own_cluster: Cluster) -> tuple[str, str]:
     """(URL, token)"""

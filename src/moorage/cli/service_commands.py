@@ -147,6 +147,22 @@ def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None
     help="How long the audit log is kept in the database.",
     envvar="MOORAGE_AUDIT_DAYS",
 )
+@click.option(
+    "--rate-limit",
+    type=click.FloatRange(0, 1e6),
+    default=50,
+    show_default=True,
+    help="Requests per second of one person, in the long run; 0: no limit.",
+    envvar="MOORAGE_RATE_LIMIT",
+)
+@click.option(
+    "--rate-burst",
+    type=click.IntRange(1, 10**6),
+    default=200,
+    show_default=True,
+    help="Requests of one person at once.",
+    envvar="MOORAGE_RATE_BURST",
+)
 def server(
     kubeconfig: Path | None,
     host: str,
@@ -154,6 +170,8 @@ def server(
     data: Path,
     page_token_file: Path | None,
     hosts: tuple[str, ...],
+    rate_limit: float,
+    rate_burst: int,
     **people: Any,
 ) -> None:
     """Run the server: REST API, web page, logins, GPU history, metrics."""
@@ -164,6 +182,8 @@ def server(
     env = dict(os.environ) | {
         f"MOORAGE_{name.upper()}": str(value) for name, value in people.items() if value is not None
     }
+    from moorage.server.ratelimit import Rate
+
     data.mkdir(parents=True, exist_ok=True)
     with _listening(host, port) as sock:
         start(
@@ -176,6 +196,7 @@ def server(
                 hosts=hosts,
                 logins=login_settings(env),
                 provider=provider_settings(env),
+                rate=Rate(per_second=rate_limit, burst=rate_burst),
             )
         )
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from moorage.kube.config import Connection
     from moorage.server.logins import LoginSettings
     from moorage.server.oidc import ProviderSettings
+    from moorage.server.ratelimit import Rate
 
 log = logging.getLogger("moorage.services")
 
@@ -75,6 +76,7 @@ class Settings:
     ingress_port: int | None = None  # of the local cluster's ingress
     logins: LoginSettings | None = None
     provider: ProviderSettings | None = None
+    rate: Rate | None = None  # how often one person may ask the server; None: as the environment says
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
@@ -171,6 +173,7 @@ def _works(
             )
             ready.append(webhook.wait_synced())
         elif part == "server":
+            from moorage.server.ratelimit import rate_settings
             from moorage.server.service import ServerService
 
             if settings.data is None:
@@ -185,6 +188,7 @@ def _works(
                 people_db=os.environ.get(QUEUE_VARIABLE) or None,
                 logins=settings.logins,
                 provider=settings.provider,
+                rate=settings.rate or rate_settings(os.environ),
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))

@@ -91,6 +91,9 @@ MAP_TEMPLATE_ANNOTATION = "moorage.dev/map-template"  # on such a Job: hash of w
 MAP_SCALED_ANNOTATION = "moorage.dev/map-scaled-at"  # on such a Job, RFC 3339: when it was last made smaller
 MAP_PLAN_ANNOTATION = "moorage.dev/map-plan"  # on a MapJob: JSON, the choice of `moor plan` it was made by
 
+# what the REST API makes (docs/howto/use-from-python.md)
+REQUEST_ANNOTATION = "moorage.dev/request"  # hashes of who asked with which Idempotency-Key, and for what
+
 # containers, as Docker knows them (docs/howto/use-docker.md)
 CONTAINER_LABEL = "moorage.dev/container"  # name of the container; on its pods and its Service
 CONTAINER_GATE = "moorage.dev/container"  # scheduling gate of one that is made and not started

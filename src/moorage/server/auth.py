@@ -340,7 +340,7 @@ class Gate:
     def _note(self, scope: Scope, method: str, status: int) -> None:
         """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
         path, state = scope["path"], scope["state"]
-        if self._audit is None or method in LOOKS or path in LOOKING_PATHS or _has_own_auth(path):
+        if self._audit is None or method in LOOKS or path in LOOKING_PATHS or has_own_auth(path):
             return
         user = state.get("user")
         person = state.get("audit_person") or (user.name if user is not None else "")
@@ -376,7 +376,7 @@ class Gate:
                     "use the address that `moor status` prints, or start the server with that name allowed",
                 )
             )
-        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or _has_own_auth(path):
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path):
             return None
         if method in ("GET", "HEAD") and not path.startswith("/api/"):
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -455,7 +455,7 @@ def is_same_origin(headers: Headers) -> bool:
     return site is not None
 
 
-def _has_own_auth(path: str) -> bool:
+def has_own_auth(path: str) -> bool:
     return path in OWN_AUTH_PATHS or (path.startswith(OWN_AUTH_PREFIX) and path.endswith(OWN_AUTH_SUFFIX))
 
 

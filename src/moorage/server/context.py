@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moorage.server.cluster import Cluster
     from moorage.server.gateway import Gateway
     from moorage.server.logins import Logins
+    from moorage.server.ratelimit import Limiter
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -41,6 +42,7 @@ class Context:
     logins: Logins | None = None
     audit_log: AuditLog | None = None
     gateway: Gateway | None = None
+    limiter: Limiter | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

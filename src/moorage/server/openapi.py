@@ -6,17 +6,28 @@ here, which a test holds against the routes. https://spec.openapis.org/oas/v3.1.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from moorage import __version__
+from moorage.model.dataset import DatasetSpec
+from moorage.model.workspace import WorkspaceSpec
 from moorage.server.problems import Json
+from moorage.server.routes.accounts import AccountChange, NewAccount
+from moorage.server.routes.datasets import NewDataset, Shared
+from moorage.server.routes.explain import Asked
+from moorage.server.routes.login import ByCode, ByPassword, NewPassword, TokenWish
+from moorage.server.routes.queue import LimitChange, MapChange, NewMap
+from moorage.server.routes.volumes import NewVolume, Resized
+from moorage.server.routes.workspaces import NewWorkspace, Opening
 
 PREFIX = "/api/v1/"
 PATH = f"{PREFIX}openapi.json"
@@ -24,6 +35,7 @@ NAME = {"type": "string", "minLength": 1, "maxLength": 253}
 TEXT = {"type": "string", "maxLength": 1024}
 COUNT = {"type": "integer", "minimum": 0}
 SWITCH = {"type": "boolean"}
+MOMENT = {"type": "string", "format": "date-time"}
 OBJECT = {"type": "object"}
 
 _CONTAINER = {
@@ -53,7 +65,7 @@ _CONTAINER = {
 }
 
 QUERY: Mapping[str, Mapping[str, Any]] = {
-    "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT},
+    "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT, "since": MOMENT},
     "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
@@ -69,7 +81,27 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "GET /api/v1/workspaces": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
     "DELETE /api/v1/workspaces/{namespace}/{name}": {"home": {"type": "string", "enum": ["delete", "keep"]}},
 }
-BODIES: Mapping[str, Mapping[str, Any]] = {"POST /api/v1/containers": _CONTAINER}
+BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
+    "POST /api/v1/containers": _CONTAINER,
+    "POST /api/v1/datasets": NewDataset,
+    "PATCH /api/v1/datasets/{namespace}/{name}": Shared,
+    "POST /api/v1/explain": Asked,
+    "POST /api/v1/login": ByPassword,
+    "POST /api/v1/login/exchange": ByCode,
+    "POST /api/v1/login/password": NewPassword,
+    "POST /api/v1/login/token": TokenWish,
+    "POST /api/v1/maps/{namespace}": NewMap,
+    "PATCH /api/v1/maps/{namespace}/{name}": MapChange,
+    "PUT /api/v1/limits/{limit}": LimitChange,
+    "POST /api/v1/users": NewAccount,
+    "PATCH /api/v1/users/{name}": AccountChange,
+    "POST /api/v1/volumes": NewVolume,
+    "PATCH /api/v1/volumes/{namespace}/{name}": Resized,
+    "POST /api/v1/workspaces": NewWorkspace,
+    "POST /api/v1/workspaces/{namespace}/{name}/open": Opening,
+}
+SPECS: Mapping[str, type[Any]] = {"NewDataset": DatasetSpec, "NewWorkspace": WorkspaceSpec}  # of their `spec`
+ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "volumes", "workspaces"))
 STREAMS = frozenset({"text/event-stream"})
 TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
 
@@ -77,23 +109,28 @@ _PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
 def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
-    """The description of all the others, as a route of its own."""
-    described = describe(others)
+    """The description of all the others, as a route of its own; drawn when it is first asked for."""
+    others = list(others)
+
+    @functools.cache
+    def described() -> dict[str, Any]:
+        return describe(others)
 
     async def openapi(_request: Request) -> Response:
         """This description: OpenAPI 3.1."""
-        return Json(described)
+        return Json(described())
 
     return [Route(PATH, openapi, methods=["GET"])]
 
 
 def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
+    bodies, components = _bodies()
     for route in routes:
         if isinstance(route, Route) and route.path.startswith(PREFIX):
             path = _PARAMETER.sub(r"{\1}", route.path)
             for method in sorted((route.methods or set()) - {"HEAD"}):
-                paths.setdefault(path, {})[method.lower()] = _operation(route, method, path)
+                paths.setdefault(path, {})[method.lower()] = _operation(route, method, path, bodies)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -110,13 +147,14 @@ def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
                     "type": "object",
                     "required": ["code", "message"],
                     "properties": {one: {"type": "string"} for one in ("code", "message", "hint", "field")},
-                }
+                },
+                **components,
             },
         },
     }
 
 
-def _operation(route: Route, method: str, path: str) -> dict[str, Any]:
+def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     key = f"{method} {path}"
     parameters: list[dict[str, Any]] = [
         {
@@ -128,6 +166,10 @@ def _operation(route: Route, method: str, path: str) -> dict[str, Any]:
         for name, kind in _PARAMETER.findall(route.path)
     ]
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERY.get(key, {}).items()]
+    if key in ONCE:
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
+        )
     words = [method.lower(), *re.findall(r"\w+", path.removeprefix(PREFIX))]
     made: dict[str, Any] = {
         "operationId": "_".join(words),
@@ -142,8 +184,20 @@ def _operation(route: Route, method: str, path: str) -> dict[str, Any]:
         },
     }
     if method in ("POST", "PUT", "PATCH") and not path.endswith(TAKES_NOTHING):
-        made["requestBody"] = {"content": {"application/json": {"schema": dict(BODIES.get(key, OBJECT))}}}
+        made["requestBody"] = {"content": {"application/json": {"schema": dict(bodies.get(key, OBJECT))}}}
     return made
+
+
+def _bodies() -> tuple[dict[str, Mapping[str, Any]], dict[str, Any]]:
+    """The schema of each body, and the components that they refer to."""
+    kinds = {key: one for key, one in BODIES.items() if isinstance(one, type)}
+    types = [*kinds.values(), *SPECS.values()]
+    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    by_type = dict(zip(types, found, strict=True))
+    for name, spec in SPECS.items():
+        components[name]["properties"]["spec"] = by_type[spec]
+    plain = {key: one for key, one in BODIES.items() if not isinstance(one, type)}
+    return {**plain, **{key: by_type[one] for key, one in kinds.items()}}, components
 
 
 def _sentence(route: Route) -> str:

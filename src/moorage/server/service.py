@@ -26,6 +26,7 @@ from moorage.server.logins import Logins, LoginSettings
 from moorage.server.maps import MapBridge
 from moorage.server.oidc import Provider, ProviderSettings
 from moorage.server.people import People
+from moorage.server.ratelimit import Limiter, Rate
 from moorage.server.sessions import SessionDesk
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
@@ -43,6 +44,7 @@ class ServerService:
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
+    `rate`: how often one person may ask.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -57,6 +59,7 @@ class ServerService:
         people_db: Path | str | None = None,
         logins: LoginSettings | None = None,
         provider: ProviderSettings | None = None,
+        rate: Rate | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -100,6 +103,7 @@ class ServerService:
             audit_log=self.audit,
             desk=self.desk,
             gateway=self.gateway,
+            limiter=Limiter(rate, clock=clock),
         )
 
     async def run(self) -> None:

@@ -11,12 +11,14 @@ import pytest
 
 from moorage.apimachinery.resources import JOBS, NODES, PODS
 from moorage.clock import rfc3339
+from moorage.server.ratelimit import Rate
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
 
 TOKEN = "the-page-token"
 GPU = "nvidia.com/gpu"
+AT_WILL = Rate(per_second=0)  # the clock stands still
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ class Site:
     def __init__(self, folder):
         self.api = FakeApi(users={"kube-token": "ada"})
         self.clock = FakeClock()
-        self.service = ServerService(self.api, usage_db=folder / "usage.db", page_token=TOKEN, clock=self.clock)
+        self.service = ServerService(
+            self.api, usage_db=folder / "usage.db", page_token=TOKEN, clock=self.clock, rate=AT_WILL
+        )
         self.bearer = {"authorization": f"Bearer {TOKEN}"}
 
     async def ask(self, path, *, method="GET", headers=None, body=b"", host="127.0.0.1:8080", token=True):

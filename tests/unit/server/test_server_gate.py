@@ -13,7 +13,14 @@ from moorage.server.problems import problem_of
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
-FILLED = {"{namespace}": "lab", "{name}": "none", "{run}": "none", "{item:int}": "0", "{limit}": "none"}
+FILLED = {
+    "{namespace}": "lab",
+    "{name}": "none",
+    "{run}": "none",
+    "{item:int}": "0",
+    "{limit}": "none",
+    "{version:float}": "1.45",
+}
 
 
 def every_route(site):

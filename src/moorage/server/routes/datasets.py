@@ -13,10 +13,10 @@ from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError
 from moorage.model.dataset import DATASETS, BadDataset, dataset_json, parse_dataset
 from moorage.server.context import Context
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.problems import Json, Problem
 from moorage.server.routes.login import read_json
-from moorage.server.routes.volumes import page_of
-from moorage.server.routes.workspaces import Name, as_problem
+from moorage.server.routes.workspaces import Name, as_problem, page_of
 
 ALL = "/api/v1/datasets"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -49,8 +49,12 @@ def routes(context: Context) -> list[Route]:
         return Json({"datasets": [dataset_json(one) for one in found.items], "continue": found.cont})
 
     async def create(request: Request) -> Response:
-        """Make a dataset, which begins to fill at once; `dryRun`: only judged."""
+        """Make a dataset, which begins to fill at once; `dryRun`: only judged.
+
+        `Idempotency-Key`: asking twice is as once.
+        """
         asked = await read_json(request, NewDataset)
+        mark = request_mark(request, asked)
         made: Obj = {
             "apiVersion": DATASETS.api_version,
             "kind": DATASETS.kind,
@@ -66,9 +70,8 @@ def routes(context: Context) -> list[Route]:
             raise Problem(422, "invalid", said, field=faults[0].field)
         context.audit(request, "create dataset", f"{asked.namespace}/{asked.name}")
         try:
-            stored = await context.acting(request.state.user).create(
-                DATASETS, made, asked.namespace, dry_run=asked.dry_run
-            )
+            api = context.acting(request.state.user)
+            stored = await create_once(api, DATASETS, made, asked.namespace, mark, dry_run=asked.dry_run)
         except ApiError as error:
             raise as_problem(error) from error
         return Json(dataset_json(stored), 200 if asked.dry_run else 201)

@@ -36,7 +36,8 @@ def routes(context: Context) -> list[Route]:
         view = (await context.ready()).gpus()
         now = context.now()
         rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
-        body = await asyncio.to_thread(exposition, view, rows)
+        refused = context.limiter.refused if context.limiter is not None else 0
+        body = await asyncio.to_thread(exposition, view, rows, refused)
         return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return [
@@ -46,9 +47,9 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def exposition(view: GpuView, rows: tuple[UsageRow, ...]) -> bytes:
+def exposition(view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0) -> bytes:
     """The metrics in Prometheus' text format. `prometheus_client` is imported here: it costs 80 ms."""
-    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+    from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
     registry = CollectorRegistry()
     gpus = Gauge("moorage_gpus", "GPUs by node, type and state", ["node", "type", "state"], registry=registry)
@@ -66,6 +67,10 @@ def exposition(view: GpuView, rows: tuple[UsageRow, ...]) -> bytes:
     )
     held = Gauge("moorage_gpus_held", "GPUs held now, by user", ["user"], registry=registry)
     hours = Gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", ["user"], registry=registry)
+    limited = Counter(
+        "moorage_requests_limited", "Requests answered with 429, whose person asked too often", registry=registry
+    )
+    limited.inc(refused)
     for node in view.nodes:
         for kind in sorted({gpu.type for gpu in node.gpus}):
             for state in STATES:

@@ -21,16 +21,16 @@ from moorage.errors import ApiError, QuantityError
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL
 from moorage.model.storageclass import RWO, SHORT, parse_class
 from moorage.server.context import Context
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.problems import Json, Problem
 from moorage.server.routes.login import read_json
-from moorage.server.routes.workspaces import Name, as_problem
+from moorage.server.routes.workspaces import Name, as_problem, page_of
 
 ALL = "/api/v1/volumes"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
 CLASSES = "/api/v1/storageclasses"
 USED_SECONDS = 30.0  # so long what nodes told of volumes is believed
 NODE_SECONDS = 5.0  # patience with one node
-PAGE_MOST = 500
 
 
 class NewVolume(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -65,8 +65,9 @@ def routes(context: Context) -> list[Route]:
         return Json({"volumes": volumes, "continue": found.cont})
 
     async def create(request: Request) -> Response:
-        """Make a volume."""
+        """Make a volume. `Idempotency-Key`: asking twice is as once."""
         asked = await read_json(request, NewVolume)
+        mark = request_mark(request, asked)
         size_of(asked.size)
         user = request.state.user
         claim = make_claim(
@@ -79,7 +80,7 @@ def routes(context: Context) -> list[Route]:
         )
         context.audit(request, "create volume", f"{asked.namespace}/{asked.name}")
         try:
-            stored = await context.acting(user).create(PVCS, claim, asked.namespace)
+            stored = await create_once(context.acting(user), PVCS, claim, asked.namespace, mark)
         except ApiError as error:
             raise as_problem(error) from error
         return Json(volume_json(stored, (), {}), 201)
@@ -149,14 +150,6 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def page_of(request: Request) -> tuple[int | None, str | None]:
-    """`limit` and `continue` of a listing. Raises Problem 400."""
-    text = request.query_params.get("limit")
-    if text is not None and not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= PAGE_MOST):
-        raise Problem(400, "bad_request", f"limit is {text[:20]!r}", f"use 1 to {PAGE_MOST}", "limit")
-    return (int(text) if text is not None else None), request.query_params.get("continue") or None
-
-
 def size_of(text: str) -> Any:
     """Raises Problem 422 for a size that is none."""
     try:
@@ -211,7 +204,7 @@ async def used_by_volumes(context: Context) -> dict[tuple[str, str], int]:
     if kept is not None and now - kept[0] < USED_SECONDS:
         found: dict[tuple[str, str], int] = kept[1]
         return found
-    nodes = [one["metadata"]["name"] for one in (await context.ready()).nodes.all()]
+    nodes = [one["metadata"]["name"] for one in context.cluster.nodes.all()]
 
     async def ask(node: str) -> dict[tuple[str, str], int]:
         try:

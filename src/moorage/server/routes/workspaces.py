@@ -17,11 +17,13 @@ from moorage.model.workspace import WORKSPACES, check_workspace, parse_workspace
 from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.gateway import clean_path
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.problems import Json, Problem
 from moorage.server.routes.login import read_json
 
 ALL = "/api/v1/workspaces"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
+PAGE_MOST = 500
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
@@ -43,12 +45,15 @@ class Opening(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(context: Context) -> list[Route]:
     async def listed(request: Request) -> Response:
-        """Workspaces of a namespace (`namespace`), or of all in which the asker may list them."""
+        """Workspaces of a namespace, or of all in which the asker may list them; `limit` and `continue` page."""
         user: User = request.state.user
         namespace = request.query_params.get("namespace") or None
         api = context.acting(user)
+        limit, cont = page_of(request)
+        after = None
         try:
-            found = (await api.list(WORKSPACES, namespace)).items
+            page = await api.list(WORKSPACES, namespace, limit=limit, cont=cont)
+            found, after = page.items, page.cont
         except Forbidden as error:
             if namespace is not None:
                 raise as_problem(error) from error
@@ -56,11 +61,15 @@ def routes(context: Context) -> list[Route]:
         except ApiError as error:
             raise as_problem(error) from error
         shown = sorted((workspace_json(one) for one in found), key=lambda one: (one["namespace"], one["name"]))
-        return Json({"workspaces": shown})
+        return Json({"workspaces": shown, "continue": after})
 
     async def create(request: Request) -> Response:
-        """Make a workspace: `{name, namespace, spec}`, the spec as in the kind; `dryRun`: only tried."""
+        """Make a workspace: `{name, namespace, spec}`, the spec as in the kind; `dryRun`: only tried.
+
+        `Idempotency-Key`: asking twice is as once.
+        """
         asked = await read_json(request, NewWorkspace)
+        mark = request_mark(request, asked)
         made: Obj = {
             "apiVersion": WORKSPACES.api_version,
             "kind": WORKSPACES.kind,
@@ -74,9 +83,8 @@ def routes(context: Context) -> list[Route]:
             raise Problem(422, "invalid", said, field=faults[0].field)
         context.audit(request, "create workspace", f"{asked.namespace}/{asked.name}")
         try:
-            stored = await context.acting(request.state.user).create(
-                WORKSPACES, made, asked.namespace, dry_run=asked.dry_run
-            )
+            api = context.acting(request.state.user)
+            stored = await create_once(api, WORKSPACES, made, asked.namespace, mark, dry_run=asked.dry_run)
         except ApiError as error:
             raise as_problem(error) from error
         return Json(workspace_json(stored), 200 if asked.dry_run else 201)
@@ -140,6 +148,14 @@ def routes(context: Context) -> list[Route]:
         Route(f"{ONE}/stop", switched(False), methods=["POST"]),
         Route(f"{ONE}/open", opened, methods=["POST"]),
     ]
+
+
+def page_of(request: Request) -> tuple[int | None, str | None]:
+    """`limit` and `continue` of a listing. Raises Problem 400."""
+    text = request.query_params.get("limit")
+    if text is not None and not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= PAGE_MOST):
+        raise Problem(400, "bad_request", f"limit is {text[:20]!r}", f"use 1 to {PAGE_MOST}", "limit")
+    return (int(text) if text is not None else None), request.query_params.get("continue") or None
 
 
 def as_problem(error: ApiError) -> Problem:

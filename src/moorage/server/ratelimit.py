@@ -1,0 +1,124 @@
+"""How often one person may ask: a bucket of tokens each, filled at a steady rate.
+
+https://www.rfc-editor.org/rfc/rfc6585#section-4 (429), https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import UsageError
+from moorage.server.auth import OPEN_PATHS, OPEN_PREFIX, has_own_auth
+from moorage.server.problems import Problem, answer
+
+KEPT = 10_000  # buckets that are remembered; of the longest silent, which are full by then, the first go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """`per_second` requests in the long run, `burst` at once. Zero per second: no limit."""
+
+    per_second: float = 50.0
+    burst: int = 200
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.per_second <= 1e6 and 1 <= self.burst <= 10**6):
+            raise UsageError(
+                f"a rate of {self.per_second} requests per second with bursts of {self.burst} cannot be",
+                hint="0 (no limit) to 1000000 per second, bursts of 1 to 1000000",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """So many tokens were left at that moment (monotonic seconds)."""
+
+    tokens: float
+    at: float
+
+
+def take(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
+    """The bucket after a request, and 0; or the bucket unchanged in what it holds, and in how many seconds to ask
+    again. None is a full bucket. A clock that goes back gives nothing."""
+    held = rate.burst if bucket is None else bucket.tokens + max(0.0, now - bucket.at) * rate.per_second
+    at = now if bucket is None else max(now, bucket.at)
+    held = min(float(rate.burst), held)
+    if held >= 1.0:
+        return Bucket(held - 1.0, at), 0.0
+    return Bucket(held, at), (1.0 - held) / rate.per_second
+
+
+class Limiter:
+    """The buckets of everybody. `refused` counts requests that were not let through."""
+
+    def __init__(self, rate: Rate | None = None, *, clock: Clock = SYSTEM) -> None:
+        self.rate = rate or Rate()
+        self.refused = 0
+        self._clock = clock
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def ask(self, who: str) -> float:
+        """0: go on; else in how many seconds to ask again."""
+        if not self.rate.per_second:
+            return 0.0
+        bucket, wait = take(self._buckets.get(who), self.rate, self._clock.monotonic())
+        self._buckets[who] = bucket
+        self._buckets.move_to_end(who)
+        while len(self._buckets) > KEPT:
+            self._buckets.popitem(last=False)
+        self.refused += wait > 0
+        return wait
+
+
+class RateLimit:
+    """The ASGI layer behind the Gate, which says who asks: a person by name, others by address.
+
+    What workers and runners ask under their own tokens, probes and static files are not counted.
+    """
+
+    def __init__(self, app: ASGIApp, *, limiter: Limiter) -> None:
+        self._app = app
+        self._limiter = limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or is_exempt(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        state = scope.get("state") or {}
+        user = state.get("user")
+        wait = self._limiter.ask(f"person {user.name}" if user is not None else f"from {state.get('address', '')}")
+        if not wait:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1013, "reason": "too many requests"})
+        else:
+            rate = self._limiter.rate
+            problem = Problem(
+                429,
+                "too_many_requests",
+                f"you ask more often than {rate.per_second:g} times per second",
+                f"ask again in {math.ceil(wait)} s; the header Retry-After says so too",
+            )
+            await answer(problem, {"retry-after": str(math.ceil(wait))})(scope, receive, send)
+
+
+def is_exempt(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path)
+
+
+def rate_settings(env: Mapping[str, str]) -> Rate:
+    """What the environment says. Raises UsageError for what is no number."""
+    try:
+        return Rate(
+            per_second=float(env.get("MOORAGE_RATE_LIMIT") or 50), burst=int(env.get("MOORAGE_RATE_BURST") or 200)
+        )
+    except ValueError as error:
+        raise UsageError(
+            f"MOORAGE_RATE_LIMIT and MOORAGE_RATE_BURST are numbers: {error}", hint="50 and 200 by default"
+        ) from error
