@@ -1,0 +1,152 @@
+"""`moor workspace`: what the options make, and what is wrong with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from moorage.cli.workspace import make_workspace, size_of
+from moorage.errors import UsageError
+from moorage.model.schedule import last_moment, next_moment, problem_of_cron
+from moorage.model.workspace import (
+    BadWorkspace,
+    Platform,
+    check_workspace,
+    host_label,
+    parse_platform,
+    templates_of,
+    workspace_json,
+)
+
+NOTHING = {
+    "kind": "jupyterlab", "machine": None, "cpu": None, "memory": None, "gpus": 0, "gpu_type": None, "image": None,
+    "pull_secrets": (), "env": (), "volumes": (), "home": None, "home_size": None, "access": None, "start": None,
+    "stop": None, "zone": None, "stopped": False, "host_env": False,
+}  # fmt: skip
+
+
+def made(*, on_processes=False, **options):
+    return make_workspace("lab", "team", NOTHING | options, on_processes=on_processes)
+
+
+@pytest.mark.parametrize(
+    ("options", "spec"),
+    [
+        ({}, {"type": "jupyterlab", "running": True}),
+        ({"stopped": True}, {"type": "jupyterlab", "running": False}),
+        ({"machine": "gpu/large"}, {"machine": {"group": "gpu", "type": "large"}}),
+        (
+            {"cpu": "2", "gpus": 1, "gpu_type": "a100"},
+            {"resources": {"cpu": "2", "gpus": 1, "gpuType": "a100"}},
+        ),
+        (
+            {"volumes": ("data:/data:ro", "own:/own")},
+            {
+                "volumes": [
+                    {"claimName": "data", "mountPath": "/data", "readOnly": True},
+                    {"claimName": "own", "mountPath": "/own"},
+                ]
+            },
+        ),
+        ({"env": ("A=1=2",)}, {"env": [{"name": "A", "value": "1=2"}]}),
+        ({"start": "0 8 * * *", "zone": "UTC"}, {"schedule": {"start": "0 8 * * *", "timezone": "UTC"}}),
+        ({"home_size": "1Gi"}, {"home": {"size": "1Gi"}}),
+    ],
+)
+def test_the_options_make_the_spec(options, spec):
+    obj = made(**options)
+    assert check_workspace(obj) == []
+    assert {key: obj["spec"][key] for key in spec} == spec
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"machine": "large"}, {"volumes": ("data",)}, {"volumes": ("data:/x:no",)}, {"env": ("NOT_SET_HERE",)}],
+)
+def test_what_cannot_be_read_is_wrong_usage(options):
+    with pytest.raises(UsageError):
+        made(**options)
+
+
+def test_a_process_of_this_machine_finds_what_the_caller_finds(monkeypatch):
+    monkeypatch.setenv("PATH", "/here/bin")
+    env = {one["name"]: one["value"] for one in made(on_processes=True)["spec"]["env"]}
+    assert env["PATH"] == "/here/bin"
+    assert "env" not in made(on_processes=True, image="x")["spec"]
+
+
+def test_what_it_runs_on_is_said_in_a_few_words():
+    assert size_of(workspace_json(made(machine="gpu/large"))) == "gpu/large"
+    assert size_of(workspace_json(made(cpu="2", gpus=2, gpu_type="a100"))) == "2 cpu 4Gi 2 a100"
+
+
+# --- hosts, addresses, templates, schedules
+
+
+def test_no_two_workspaces_share_a_host():
+    names = ["a", "a-b", "a--b", "xn", "ab", "a" * 43, "b" * 43]
+    spaces = ["c", "b--c", "c-d", "n" * 63, "b"]
+    labels = [host_label(space, name) for space in spaces for name in names]
+    assert len(set(labels)) == len(labels)
+    assert all(len(one) <= 63 and one[2:4] != "--" and not one.startswith("xn--") for one in labels)
+    assert host_label("team", "lab") == "lab--team"
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://*.apps.example.org", "https://lab--team.apps.example.org/lab"),
+        ("http://*.localhost:8081", "http://lab--team.localhost:8081/lab"),
+        ("", ""),
+    ],
+)
+def test_the_address_of_a_workspace(text, url):
+    platform = parse_platform({"workspaceUrl": text})
+    found = platform.url(platform.host("team", "lab"), "/lab") if platform.domain else ""
+    assert found == url
+
+
+@pytest.mark.parametrize(
+    "text", ["https://apps.example.org", "*.x", "ftp://*.x", "https://*.x:99999", "https://*.x/y"]
+)
+def test_an_address_of_another_form_is_refused(text):
+    with pytest.raises(BadWorkspace, match="workspaceUrl"):
+        parse_platform({"workspaceUrl": text})
+
+
+def test_the_platforms_own_host_is_no_workspace():
+    platform = Platform(scheme="https", domain="example.org", page="https://moorage.example.org")
+    assert platform.serves("lab--team.example.org")
+    assert not platform.serves("moorage.example.org")
+    assert not platform.serves("example.org")
+    assert not platform.serves("lab--team.example.org.evil.test")
+
+
+def test_an_admins_template_takes_the_place_of_ours_and_a_bad_one_is_named():
+    def template(name, text):
+        return {
+            "metadata": {"name": f"t-{name}", "labels": {"moorage.dev/workspace-template": name}},
+            "data": {"template.yaml": text},
+        }
+
+    good, bad = templates_of(
+        [template("jupyterlab", "port: 1234"), template("odd", "port: many"), template("yaml", "{")]
+    )
+    assert good["jupyterlab"].port == 1234
+    assert set(bad) == {"odd", "yaml"}
+    assert "codeserver" in good
+
+
+def test_moments_of_a_schedule_in_a_zone():
+    from datetime import UTC, datetime
+    from zoneinfo import ZoneInfo
+
+    berlin, noon = ZoneInfo("Europe/Berlin"), datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert next_moment("0 8 * * *", noon, berlin) == datetime(2026, 7, 2, 6, tzinfo=UTC)
+    assert last_moment("0 8 * * *", noon, datetime(2026, 6, 1, tzinfo=UTC), berlin) == datetime(
+        2026, 7, 1, 6, tzinfo=UTC
+    )
+    assert last_moment("0 14 * * *", noon, datetime(2026, 6, 1, tzinfo=UTC), berlin) == noon  # that very moment
+    assert last_moment("0 8 * * *", noon, noon, berlin) is None
+    assert next_moment("0 0 29 2 *", noon) == datetime(2028, 2, 29, tzinfo=UTC)
+    for wrong in ("", "0 8 * *", "0 0 8 * * *", "61 8 * * *", "0 0 30 2 *", "x"):
+        assert problem_of_cron(wrong)
