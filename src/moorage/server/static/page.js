@@ -1,8 +1,9 @@
 // Tells whether the page is live, and lets its times go on. Everything else that moves here is htmx's doing.
 "use strict";
 (function () {
+  for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
   const badge = document.getElementById("live");
-  if (!badge) return;
+  if (!badge) return; // nothing moves here
   const words = document.getElementById("live-words");
   const skew = Date.parse(document.body.dataset.now) - Date.now(); // the server's clock is the one that counts
   function show(state) {
@@ -53,23 +54,24 @@
   const shown = new WeakMap();
   const passing = /[^<>]*(?=<\/time>)/g;
   document.body.addEventListener("htmx:beforeSwap", function (event) {
-    const target = event.detail.target;
+    const target = event.detail.target || event.target; // what the server pushes has none of its own
     if (event.detail.xhr && event.detail.shouldSwap) {
       const face = event.detail.xhr.responseText.replace(passing, "");
       if (shown.get(target) === face) { event.detail.shouldSwap = false; return; }
       shown.set(target, face);
     }
     if (target.matches("pre")) target.dataset.end = target.scrollHeight - target.scrollTop - target.clientHeight < 8 ? "1" : "";
-    const open = Array.from(event.detail.target.querySelectorAll("details[open]"), function (one) { return one.id; });
-    event.detail.target.dataset.open = open.join(" ");
+    const open = Array.from(target.querySelectorAll("details[open]"), function (one) { return one.id; });
+    target.dataset.open = open.join(" ");
   });
   document.body.addEventListener("htmx:afterSwap", function (event) {
-    if (event.detail.target.dataset.end) event.detail.target.scrollTop = event.detail.target.scrollHeight;
-    for (const id of (event.detail.target.dataset.open || "").split(" ")) {
+    const target = event.detail.target || event.target;
+    if (target.dataset.end) target.scrollTop = target.scrollHeight;
+    for (const id of (target.dataset.open || "").split(" ")) {
       const found = id && document.getElementById(id);
       if (found) found.open = true;
     }
   });
-  for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
+  if (document.querySelector("[hx-trigger^=every]")) show("live"); // the page itself was an answer
   setInterval(tick, 5000);
 })();
