@@ -1,0 +1,179 @@
+"""`moor dataset`, `moor volume backup`, and runs that mount datasets, as typed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from moorage.apimachinery.resources import JOBS, PODS, PVCS
+from moorage.model.dataset import DATASETS, make_dataset, reader_claim_name
+from moorage.model.volumebackup import BACKUPS
+
+
+def a_dataset(phase="Ready", **status):
+    obj = make_dataset("photos", "default", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    obj["status"] = {"phase": phase, "claim": "dataset-photos", "files": 3, "bytes": 30} | status
+    return obj
+
+
+def a_reader(namespace="default"):
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "dataset-photos"}}
+    meta = {"name": "p", "namespace": namespace, "labels": {"moorage.dev/run": "train"}}
+    return {"metadata": meta, "spec": {"containers": [], "volumes": [volume]}, "status": {"phase": "Running"}}
+
+
+def test_a_dataset_is_made_with_what_was_typed(moor):
+    done = moor("dataset", "create", "photos", "--from", "s3://b/x", "--size", "5Gi", "--secret", "aws",
+                "--reader", "vision", "--unpack")  # fmt: skip
+    assert (done.code, done.out) == (0, "photos\n")
+    spec = moor.api.objects["datasets", "default", "photos"]["spec"]
+    source = {"url": "s3://b/x", "secret": "aws", "unpack": True}
+    assert spec == {"source": source, "size": "5Gi", "readers": ["vision"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["create", "Photos", "--from", "s3://b/x"], "is no dataset name"),
+        (["create", "x" * 41, "--from", "s3://b/x"], "is no dataset name"),
+        (["create", "p", "--from", "/no/such/folder"], "neither a source nor a folder"),
+        (["create", "p", "--from", "ftp://x/y"], "neither a source nor a folder"),
+        (["create", "p", "--from", "volume:../x"], "--from: 'volume:../x' must be"),
+        (["create", "p", "--from", "s3://key:word@b/x"], "must hold no password"),
+        (["create", "p", "--from", "s3://b/x", "--size", "0"], "is not more than zero"),
+        (["create", "p", "--from", "s3://b/\x1b[31m"], "control characters"),
+        (["share", "p"], "say whom"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_error_and_nothing_is_made(moor, words, says):
+    done = moor("dataset", *words)
+    assert done.code == 2
+    assert says in done.err
+    assert "\x1b" not in done.err
+    assert moor.api.named(DATASETS) == []
+
+
+def test_datasets_are_listed_with_those_that_others_share(moor):
+    moor.api.put(DATASETS, a_dataset(usedBy=[{"namespace": "default", "name": "train", "active": True}]))
+    labels = {"moorage.dev/dataset": "faces", "moorage.dev/dataset-namespace": "lab"}
+    meta = {"name": reader_claim_name("lab", "faces"), "namespace": "default", "labels": labels}
+    moor.api.put(PVCS, {"metadata": meta, "spec": {}, "status": {"phase": "Bound"}})
+    rows = [row.split()[:3] for row in moor("dataset", "list").out.splitlines()[1:]]
+    assert rows == [["photos", "Ready", "3"], ["lab/faces", "Ready", "-"]]
+
+
+def test_a_dataset_in_use_is_kept_unless_forced_and_what_breaks_is_told(moor):
+    moor.api.put(DATASETS, a_dataset(usedBy=[{"namespace": "vision", "name": "theirs", "active": True}]))
+    moor.api.put(PODS, a_reader())
+    done = moor("dataset", "delete", "photos", "--yes")
+    assert done.code == 1
+    assert "in use by train, vision/theirs" in done.err
+    assert moor.api.named(DATASETS) == ["photos"]
+    done = moor("dataset", "delete", "photos", "--yes", "--force")
+    assert "train loses the dataset photos: it ends" in done.err
+    assert moor.api.named(DATASETS) == moor.api.named(PODS) == []
+
+
+def test_what_is_ready_is_not_filled_anew(moor):
+    moor.api.put(DATASETS, a_dataset())
+    assert moor("dataset", "refill", "photos").code == 1
+    moor.api.put(DATASETS, a_dataset("Failed"))
+    assert moor("dataset", "refill", "photos").code == 0
+    annotations = moor.api.objects["datasets", "default", "photos"]["metadata"]["annotations"]
+    assert annotations["moorage.dev/refill"]
+
+
+def test_readers_come_and_go(moor):
+    moor.api.put(DATASETS, a_dataset())
+    moor("dataset", "share", "photos", "--with", "a", "--with", "b")
+    assert moor("dataset", "share", "photos", "--without", "a").out == "photos is read by b\n"
+
+
+def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):
+    moor.node("node-1")
+    moor.api.put(DATASETS, a_dataset())
+    done = moor("run", "--name", "r", "--dataset", "photos:/data", "--", "true")
+    assert done.code == 0, done.err
+    job = moor.api.objects["jobs", "default", "r"]
+    pod = job["spec"]["template"]["spec"]
+    assert {
+        "name": "dataset-0",
+        "persistentVolumeClaim": {"claimName": "dataset-photos", "readOnly": True},
+    } in pod["volumes"]
+    mount = {"name": "dataset-0", "mountPath": "/data", "subPath": "data", "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
+        assert labels["dataset.moorage.dev/photos"] == "default"
+        assert labels["moorage.dev/uses-dataset"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [
+        ("none:/data", "there is no dataset 'none'"),
+        ("lab/faces:/data", "is not shared with namespace default"),
+        ("../x:/data", "is no dataset mount"),
+        ("kube-system/../x:/data", "is no dataset mount"),
+        ("photos", "is no dataset mount"),
+        ("photos:/", "cannot be mounted at /"),
+        ("photos:/a/../../b", "cannot be mounted"),
+        ("photos:/data:rw", "is no dataset mount"),
+    ],
+)
+def test_a_dataset_that_cannot_be_mounted_is_told(moor, mount, says):
+    moor.node("node-1")
+    moor.api.put(DATASETS, a_dataset())
+    done = moor("run", "--dataset", mount, "--", "true")
+    assert done.code == 2
+    assert says in done.err
+    assert moor.api.named(JOBS) == []
+
+
+def test_one_that_is_half_filled_cannot_be_mounted(moor):
+    moor.node("node-1")
+    moor.api.put(DATASETS, a_dataset("Filling"))
+    done = moor("run", "--dataset", "photos:/data", "--", "true")
+    assert (done.code, "not ready: it is Filling" in done.err) == (2, True)
+
+
+def test_backups_are_made_listed_and_brought_back(moor):
+    moor("volume", "create", "home")
+    moor("volume", "create", "new")
+    done = moor("volume", "backup", "home", "--to", "s3://b/x", "--schedule", "0 3 * * *", "--keep", "3")
+    assert (done.code, done.out) == (0, "home\n")
+    obj = moor.api.objects["volumebackups", "default", "home"]
+    assert obj["spec"] == {"volume": "home", "to": "s3://b/x", "keep": 3, "schedule": "0 3 * * *"}
+    obj["status"] = {"backups": [{"name": "default.home-1", "files": 2, "bytes": 20}]}
+    moor.api.put(BACKUPS, obj)
+    assert json.loads(moor("volume", "backups", "-o", "json").out)[0]["backup"] == "default.home-1"
+    assert moor("volume", "restore", "default.home-1", "--into", "new", "--no-wait").code == 0
+    wish = moor.api.objects["volumebackups", "default", "home"]["spec"]["restore"]
+    assert (wish["backup"], wish["volume"], wish["force"]) == ("default.home-1", "new", False)
+    assert moor("volume", "restore", "default.home-2", "--into", "new").code == 1
+    assert moor("volume", "restore", "default.home-1", "--into", "none").code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--to", "ftp://x"],
+        ["--to", "volume:home"],
+        ["--to", "/a/../../etc"],
+        ["--to", "/"],
+        ["--to", "s3://b/x", "--schedule", "whenever"],
+    ],
+)
+def test_a_backup_to_nowhere_or_never_is_refused(moor, words):
+    moor("volume", "create", "home")
+    assert moor("volume", "backup", "home", *words).code == 2
+    assert moor.api.named(BACKUPS) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "b"], ["v:/x", "w:/y"], ["/no/such", "v:/x"], ["v:/../x", "/tmp/y"], ["v:/a\x00b", "/tmp/y"]]
+)
+def test_a_copy_that_makes_no_sense_is_refused(moor, words):
+    done = moor("volume", "cp", *words)
+    assert done.code == 2
+    assert moor.api.named(PODS) == []
