@@ -3,9 +3,9 @@
     python benchmarks/workspaces_start.py [--count 100] [--jupyterlab]
 
 A local cluster of its own; without `--jupyterlab` the workspaces are Python's own HTTP server, so that a hundred
-fit on a laptop. Printed: seconds until all are ready; the sum of the seconds that one such process alone needs until
-it answers (measured before, five times, the median); their ratio; CPU seconds and peak memory of the control plane,
-of our services and of the ingress.
+fit on a laptop. Printed: seconds until all are ready; the sum of the seconds that one such process alone needs
+until it answers (measured before, five times, the median); their ratio; CPU seconds and peak memory of the control
+plane, of our services and of the ingress.
 """
 
 from __future__ import annotations
