@@ -39,6 +39,7 @@ LOGIN_COOKIE = "moorage_login"  # a person's session
 SECURE_LOGIN_COOKIE = "__Host-moorage_login"  # over https: no other host of the domain can set or read it
 COOKIE_SECONDS = 30 * 24 * 3600
 REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
+PERSON_SECONDS = 10.0  # a person's: who was put out is to be out within a minute
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
 REVIEWS_KEPT = 1024
 PAGE_USER = "page"
@@ -197,7 +198,8 @@ class Auth:
         user = User(name, tuple(told.get("groups") or ()), account=name, token=token) if known else None
         if user is not None:
             user = await self._as_person(user)
-        self._reviews[digest] = (now + (REVIEW_SECONDS if user else REFUSED_SECONDS), user)
+        believed = PERSON_SECONDS if user is not None and is_account(user.account) else REVIEW_SECONDS
+        self._reviews[digest] = (now + (believed if user else REFUSED_SECONDS), user)
         self._reviews.move_to_end(digest)
         while len(self._reviews) > REVIEWS_KEPT:
             self._reviews.popitem(last=False)

@@ -208,6 +208,19 @@ def test_the_origin_of_a_change(headers, is_same):
     assert is_same_origin(Headers(headers)) is is_same
 
 
+async def test_a_persons_token_for_the_cluster_is_believed_for_ten_seconds(site):
+    async with site.running():
+        await ada(site, "ml")
+        site.api.users["of-ada"] = account_user("ada")
+        told = (await whoami(site, bearer("of-ada"))).json
+        assert (told["name"], told["account"], told["groups"]) == ("ada", account_user("ada"), ["moorage.dev:ml"])
+        del site.api.users["of-ada"]
+        site.clock.advance(9)
+        assert (await whoami(site, bearer("of-ada"))).status == 200
+        site.clock.advance(2)
+        assert (await whoami(site, bearer("of-ada"))).status == 401
+
+
 async def a_socket(site, **headers):
     """What a request for a WebSocket is answered."""
     said = []
