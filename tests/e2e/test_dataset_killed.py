@@ -6,13 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "dataset_fill.py"
 
 
-@pytest.mark.cluster("kubelet")
-def test_a_dataset_survives_the_kills_of_its_filler_and_every_checksum_is_right_on_every_node(cluster, tmp_path):
+def test_a_dataset_survives_the_kills_of_its_filler_and_every_checksum_is_right_on_every_node(tmp_path):
     size = ["--files", "200", "--bytes", "4e7", "--kills", "2", "--pods", "6", "--nodes", "3"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *size, "--work", str(tmp_path)],
