@@ -3,18 +3,33 @@
 The map of the packages is `docs/design/0001-the-house.md`; which may import which
 is written in `pyproject.toml` and checked by import-linter.
 
-For Python: `moorage.map(func, items)`, `moorage.amap`, `moorage.mapped`, `moorage.Map`, `moorage.ItemError`. They
-are imported when they are first used, so that the command line does not pay for them; their types are in
-`__init__.pyi`.
+For Python: `moorage.map(func, items)`, `moorage.amap`, `moorage.mapped`, `moorage.Map`, `moorage.ItemError`;
+`moorage.Client`, `moorage.AsyncClient`, and `moorage.errors`. They are imported when they are first used, so that
+the command line does not pay for them; their types are in `__init__.pyi`.
 """
 
 __version__ = "0.1.0"
-__all__ = ["ItemError", "Map", "MapStatus", "__version__", "amap", "map", "mapped"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ItemError",
+    "Map",
+    "MapStatus",
+    "__version__",
+    "amap",
+    "errors",
+    "map",
+    "mapped",
+]
+
+_ELSEWHERE = {"AsyncClient": "moorage.sdk.aio", "Client": "moorage.sdk.sync"}
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("moorage.sdk.maps"), name)
+        if name == "errors":
+            return import_module("moorage.errors")
+        return getattr(import_module(_ELSEWHERE.get(name, "moorage.sdk.maps")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,6 +90,8 @@ class ApiError(MoorageError):
 
     status: int = 500
     reason: str = "InternalError"
+    code: str = ""  # of Moorage's own server: its word for the problem, such as `in_use`
+    field: str | None = None  # and the parameter or body field at fault
 
     def __init__(
         self,

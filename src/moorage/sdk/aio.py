@@ -1,0 +1,492 @@
+"""`moorage.AsyncClient`: what the platform does for programs. `moorage.Client` is made from it (`sync.py`).
+
+All methods raise `moorage.errors.ApiError` (NotFound, Forbidden, AlreadyExists, Conflict, Invalid, ServerError …)
+with `message`, `hint`, `code` and `field` as the server told them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import quote
+
+from moorage.apimachinery.quantity import parse_count
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ServerError, UsageError, api_error
+from moorage.sdk import types
+from moorage.sdk.connection import Connection, Given
+
+PAGE = 200  # things asked for at once
+LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
+PROTOCOL = "v5.channel.k8s.io"
+STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255  # first byte of each message of an exec
+NAMESPACE_HEADER = "X-Moorage-Namespace"
+
+
+class _Group:
+    """The verbs of one kind of thing. `namespace` None: the client's own."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    async def _in(self, namespace: str | None) -> str:
+        return namespace or (await self._connection.site()).namespace
+
+    async def _path(self, kind: str, namespace: str | None, name: str, verb: str = "") -> str:
+        path = f"/api/v1/{kind}/{quote(await self._in(namespace), safe='')}/{quote(name, safe='')}"
+        return f"{path}/{verb}" if verb else path
+
+    async def _json(self, method: str, path: str, **sent: Any) -> Any:
+        return (await self._connection.json(method, path, **sent))[0]
+
+    async def _pages(self, kind: str, namespace: str | None, everywhere: bool) -> AsyncIterator[Any]:
+        """Every thing of a listing, a page at a time."""
+        where = None if everywhere else await self._in(namespace)
+        after: str | None = None
+        while True:
+            params = {"namespace": where, "limit": PAGE, "continue": after}
+            page = await self._json("GET", f"/api/v1/{kind}", params=params)
+            for one in page[kind]:
+                yield one
+            after = page.get("continue")
+            if not after:
+                return
+
+
+class AsyncWorkspaces(_Group):
+    """JupyterLab, code-server and others."""
+
+    async def list(
+        self, *, namespace: str | None = None, all_namespaces: bool = False
+    ) -> AsyncIterator[types.Workspace]:
+        """The workspaces of a namespace, or of all in which you may list them."""
+        async for one in self._pages("workspaces", namespace, all_namespaces):
+            yield types.read(types.Workspace, one)
+
+    async def get(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+        """Raises NotFound."""
+        return types.read(
+            types.Workspace, await self._json("GET", await self._path("workspaces", namespace, name))
+        )
+
+    async def create(
+        self,
+        name: str,
+        *,
+        type: str = "jupyterlab",
+        machine: tuple[str, str] | None = None,
+        cpu: str | None = None,
+        memory: str | None = None,
+        gpus: int = 0,
+        gpu_type: str = "",
+        image: str = "",
+        env: Mapping[str, str] | None = None,
+        volumes: Sequence[str] = (),
+        home_size: str | None = None,
+        access: Literal["", "login", "token"] = "",
+        running: bool = True,
+        spec: Mapping[str, Any] | None = None,
+        host_env: bool = False,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> types.Workspace:
+        """Make a workspace, and start it unless `running` is false.
+
+        `machine`: (group, type), instead of resources; `volumes`: `NAME:/path[:ro]`; `spec`: more fields of the
+        kind Workspace, over the others; `key`: asking again with it gives the same one (None: this call's own).
+        """
+        resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
+        wanted: dict[str, Any] = {
+            "type": type,
+            "image": image or None,
+            "machine": {"group": machine[0], "type": machine[1]} if machine else None,
+            "resources": {name: value for name, value in resources.items() if value is not None} or None,
+            "env": [{"name": one, "value": value} for one, value in (env or {}).items()] or None,
+            "volumes": [_mount(one) for one in volumes] or None,
+            "home": {"size": home_size} if home_size else None,
+            "access": access or None,
+            "running": None if running else False,
+        }
+        body: dict[str, Any] = {
+            "name": name,
+            "namespace": await self._in(namespace),
+            "spec": {name: value for name, value in wanted.items() if value is not None} | dict(spec or {}),
+            "hostEnv": host_env,
+            "dryRun": dry_run,
+        }
+        made = await self._json("POST", "/api/v1/workspaces", body=body, key=key or _key())
+        return types.read(types.Workspace, made)
+
+    async def start(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+        path = await self._path("workspaces", namespace, name, "start")
+        return types.read(types.Workspace, await self._json("POST", path))
+
+    async def stop(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+        """What is on its volumes is kept, what is in memory is lost."""
+        path = await self._path("workspaces", namespace, name, "stop")
+        return types.read(types.Workspace, await self._json("POST", path))
+
+    async def open(self, name: str, *, path: str = "", namespace: str | None = None) -> str:
+        """An address that lets a browser in, good once and for a minute. `path`: where in it to begin."""
+        where = await self._path("workspaces", namespace, name, "open")
+        return str((await self._json("POST", where, body={"path": path}))["url"])
+
+    async def wait(
+        self, name: str, *, phase: str = "Running", seconds: float = 600.0, namespace: str | None = None
+    ) -> types.Workspace:
+        """The workspace once it is in that phase. Raises TimeoutError, which says what it waits for."""
+        began, pause = self._clock.monotonic(), LOOKS[0]
+        while True:
+            found = await self.get(name, namespace=namespace)
+            if found.phase == phase:
+                return found
+            if self._clock.monotonic() - began > seconds:
+                why = f": {found.waiting_for.message}" if found.waiting_for else ""
+                raise TimeoutError(f"the workspace {name} is {found.phase} after {seconds:g} s{why}")
+            await self._clock.sleep(pause)
+            pause = min(pause * 1.5, LOOKS[1])
+
+    async def delete(self, name: str, *, delete_home: bool = False, namespace: str | None = None) -> None:
+        """Its home stays, but with `delete_home`."""
+        params = {"home": "delete"} if delete_home else None
+        await self._json("DELETE", await self._path("workspaces", namespace, name), params=params)
+
+
+class AsyncVolumes(_Group):
+    """Persistent volumes."""
+
+    async def list(
+        self, *, namespace: str | None = None, all_namespaces: bool = False
+    ) -> AsyncIterator[types.Volume]:
+        """The volumes of a namespace, or of all."""
+        async for one in self._pages("volumes", namespace, all_namespaces):
+            yield types.read(types.Volume, one)
+
+    async def create(
+        self,
+        name: str,
+        size: str,
+        *,
+        mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce",
+        storage_class: str = "",
+        namespace: str | None = None,
+        key: str | None = None,
+    ) -> types.Volume:
+        """Make a volume of a size such as 10Gi. `key`: as with workspaces."""
+        body = {"name": name, "size": size, "mode": mode, "storageClass": storage_class}
+        body["namespace"] = await self._in(namespace)
+        return types.read(types.Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or _key()))
+
+    async def resize(self, name: str, size: str, *, namespace: str | None = None) -> types.Volume:
+        """Make a volume larger. Raises Conflict for a smaller size."""
+        path = await self._path("volumes", namespace, name)
+        return types.read(types.Volume, await self._json("PATCH", path, body={"size": size}))
+
+    async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
+        """Raises Conflict (code `in_use`) while something mounts it, unless `force`."""
+        path = await self._path("volumes", namespace, name)
+        await self._json("DELETE", path, params={"force": force or None})
+
+
+class AsyncDatasets(_Group):
+    """Volumes that are filled once and read by many."""
+
+    async def list(
+        self, *, namespace: str | None = None, all_namespaces: bool = False
+    ) -> AsyncIterator[types.Dataset]:
+        """The datasets of a namespace, or of all."""
+        async for one in self._pages("datasets", namespace, all_namespaces):
+            yield types.read(types.Dataset, one)
+
+    async def get(self, name: str, *, namespace: str | None = None) -> types.Dataset:
+        """Raises NotFound."""
+        return types.read(types.Dataset, await self._json("GET", await self._path("datasets", namespace, name)))
+
+    async def create(
+        self,
+        name: str,
+        source: str,
+        size: str,
+        *,
+        secret: str = "",
+        anonymous: bool = False,
+        unpack: bool = False,
+        storage_class: str = "",
+        access: Literal["auto", "shared", "clone"] = "auto",
+        readers: Sequence[str] = (),
+        namespace: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> types.Dataset:
+        """Make a dataset, which begins to fill at once. `source`: s3://…, gs://…, https://… or volume:NAME/FOLDER;
+        `size`: of its volume; `readers`: tenants that may read it too; `key`: as with workspaces."""
+        filled = {"url": source, "secret": secret, "anonymous": anonymous, "unpack": unpack}
+        spec: dict[str, Any] = {"source": {one: value for one, value in filled.items() if value}, "size": size}
+        spec |= {"access": access, "readers": list(readers)}
+        if storage_class:
+            spec["storageClass"] = storage_class
+        body = {"name": name, "namespace": await self._in(namespace), "spec": spec, "dryRun": dry_run}
+        made = await self._json("POST", "/api/v1/datasets", body=body, key=key or _key())
+        return types.read(types.Dataset, made)
+
+    async def share(self, name: str, readers: Sequence[str], *, namespace: str | None = None) -> types.Dataset:
+        """Say which tenants may read it, all of them."""
+        path = await self._path("datasets", namespace, name)
+        return types.read(types.Dataset, await self._json("PATCH", path, body={"readers": list(readers)}))
+
+    async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
+        """Raises Conflict (code `in_use`) while somebody reads it, unless `force`."""
+        path = await self._path("datasets", namespace, name)
+        await self._json("DELETE", path, params={"force": force or None})
+
+
+class AsyncContainers(_Group):
+    """Containers, as Docker knows them. `container`: its name, or the beginning of its id.
+
+    Where no namespace was chosen, the server takes the one tenant you work in.
+    """
+
+    async def list(
+        self,
+        *,
+        all: bool = False,
+        labels: Mapping[str, str] | None = None,
+        namespace: str | None = None,
+    ) -> AsyncIterator[types.Container]:
+        """Those that run, newest first; with `all`, those that have ended or are not started too."""
+        filters = json.dumps({"label": [f"{one}={value}" for one, value in labels.items()]}) if labels else None
+        after: str | None = None
+        while True:
+            params = {"all": all, "limit": PAGE, "after": after, "filters": filters}
+            rows, told = await self._connection.json(
+                "GET", "/api/v1/containers", params=params, headers=await self._headers(namespace)
+            )
+            for row in rows:
+                yield types.listed_container(row)
+            after = told.get("x-next-after")
+            if not after:
+                return
+
+    async def get(self, container: str, *, namespace: str | None = None) -> types.Container:
+        """Raises NotFound."""
+        return await self._get(container, namespace, ())
+
+    async def create(
+        self,
+        image: str,
+        command: Sequence[str] = (),
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cpus: float | None = None,
+        memory: str | int | None = None,
+        gpus: int = 0,
+        gpu_type: str = "",
+        volumes: Sequence[str] = (),
+        ports: Mapping[int, int] | None = None,
+        labels: Mapping[str, str] | None = None,
+        working_dir: str = "",
+        auto_remove: bool = False,
+        body: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
+        key: str | None = None,
+    ) -> types.Container:
+        """Make a container; `start` starts it. `memory`: bytes, or as 8Gi; `volumes`: `NAME:/path[:ro]`;
+        `ports`: of the container → of its Service; `body`: more fields of Docker's, over the others;
+        `key`: asking again with it gives the same one (None: a key of this call's own)."""
+        host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
+        if cpus is not None:
+            host["NanoCpus"] = round(cpus * 1e9)
+        if memory is not None:
+            host["Memory"] = parse_count(memory) if isinstance(memory, str) else memory
+        if gpus:
+            request: dict[str, Any] = {"Driver": "nvidia", "Count": gpus, "Capabilities": [["gpu"]]}
+            host["DeviceRequests"] = [request | ({"Options": {"type": gpu_type}} if gpu_type else {})]
+        wanted: dict[str, Any] = {
+            "Image": image,
+            "Cmd": list(command) or None,
+            "Env": [f"{one}={value}" for one, value in (env or {}).items()],
+            "WorkingDir": working_dir,
+            "Labels": dict(labels or {}),
+        }
+        if ports:
+            wanted["ExposedPorts"] = {f"{one}/tcp": {} for one in ports}
+            host["PortBindings"] = {f"{one}/tcp": [{"HostPort": str(outer)}] for one, outer in ports.items()}
+        more = dict(body or {})
+        wanted["HostConfig"] = host | dict(more.pop("HostConfig", {}))
+        made = await self._json(
+            "POST",
+            "/api/v1/containers",
+            params={"name": name},
+            body=wanted | more,
+            key=key or _key(),
+            headers=await self._headers(namespace),
+        )
+        return await self._get(made["Id"], namespace, made.get("Warnings") or ())
+
+    async def start(self, container: str, *, namespace: str | None = None) -> None:
+        """Start it; one that has ended starts anew, one that runs goes on."""
+        await self._do(container, "start", namespace)
+
+    async def stop(self, container: str, *, namespace: str | None = None) -> None:
+        """Stop it, with its grace period; one that does not run stays so."""
+        await self._do(container, "stop", namespace)
+
+    async def remove(self, container: str, *, force: bool = False, namespace: str | None = None) -> None:
+        """Raises Conflict while it runs, unless `force`. Volumes stay."""
+        path = f"/api/v1/containers/{quote(container, safe='')}"
+        headers = await self._headers(namespace)
+        await self._json("DELETE", path, params={"force": force or None}, headers=headers)
+
+    async def wait(self, container: str, *, namespace: str | None = None) -> int:
+        """The exit code, once it has ended."""
+        where = await self._params(namespace)
+        async with self._connection.stream("POST", _container(container, "wait"), params=where) as parts:
+            data = b"".join([part async for part in parts])
+        return int(json.loads(data)["StatusCode"])
+
+    async def logs(
+        self,
+        container: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        timestamps: bool = False,
+        namespace: str | None = None,
+    ) -> AsyncIterator[str]:
+        """What it printed, by lines; with `follow`, until it ends."""
+        params = {**await self._params(namespace), "follow": follow, "tail": tail, "timestamps": timestamps}
+        rest = b""
+        async with self._connection.stream("GET", _container(container, "logs"), params=params) as parts:
+            async for part in parts:
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    yield line.decode(errors="replace")
+        if rest:
+            yield rest.decode(errors="replace")
+
+    async def exec(
+        self, container: str, command: Sequence[str], *, stdin: bytes = b"", namespace: str | None = None
+    ) -> types.ExecResult:
+        """Run a command in a running container to its end; all its output is kept in memory."""
+        if not command:
+            raise UsageError("no command was given", hint='exec("c1", ["ls", "-l"])')
+        params = [("command", word) for word in command]
+        params += list((await self._params(namespace)).items())
+        out: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
+        code: int | None = None
+        async with self._connection.socket(_container(container, "exec"), params, PROTOCOL) as socket:
+            for at in range(0, len(stdin), 65536):
+                await socket.send_bytes(bytes([STDIN]) + stdin[at : at + 65536])
+            await socket.send_bytes(bytes([CLOSE, STDIN]))
+            async for message in socket:
+                data = message.data
+                if not isinstance(data, bytes) or not data:
+                    continue
+                if data[0] in out:
+                    out[data[0]] += data[1:]
+                elif data[0] == STATUS:
+                    told = json.loads(data[1:])
+                    if "exitCode" not in told:
+                        raise api_error(409, {"message": str(told.get("message"))})
+                    code = int(told["exitCode"])
+        if code is None:
+            raise ServerError("the connection to the command broke before its end", status=0)
+        return types.ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
+
+    async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> types.Container:
+        found = await self._json("GET", _container(container, "json"), headers=await self._headers(namespace))
+        return types.shown_container(found, warnings)
+
+    async def _do(self, container: str, verb: str, namespace: str | None) -> None:
+        await self._json("POST", _container(container, verb), headers=await self._headers(namespace))
+
+    async def _params(self, namespace: str | None) -> dict[str, str]:
+        chosen = namespace or (await self._connection.site()).chosen
+        return {"namespace": chosen} if chosen else {}
+
+    async def _headers(self, namespace: str | None) -> dict[str, str]:
+        found = await self._params(namespace)
+        return {NAMESPACE_HEADER: found["namespace"]} if found else {}
+
+
+class AsyncClient(_Group):
+    """A Moorage server, as you. `async with AsyncClient() as client:`, or `await client.close()` at the end.
+
+    Asked as: `url` and `token`; else $MOORAGE_SERVER with $MOORAGE_TOKEN; else the cluster of `kubeconfig`,
+    `context` or $MOORAGE_KUBECONFIG; else the last `moor login`; else the local cluster that runs, or kubectl's.
+    A `url` alone is a server that you logged in to. `namespace`: where things are, when a call does not say.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        given = Given(url=url, token=token, namespace=namespace, context=context, kubeconfig=kubeconfig)
+        super().__init__(Connection(given, clock=clock), clock)
+        self.workspaces = AsyncWorkspaces(self._connection, clock)
+        self.containers = AsyncContainers(self._connection, clock)
+        self.volumes = AsyncVolumes(self._connection, clock)
+        self.datasets = AsyncDatasets(self._connection, clock)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def whoami(self) -> types.Person:
+        return types.read(types.Person, await self._json("GET", "/api/v1/login"))
+
+    async def jobs(
+        self, *, namespace: str | None = None, owner: str | None = None, state: str | None = None
+    ) -> tuple[types.Job, ...]:
+        """Every run of the cluster; of one namespace, owner or state."""
+        params = {"namespace": namespace, "owner": owner, "state": state}
+        return types.read(tuple[types.Job, ...], (await self._json("GET", "/api/v1/jobs", params=params))["jobs"])
+
+    async def gpus(self) -> types.Gpus:
+        """Every GPU of every node, free or whose."""
+        return types.read(types.Gpus, await self._json("GET", "/api/v1/gpus"))
+
+    async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> types.Top:
+        """GPU-hours by user (or `run`, `type`, `gpu`); `since`: such as 24h or 7d, or a moment."""
+        params = {"by": by, "since": since, "until": until}
+        return types.read(types.Top, await self._json("GET", "/api/v1/top", params=params))
+
+    async def explain(self, name: str, *, namespace: str | None = None) -> types.Explanation:
+        """Why a run or a pod waits."""
+        return types.read(types.Explanation, await self._json("GET", await self._path("explain", namespace, name)))
+
+
+def _container(word: str, verb: str) -> str:
+    return f"/api/v1/containers/{quote(word, safe='')}/{verb}"
+
+
+def _mount(text: str) -> dict[str, Any]:
+    name, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not name or not path.startswith("/") or mode not in ("", "rw", "ro"):
+        raise UsageError(f"{text!r} is no volume", hint="write NAME:/path, or NAME:/path:ro")
+    return {"claimName": name, "mountPath": path} | ({"readOnly": True} if mode == "ro" else {})
+
+
+def _key() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,150 @@
+"""`moorage.Client`: the same as `AsyncClient`, for programs without an event loop.
+
+Each method is the async one, waited for while the SDK's own loop runs it: names, types and documentation are
+those of `aio.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+
+from moorage.sdk import aio
+from moorage.sdk.local import loop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_END = object()
+
+
+def _call(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The method, waited for."""
+
+    def wait(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return loop().run(method(self._over, *args, **kwargs))
+
+    return _named(wait, method)
+
+
+def _each(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """What the method yields, each waited for as it is asked for."""
+
+    def walk(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        found = cast(AsyncGenerator[T, None], method(self._over, *args, **kwargs))
+        try:
+            while (one := loop().run(_next(found))) is not _END:
+                yield cast(T, one)
+        finally:
+            loop().run(found.aclose())
+
+    return _named(walk, method)
+
+
+def _named(made: F, method: Callable[..., Any]) -> F:
+    functools.update_wrapper(made, method)
+    return made
+
+
+async def _next(found: AsyncIterator[T]) -> T | object:
+    return await anext(found, _END)
+
+
+class Workspaces:
+    """JupyterLab, code-server and others."""
+
+    def __init__(self, over: aio.AsyncWorkspaces) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncWorkspaces.list)
+    get = _call(aio.AsyncWorkspaces.get)
+    create = _call(aio.AsyncWorkspaces.create)
+    start = _call(aio.AsyncWorkspaces.start)
+    stop = _call(aio.AsyncWorkspaces.stop)
+    open = _call(aio.AsyncWorkspaces.open)
+    wait = _call(aio.AsyncWorkspaces.wait)
+    delete = _call(aio.AsyncWorkspaces.delete)
+
+
+class Volumes:
+    """Persistent volumes."""
+
+    def __init__(self, over: aio.AsyncVolumes) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncVolumes.list)
+    create = _call(aio.AsyncVolumes.create)
+    resize = _call(aio.AsyncVolumes.resize)
+    delete = _call(aio.AsyncVolumes.delete)
+
+
+class Datasets:
+    """Volumes that are filled once and read by many."""
+
+    def __init__(self, over: aio.AsyncDatasets) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncDatasets.list)
+    get = _call(aio.AsyncDatasets.get)
+    create = _call(aio.AsyncDatasets.create)
+    share = _call(aio.AsyncDatasets.share)
+    delete = _call(aio.AsyncDatasets.delete)
+
+
+class Containers:
+    """Containers, as Docker knows them. `container`: its name, or the beginning of its id."""
+
+    def __init__(self, over: aio.AsyncContainers) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncContainers.list)
+    get = _call(aio.AsyncContainers.get)
+    create = _call(aio.AsyncContainers.create)
+    start = _call(aio.AsyncContainers.start)
+    stop = _call(aio.AsyncContainers.stop)
+    wait = _call(aio.AsyncContainers.wait)
+    remove = _call(aio.AsyncContainers.remove)
+    logs = _each(aio.AsyncContainers.logs)
+    exec = _call(aio.AsyncContainers.exec)
+
+
+class Client:
+    """A Moorage server, as you. `with Client() as client:`, or `client.close()` at the end. Threads may share one.
+
+    Who is asked, and as whom: as `AsyncClient` says.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._over = aio.AsyncClient(url, token, namespace=namespace, context=context, kubeconfig=kubeconfig)
+        self.workspaces = Workspaces(self._over.workspaces)
+        self.containers = Containers(self._over.containers)
+        self.volumes = Volumes(self._over.volumes)
+        self.datasets = Datasets(self._over.datasets)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    close = _call(aio.AsyncClient.close)
+    whoami = _call(aio.AsyncClient.whoami)
+    jobs = _call(aio.AsyncClient.jobs)
+    gpus = _call(aio.AsyncClient.gpus)
+    top = _call(aio.AsyncClient.top)
+    explain = _call(aio.AsyncClient.explain)

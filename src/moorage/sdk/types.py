@@ -1,0 +1,345 @@
+"""What the platform answers to a program. Fields that this version does not know are left out; times are aware.
+
+A text that the platform does not tell is empty, a number or time that it does not tell is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
+
+
+class Told(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Base of all answers."""
+
+
+class WaitingFor(Told, frozen=True):
+    reason: str
+    message: str = ""
+
+
+class Workspace(Told, frozen=True):
+    """`phase`: Pending, Waiting, Running, Stopping, Stopped, Failed or Deleting."""
+
+    namespace: str
+    name: str
+    owner: str = ""
+    type: str = ""
+    running: bool = True  # what is wanted; `phase` is what is
+    phase: str = ""
+    ready: bool = False
+    url: str = ""
+    access: str = ""
+    waiting_for: WaitingFor | None = None
+    image: str = ""
+    machine: Mapping[str, str] | None = None
+    resources: Mapping[str, Any] = {}
+    home: str = ""
+    volumes: tuple[str, ...] = ()
+    pod: str = ""
+    node: str = ""
+    next_start: datetime | None = None
+    next_stop: datetime | None = None
+    ready_at: datetime | None = None
+    created: datetime | None = None
+
+
+class Volume(Told, frozen=True):
+    """`size` is a Kubernetes quantity; `used_by` are runs and pods that mount it."""
+
+    namespace: str
+    name: str
+    size: str = ""
+    used_bytes: int | None = None
+    modes: tuple[str, ...] = ()
+    storage_class: str = msgspec.field(default="", name="class")
+    state: str = ""
+    owner: str = ""
+    used_by: tuple[str, ...] = ()
+    created: datetime | None = None
+
+
+class Progress(Told, frozen=True):
+    phase: str = ""
+    files: int = 0
+    bytes: int = 0
+    files_total: int | None = None
+    bytes_total: int | None = None
+
+
+class Reader(Told, frozen=True):
+    """A tenant that may read a dataset, and the claim by which it does."""
+
+    tenant: str
+    namespace: str = ""
+    claim: str = ""
+    ready: bool = False
+    message: str = ""
+
+
+class Use(Told, frozen=True):
+    """A run or pod that mounts (`active`) or mounted a dataset."""
+
+    namespace: str
+    name: str
+    active: bool = False
+    since: str = ""
+
+
+class Dataset(Told, frozen=True):
+    """`phase` Ready: it is whole, and `claim` can be mounted read-only."""
+
+    namespace: str
+    name: str
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    files: int | None = None
+    bytes: int | None = None
+    checksum: str = ""
+    progress: Progress | None = None
+    filled_at: str = ""
+    source: str = ""
+    size: str = ""
+    storage_class: str = msgspec.field(default="", name="class")
+    access: str = ""
+    claim: str = ""
+    attempts: int = 0
+    owner: str = ""
+    readers: tuple[Reader, ...] = ()
+    used_by: tuple[Use, ...] = ()
+    created: datetime | None = None
+
+
+class Container(Told, frozen=True):
+    """`state` in Docker's words: created, running, restarting, exited.
+
+    A listing tells no exit code, node, address or times of start and end.
+    """
+
+    id: str
+    name: str
+    image: str = ""
+    command: str = ""
+    state: str = ""
+    exit_code: int | None = None  # None: it has not ended
+    error: str = ""
+    oom_killed: bool = False
+    node: str = ""
+    address: str = ""
+    labels: Mapping[str, str] = {}
+    created: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    warnings: tuple[str, ...] = ()  # of its making
+
+
+class ExecResult(Told, frozen=True):
+    exit_code: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+class Job(Told, frozen=True):
+    """A run, with what everybody may know of it."""
+
+    namespace: str
+    name: str
+    owner: str = ""
+    state: str = ""
+    reason: str = ""
+    gpus: int = 0
+    gpu_type: str = ""
+    node: str = ""
+    created: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    attempts: int = 0
+    restarts: int = 0
+    restart_limit: int | None = None
+    exit_code: int | None = None
+    checkpoint: str = ""
+    checkpoint_at: datetime | None = None
+
+
+class GpuCounts(Told, frozen=True):
+    """`together`: the most free ones on one node; `fragmented` and `stranded` are free and of little use."""
+
+    total: int = 0
+    used: int = 0
+    free: int = 0
+    unavailable: int = 0
+    reserved: int = 0
+    fragmented: int = 0
+    stranded: int = 0
+    together: int = 0
+
+
+class GpuType(GpuCounts, frozen=True):
+    type: str = ""
+
+
+class Gpu(Told, frozen=True):
+    """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected."""
+
+    index: int
+    type: str = ""
+    resource: str = ""
+    device: str = ""
+    state: str = ""
+    why: str = ""
+    fragmented: bool = False
+    stranded: bool = False
+    owner: str = ""
+    run: str = ""
+    namespace: str = ""
+    pod: str = ""
+    since: datetime | None = None
+    expected_until: datetime | None = None
+
+
+class GpuNode(GpuCounts, frozen=True):
+    name: str = ""
+    type: str = ""
+    ready: bool = False
+    cordoned: bool = False
+    gpus: tuple[Gpu, ...] = ()
+
+
+class GpuUser(Told, frozen=True):
+    user: str
+    gpus: int = 0
+    types: Mapping[str, int] = {}
+
+
+class Gpus(Told, frozen=True):
+    """Every GPU of the cluster at a moment."""
+
+    now: datetime
+    totals: GpuCounts = GpuCounts()
+    types: tuple[GpuType, ...] = ()
+    users: tuple[GpuUser, ...] = ()
+    nodes: tuple[GpuNode, ...] = ()
+
+
+class TopRow(Told, frozen=True):
+    name: str
+    gpu_hours: float = 0.0
+    cpu_hours: float = 0.0
+    memory_hours: float = msgspec.field(default=0.0, name="memoryGiBHours")  # GiB-hours
+    running_gpus: int = 0
+    pods: int = 0
+
+
+class Top(Told, frozen=True):
+    """Use in a window of time."""
+
+    since: datetime
+    until: datetime
+    by: str = "user"
+    rows: tuple[TopRow, ...] = ()
+
+
+class Earliest(Told, frozen=True):
+    at: datetime
+    node: str = ""
+
+
+class Explanation(Told, frozen=True):
+    """Why a run or a pod waits. `text` is what `moor explain` prints; `public`: only what everybody may know."""
+
+    namespace: str
+    name: str
+    text: str = ""
+    short: str = ""
+    run: str = ""
+    owner: str = ""
+    public: bool = False
+    state: str = ""
+    node: str = ""
+    gpus: int = 0
+    gpu_types: tuple[str, ...] = ()
+    since: datetime | None = None
+    expected_until: datetime | None = None
+    earliest: Earliest | None = None
+    likely: Earliest | None = None
+    position: int | None = None
+    obstacles: tuple[str, ...] = ()
+
+
+class Person(Told, frozen=True):
+    """Who you are to the server."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    expires: datetime | None = None
+
+
+def read(kind: type[T], found: Any) -> T:
+    """An answer as its type. Raises msgspec.ValidationError for one that is something else."""
+    return msgspec.convert(without_nulls(found), kind)
+
+
+def without_nulls(found: Any) -> Any:
+    if isinstance(found, Mapping):
+        return {key: without_nulls(value) for key, value in found.items() if value is not None}
+    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
+        return [without_nulls(one) for one in found]
+    return found
+
+
+def listed_container(row: Mapping[str, Any]) -> Container:
+    """A row of `GET /api/v1/containers`."""
+    created = row.get("Created")
+    return read(
+        Container,
+        {
+            "id": row["Id"],
+            "name": row["Names"][0].lstrip("/"),
+            "image": row.get("Image"),
+            "command": row.get("Command"),
+            "state": row.get("State"),
+            "labels": row.get("Labels") or {},
+            "created": _moment(created) if created else None,
+        },
+    )
+
+
+def shown_container(body: Mapping[str, Any], warnings: Sequence[str] = ()) -> Container:
+    """The body of `GET /api/v1/containers/{id}`."""
+    state = body.get("State") or {}
+    times = {
+        "created": body.get("Created"),
+        "started": state.get("StartedAt"),
+        "finished": state.get("FinishedAt"),
+    }
+    return read(
+        Container,
+        {
+            "id": body["Id"],
+            "name": body["Name"].lstrip("/"),
+            "image": (body.get("Config") or {}).get("Image"),
+            "command": " ".join([body.get("Path") or "", *(body.get("Args") or ())]).strip(),
+            "state": state.get("Status"),
+            "exitCode": state.get("ExitCode") if state.get("Status") in ("exited", "dead") else None,
+            "error": state.get("Error"),
+            "oomKilled": state.get("OOMKilled"),
+            "node": (body.get("Node") or {}).get("Name"),
+            "address": (body.get("NetworkSettings") or {}).get("IPAddress"),
+            "labels": (body.get("Config") or {}).get("Labels") or {},
+            "warnings": list(warnings),
+            **{name: text for name, text in times.items() if text and text != NO_TIME},
+        },
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    from datetime import UTC
+
+    return datetime.fromtimestamp(seconds, UTC)
