@@ -82,14 +82,20 @@ def test_the_kinds_are_established_and_shown_and_keep_out_what_they_do_not_know(
         "apiVersion": "moorage.dev/v1alpha1",
         "kind": "Tenant",
         "metadata": {"name": unique},
-        "spec": {"namespace": unique, "defaults": {"cpu": 2, "memory": "8Gi"}, "restartLimit": 3},
+        "spec": {
+            "namespace": unique,
+            "defaults": {"cpu": 2, "memory": "8Gi"},
+            "restartLimit": 3,
+            "onDelete": "Keep",
+        },
     }
     try:
         kubectl("create", "-f", "-", stdin=json.dumps(tenant))
         assert json.loads(kubectl("get", "tenant", unique, "-o", "json"))["spec"] == tenant["spec"]
         header, row = kubectl("get", "tenants", "--field-selector", f"metadata.name={unique}").splitlines()
-        assert header.split() == ["NAME", "NAMESPACE", "MEMORY", "AGE"]
-        assert row.split()[:3] == [unique, unique, "8Gi"]
+        assert header.split() == ["NAME", "NAMESPACE", "PEOPLE", "NODES", "READY", "MEMORY", "AGE"]
+        assert row.split()[:2] == [unique, unique]
+        assert "8Gi" in row.split()
         for wrong in ({"namespace": "No Name"}, {"restartLimit": -1}, {"defaults": {"memory": "lots"}}):
             said = kubectl(
                 "patch", "tenant", unique, "--type=merge", "-p", json.dumps({"spec": wrong}), check=False

@@ -140,6 +140,7 @@ def test_a_stranger_is_asked_to_sign_in_and_a_neighbours_script_gets_nothing(own
     stranger = browser.new_context().new_page()
     stranger.set_default_timeout(PATIENCE)
     stranger.goto(url)
+    stranger.get_by_text("This page needs its token").or_(stranger.get_by_text("Sign in")).first.wait_for()
     assert "Directory listing" not in stranger.content()
     assert "127.0.0.1" in stranger.url
     person = Person(cluster, browser)

@@ -203,7 +203,7 @@ def job_row(run: RunView, hue: int, now: datetime) -> JobRow:
 def volume_row(one: Mapping[str, Any], hue: int, _: datetime) -> VolumeRow:
     """`one` as `volume_json` tells it."""
     used, total = one["usedBytes"], _bytes(one["size"])
-    words = one["size"] if used is None else f"{format_bytes(used)} of {one['size']}"
+    words = one["size"] if used is None else f"{format_bytes(used)} of {one['size']} in use"
     return VolumeRow(
         namespace=one["namespace"],
         name=one["name"],
@@ -230,7 +230,7 @@ def dataset_row(one: Mapping[str, Any], hue: int, now: datetime) -> DatasetRow:
     else:
         done, total = progress.get("bytes") or 0, progress.get("bytesTotal") or 0
         words = f"{format_bytes(done)} of {format_bytes(total)}" if total else format_bytes(done)
-        words += f", {_files(progress.get('files') or 0)}" if progress else ""
+        words = f"{words}, {_files(progress.get('files') or 0)}" if done or total else "nothing yet"
     active = [each for each in one["usedBy"] if each.get("active")]
     return DatasetRow(
         namespace=one["namespace"] or "",

@@ -278,7 +278,7 @@ def test_the_owners_own_backfill_stays() -> None:
 # --- with the machine's own plan
 
 SIZE = {"cpu": 4000, "nvidia.com/gpu": 1}
-R0 = Reservation(name="r0", uid="r0", type="big", node="n0")
+R0 = Reservation(name="r0", uid="r0", type="big", node="n0", alone=True)
 
 
 def a_machine(*guests: Guest, bookings: tuple[Booking, ...], available: int = 1) -> reservation.Seen:

@@ -13,6 +13,7 @@ from moorage.server.problems import problem_of
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
+PAGES = ("/workspaces/", "/jobs/", "/volumes/", "/datasets/")  # which say by a page what they cannot do
 FILLED = {
     "{namespace}": "lab",
     "{name}": "none",
@@ -77,7 +78,11 @@ async def test_every_error_has_the_one_shape(site):
             assert_is_problem(await site.ask(path, host="evil.example"), 400) if path not in OPEN else None
             if path == "/static/none.css" or "none" in path:
                 answer = await site.ask(path, method=methods[0])
-                assert_is_problem(answer)
+                if path.startswith(PAGES) and answer.headers["content-type"].startswith("text/html"):
+                    assert answer.status >= 400, path
+                    assert 'role="alert"' in answer.text, path
+                else:
+                    assert_is_problem(answer)
         assert_is_problem(await site.ask("/nowhere"), 404)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
@@ -45,6 +45,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server's limit on resource requests
+WARNINGS_MAX, WARNING_MAX = 4096, 256  # characters of all warnings of an answer, and of each when they are more
 BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
 PROTOBUF = protobuf.CONTENT_TYPE
@@ -227,7 +228,7 @@ class HttpApp:
             (b"cache-control", b"no-cache, private"),
             *answer.headers,
         ]
-        headers += [(b"warning", f'299 - "{_quoted(text)}"'.encode()) for text in warnings]
+        headers += [(b"warning", f'299 - "{_quoted(text)}"'.encode()) for text in _fitting(warnings)]
         if isinstance(answer, Answer):
             headers.append((b"content-length", str(len(answer.body)).encode()))
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -732,9 +733,27 @@ def _refusal(error: ApiError) -> Answer:
     return Answer(status, code, headers=headers)
 
 
+def _fitting(warnings: Iterable[str]) -> list[str]:
+    """So many warnings as the real API server sends: 4096 characters in all, of 256 each when they are more.
+
+    https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go
+    """
+    found = list(warnings)
+    if sum(map(len, found)) <= WARNINGS_MAX:
+        return found
+    short, room = [], WARNINGS_MAX
+    for text in found:
+        text = text[:WARNING_MAX]
+        if (room := room - len(text)) < 0:
+            break
+        short.append(text)
+    return short
+
+
 def _quoted(text: str) -> str:
-    safe = text.encode("ascii", "replace").decode()
-    return safe.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", " ")
+    """What a header can carry: a name in somebody's manifest may hold anything."""
+    safe = "".join(one if " " <= one <= "~" else " " if one in "\r\n\t" else "?" for one in text)
+    return safe.replace("\\", "\\\\").replace('"', '\\"')
 
 
 async def _stream(answer: Stream, request: Request, send: Send) -> None:

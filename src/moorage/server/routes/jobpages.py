@@ -80,6 +80,7 @@ def routes(desk: Desk) -> list[Route]:
             "job.html",
             HERE,
             problem=problem,
+            live=not run.state.ended,
             live_part=await state(request, run),
             run=run,
             chosen=chosen,

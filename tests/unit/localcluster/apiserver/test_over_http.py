@@ -169,6 +169,18 @@ async def test_unknown_fields_are_warned_of(http: Http) -> None:
     assert (status, headers["warning"]) == (201, '299 - "unknown field \\"zap\\""')
 
 
+async def test_what_a_header_cannot_carry_is_not_put_into_a_warning(http: Http) -> None:
+    status, _, headers = await http("POST", PATH, {**a_pod(), "z\u0010a\r\np\u20ac": 1})
+    assert (status, headers["warning"]) == (201, '299 - "unknown field \\"z?a  p?\\""')
+
+
+async def test_warnings_beyond_all_measure_are_cut(http: Http) -> None:
+    unknown = {f"{one:04}" + "z" * 996: 1 for one in range(99)}
+    status, _, headers = await http("POST", PATH, {**a_pod("many"), **unknown})
+    assert status == 201
+    assert len(headers["warning"]) < 400
+
+
 async def test_yaml_is_read_too(http: Http) -> None:
     text = b"metadata:\n  name: p\n  annotations: {when: 2026-01-01}\nspec:\n  containers: [{name: c, image: x}]\n"
     status, made, _ = await http("POST", PATH, text, content_type="application/yaml")
