@@ -170,7 +170,7 @@ async def test_every_answer_forbids_foreign_scripts_and_frames(site):
             assert "unsafe" not in policy
             assert "frame-ancestors 'none'" in policy
             assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert answer.headers["referrer-policy"] == "same-origin"
         page = (await site.ask("/")).text
         assert "<style" not in page
         assert " style=" not in page

@@ -1,0 +1,276 @@
+"""The pages of what is people's own, in Chromium, on a local cluster: by keyboard, narrow, in both schemes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from moorage.testing.cluster import find_kubectl
+from moorage.testing.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(find_kubectl() is None, reason="kubectl is not installed"),
+]
+
+ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+PATIENCE = 120_000  # milliseconds; a browser and a cluster on a busy machine
+LIGHT = {
+    "command": ["sh", "-c", "cd $(HOME) && exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"],
+    "ready": "/",
+}
+STEPS = "import time\nfor i in range(3600): print('step', i, flush=True); time.sleep(1)"
+PAGES = (
+    "/",
+    "/workspaces",
+    "/jobs",
+    "/jobs?whose=all",
+    "/jobs/default/train",
+    "/jobs/default/train/cancel",
+    "/volumes",
+    "/volumes/default/data/resize",
+    "/volumes/default/data/delete",
+    "/datasets",
+    "/datasets/default/images/delete",
+    "/maps",
+    "/explain/default/train",
+)
+UNNAMED = """() => [...document.querySelectorAll(
+  'input:not([type=hidden]), select, textarea, button, a')].filter(one => {
+  const label = one.labels && one.labels.length ? one.labels[0].textContent : '';
+  return !(label || one.getAttribute('aria-label') || (one.matches('a, button') && one.textContent)).trim();
+}).map(one => one.outerHTML)"""
+DOUBLED = """() => { const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at); }"""
+DANGLING = """() => [...document.querySelectorAll('[aria-labelledby], [aria-describedby], label[for]')]
+  .flatMap(one => ((one.getAttribute('aria-labelledby') || '') + ' '
+    + (one.getAttribute('aria-describedby') || '') + ' ' + (one.htmlFor || '')).split(' ')
+    .filter(id => id && !document.getElementById(id)))"""
+REACHABLE = """() => [...document.querySelectorAll(
+  'a[href], button, input:not([type=hidden]), select, summary')].filter(
+  one => one.getClientRects().length && getComputedStyle(one).visibility === 'visible').length"""
+FOCUS = """() => { const one = document.activeElement;
+  return one === document.body ? '' : [...document.querySelectorAll('*')].indexOf(one) + ''; }"""
+OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
+  !one.closest('pre, thead, .scroll, caption, svg') && one.getClientRects().length &&
+  one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
+
+
+@pytest.fixture
+def browser():
+    path = os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=ARGS)
+        yield launched
+        launched.close()
+
+
+class Person:
+    """Who sits before the browser, signed in by the address that `moor up` printed."""
+
+    def __init__(self, cluster, browser, **options):
+        told = json.loads(cluster.moor("status", "--data", str(cluster.home), "-o", "json").stdout)
+        self.base = told["page"].partition("/?")[0]
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.trouble = []
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on(
+            "console",
+            lambda said: self.trouble.append(said.text) if said.type in ("error", "warning") else None,
+        )
+        self.page.goto(told["page"])
+
+    def go(self, path):
+        self.page.goto(self.base + path)
+
+    def tab_to(self, name):
+        """Press Tab until the element with this id has the focus."""
+        self.page.locator(f"#{name}").wait_for()
+        for _ in range(120):
+            if self.page.evaluate("document.activeElement.id") == name:
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"Tab does not reach #{name}")
+
+    def press(self, name):
+        self.tab_to(name)
+        self.page.keyboard.press("Enter")
+
+    def write(self, name, text):
+        self.tab_to(name)
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(text)
+
+
+def kubectl(cluster, *args, obj=None):
+    done = subprocess.run(
+        [find_kubectl(), "--kubeconfig", str(cluster.kubeconfig), *args],
+        input=json.dumps(obj) if obj is not None else None,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def add_template(cluster, name="light"):
+    kubectl(
+        cluster, "apply", "-f", "-",
+        obj={
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": f"template-{name}",
+                "namespace": "moorage-system",
+                "labels": {"moorage.dev/workspace-template": name},
+            },
+            "data": {"template.yaml": yaml.safe_dump(LIGHT)},
+        },
+    )  # fmt: skip
+
+
+def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(own_cluster, browser):
+    cluster = own_cluster
+    add_template(cluster)
+    person = Person(cluster, browser)
+    page = person.page
+    person.go("/workspaces")
+    page.get_by_text("No workspace yet").wait_for()
+    assert page.locator("nav [aria-current=page]").inner_text() == "Workspaces"
+    person.press("new-summary")
+    person.write("f-name", "lab")
+    person.tab_to("f-kind")
+    page.keyboard.type("light")
+    assert page.locator("#f-kind").input_value() == "light"
+    person.write("f-cpu", "100m")
+    person.write("f-memory", "much")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").get_by_text("spec.resources.memory").wait_for()
+    assert page.locator("#f-memory").get_attribute("aria-invalid") == "true"
+    assert page.locator("#f-name").input_value() == "lab"  # what was written stays
+    person.trouble.clear()  # Chromium reports the 422
+    person.write("f-memory", "128Mi")
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("default/lab is made").wait_for()
+    page.locator("#live-workspaces .pill", has_text="Running").wait_for()
+    person.press("open-default--lab")
+    page.get_by_text("Directory listing").wait_for()
+    assert "lab--default.localhost" in page.url
+    person.go("/workspaces")
+    person.trouble.clear()  # of the application's own page
+    person.press("stop-default--lab")
+    page.get_by_role("status").get_by_text("default/lab stops").wait_for()
+    page.locator("#live-workspaces .pill", has_text="Stopped").wait_for()
+    person.press("start-default--lab")
+    page.locator("#live-workspaces .pill", has_text="Running").wait_for()
+    person.press("delete-default--lab")
+    assert page.locator("h1").inner_text() == "Delete workspace lab?"
+    person.tab_to("f-home")
+    page.keyboard.press("Space")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("default/lab is deleted").wait_for()
+    page.get_by_text("No workspace yet").wait_for()
+    wait_until("the home gone", lambda: "lab-home" not in kubectl(cluster, "get", "pvc", "-o", "name"))
+    assert person.trouble == []
+
+
+def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser):
+    cluster = own_cluster
+    cluster.moor("run", "--name", "train", "--gpus", "1", "--", "python3", "-uc", STEPS)
+    cluster.moor("dataset", "create", "images", "--from", "https://nowhere.invalid/x/", "--size", "1Gi")
+    person = Person(cluster, browser)
+    page = person.page
+
+    # volumes: made, made larger, deleted
+    person.go("/volumes")
+    person.press("new-summary")
+    person.write("f-name", "data")
+    person.write("f-size", "1Gi")
+    page.keyboard.press("Enter")
+    page.get_by_role("status").get_by_text("default/data is made").wait_for()
+    assert "1Gi" in page.locator("#live-volumes").inner_text()
+
+    # every page, in both schemes, wide and narrow
+    for scheme, width in (("light", 1200), ("dark", 420)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        for path in PAGES:
+            person.go(path)
+            for fold in page.locator("summary").all():
+                fold.click()
+            where = f"{path} {scheme} {width}"
+            assert page.locator("h1").count() == 1, where
+            assert page.locator("nav[aria-label=Pages] a").count() == 6, where
+            assert page.locator("html[lang]").count() == 1, where
+            assert page.evaluate(UNNAMED) == [], where
+            assert page.evaluate(DOUBLED) == [], where
+            assert page.evaluate(DANGLING) == [], where
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, where
+            assert page.evaluate(OUTSIDE) == [], where
+            if folder := os.environ.get("MOORAGE_SCREENSHOTS"):
+                name = path.strip("/").replace("/", "-").replace("?", "-") or "gpus"
+                page.screenshot(path=f"{folder}/{scheme}-{width}-{name}.png", full_page=True)
+    person.go("/volumes")
+    page.evaluate("document.querySelector('details').open = true")  # the focus stays where a page begins
+    wanted, met = page.evaluate(REACHABLE), set()
+    page.keyboard.press("Tab")  # the way past the head of the page comes first
+    assert page.evaluate("document.activeElement.className") == "skip"
+    while (at := page.evaluate(FOCUS)) and at not in met:
+        met.add(at)
+        page.keyboard.press("Tab")
+    assert len(met) >= wanted
+    person.go("/volumes")
+    person.press("resize-default--data")
+    person.write("f-size", "500Mi")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").get_by_text("no volume becomes smaller").wait_for()
+    person.trouble.clear()  # Chromium reports the 409
+    person.go("/volumes")
+    person.press("delete-default--data")
+    page.get_by_role("button", name="Delete").press("Enter")
+    page.get_by_role("status").get_by_text("default/data is deleted").wait_for()
+
+    # jobs: the log goes on by itself, keeps the focus, and ends with the run
+    person.go("/jobs")
+    person.press("log-default--train")
+    log = page.locator("#log-text")
+    log.get_by_text("step").wait_for()
+    log.focus()
+    lines = log.inner_text().count("step")
+    wait_until("more lines", lambda: page.locator("#log-text").inner_text().count("step") > lines)
+    assert page.evaluate("document.activeElement.id") == "log-text"
+    person.press("cancel")
+    page.get_by_role("button", name="Cancel the run").press("Enter")
+    page.locator("#live-job .pill", has_text="Cancelled").wait_for()
+    assert person.trouble == []
+
+    # out
+    page.get_by_role("button", name="Sign out").press("Enter")
+    page.wait_for_url("**/login")
+    person.go("/workspaces")
+    assert page.locator("h1").inner_text() in ("Sign in", "This page needs its token")
+
+
+def test_forms_need_no_script(own_cluster, browser):
+    person = Person(own_cluster, browser, java_script_enabled=False)
+    person.go("/volumes")
+    page = person.page
+    page.locator("#new-summary").click()
+    page.locator("#f-name").fill("plain")
+    page.locator("#f-size").fill("1Gi")
+    page.get_by_role("button", name="Create").click()
+    page.get_by_text("default/plain is made").wait_for()
