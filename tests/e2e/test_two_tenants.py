@@ -29,6 +29,7 @@ from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.model.people import LOCAL, account_name, account_user
 from moorage.model.tenant import TENANTS
+from moorage.model.workspace import WORKSPACES
 from moorage.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
@@ -98,6 +99,9 @@ def an_ingress(host: str) -> Any:
 OURS = "/apis/moorage.dev/v1alpha1"
 IN_A, IN_B, PEOPLE = "/api/v1/namespaces/{a}", "/api/v1/namespaces/{b}", "/api/v1/namespaces/moorage-users"
 DRY = "?dryRun=All"
+A_LAB = {"type": "jupyterlab", "running": False, "resources": {"cpu": "100m", "memory": "64Mi"}}
+A_DATASET = {"source": {"url": f"https://nowhere.invalid/{SECRET}/"}, "size": "1Mi"}
+AS_IF_IN_A = {"X-Moorage-Namespace": "{a}"}
 
 ATTEMPTS: tuple[Attempt, ...] = (
     # --- the Kubernetes API, with the token of her own kubeconfig
@@ -183,16 +187,32 @@ ATTEMPTS: tuple[Attempt, ...] = (
     # --- what the server tells everybody is no more than that
     server("has a job explained", "GET", "/api/v1/explain/{a}/{thing}", refused=(200, 404)),
     server("lists everybody's runs", "GET", "/api/v1/jobs", refused=(200,)),
-    # --- workspaces, datasets, containers
+    # --- workspaces, datasets, containers; Ada has one of each, called "thing"
     kube("reads workspaces", "GET", f"{OURS}/namespaces/{{a}}/workspaces", control=True),
+    kube("lets herself into a workspace", "PATCH", f"{OURS}/namespaces/{{a}}/workspaces/{{thing}}{DRY}", {"spec": {"access": "token"}}, control=True),
     kube("reads datasets", "GET", f"{OURS}/namespaces/{{a}}/datasets", control=True),
+    kube("shares a dataset with herself", "PATCH", f"{OURS}/namespaces/{{a}}/datasets/{{thing}}{DRY}", {"spec": {"readers": ["{b}"]}}, control=True),
     kube("books its machines away", "POST", f"{OURS}/namespaces/{{a}}/reservations{DRY}", {"metadata": {"name": "m"}, "spec": {}}),
+    server("reads a workspace", "GET", "/api/v1/workspaces/{a}/{thing}", control=True),
+    server("makes a workspace there", "POST", "/api/v1/workspaces", {"name": "m", "namespace": "{a}", "spec": A_LAB, "dryRun": True}, control=True),
     server("opens a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/open", {}),
-    server("stops a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/stop", {}),
+    server("starts a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/start", {}),
+    server("stops a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/stop", {}, control=True),
     server("deletes a workspace", "DELETE", "/api/v1/workspaces/{a}/{thing}"),
+    server("stops it by the page's form", "POST", "/workspaces/{a}/{thing}/stop", headers={"Sec-Fetch-Site": "same-origin"}),
+    server("enters by its host", "GET", "/", headers={"Host": "thing--{a}.localhost"}, refused=(302, 303, 307, 400, *HIDDEN)),
+    server("reads a dataset", "GET", "/api/v1/datasets/{a}/{thing}", control=True),
+    server("shares a dataset over REST", "PATCH", "/api/v1/datasets/{a}/{thing}", {"readers": ["{b}"]}),
     server("deletes a dataset", "DELETE", "/api/v1/datasets/{a}/{thing}"),
-    server("lists containers", "GET", "/api/v1/containers/json?all=1&namespace={a}", refused=(200, 400, *HIDDEN)),
-    server("removes a container", "DELETE", "/api/v1/containers/{thing}", refused=(400, *HIDDEN)),
+    server("lists containers", "GET", "/api/v1/containers?all=true", headers=AS_IF_IN_A),
+    server("reads a container", "GET", "/api/v1/containers/{thing}?namespace={a}", control=True),
+    server("reads it without saying where", "GET", "/api/v1/containers/{thing}"),
+    server("reads its logs", "GET", "/api/v1/containers/{thing}/logs?stdout=1&namespace={a}"),
+    server("starts a container", "POST", "/api/v1/containers/{thing}/start", headers=AS_IF_IN_A),
+    server("kills a container", "POST", "/v1.45/containers/{thing}/kill", headers=AS_IF_IN_A),
+    server("runs a command in a container", "POST", "/v1.45/containers/{thing}/exec", {"Cmd": ["id"], "AttachStdout": True}, headers=AS_IF_IN_A),
+    server("makes a container there", "POST", "/api/v1/containers?name=m", {"Image": "x"}, headers=AS_IF_IN_A),
+    server("removes a container", "DELETE", "/api/v1/containers/{thing}", headers=AS_IF_IN_A),
     # --- people, over REST
     server("lists accounts", "GET", "/api/v1/users"),
     server("sets Ada's password", "PATCH", "/api/v1/users/{ada}", {"password": "mallory was here"}),
@@ -317,6 +337,11 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         job: Any = {"metadata": {"name": "thing"} | notes} | JOB
         job["spec"]["template"]["metadata"] = notes
         await ada.create(JOBS, job, names["a"])
+        lab = A_LAB | {"env": [{"name": "X", "value": SECRET}]}
+        await ada.create(WORKSPACES, {"metadata": {"name": "thing"} | notes, "spec": lab}, names["a"])
+        await _post(scene, "/api/v1/datasets", {"name": "thing", "namespace": names["a"], "spec": A_DATASET})
+        box = {"Image": "x", "Env": [f"X={SECRET}"], "HostConfig": {"Memory": 1 << 26, "NanoCpus": 10**9}}
+        await _post(scene, f"/api/v1/containers?name=thing&namespace={names['a']}", box)
         await _make_map(scene)
         await _bad_tokens(scene)
         return scene
@@ -349,6 +374,13 @@ async def _cluster_token(base: str, session: str) -> str:
     async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json={}) as answer:
         assert answer.status == 201, await answer.text()
         return str((await answer.json())["token"])
+
+
+async def _post(scene: Scene, path: str, body: Any) -> None:
+    """As Ada."""
+    headers = {"Authorization": f"Bearer {scene.tokens['ada_server']}"}
+    async with aiohttp.ClientSession(headers=headers) as http, http.post(scene.server + path, json=body) as answer:
+        assert answer.status == 201, await answer.text()
 
 
 async def _make_map(scene: Scene) -> None:
@@ -431,8 +463,17 @@ async def test_after_all_of_it_adas_things_are_as_they_were(scene: Scene) -> Non
         assert SECRET in body or base64.b64encode(SECRET.encode()).decode() in body
     status, body = await scene.send(kube("", "GET", "/apis/batch/v1/namespaces/{a}/jobs/thing"), by="ada_kube")
     assert json.loads(body)["spec"]["suspend"] is True
-    status, _ = await scene.send(server("", "GET", "/api/v1/maps/{a}/squares"), by="ada_server")
-    assert status == 200
+    for path in (
+        "maps/{a}/squares",
+        "workspaces/{a}/thing",
+        "datasets/{a}/thing",
+        "containers/thing?namespace={a}",
+    ):
+        status, body = await scene.send(server("", "GET", f"/api/v1/{path}"), by="ada_server")
+        assert status == 200, path
+    assert json.loads(body)["State"]["Status"] == "created"
+    status, body = await scene.send(server("", "GET", "/api/v1/datasets/{a}/thing"), by="ada_server")
+    assert json.loads(body)["readers"] == []
     status, body = await scene.send(server("", "GET", "/api/v1/login"), by="ada_server")
     assert json.loads(body)["name"] == scene.names["ada"]
 
