@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
+HEAD_SECONDS = 30.0  # a request's head is whole by then, or the connection ends
+HEAD_BYTES = 64 * 1024  # of a request's line and headers
+BODY_SECONDS = 60.0  # so long a client may send nothing of a body that somebody waits for
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
 
@@ -101,15 +104,63 @@ class RawConnection:
 
 
 class _Protocol(HttpToolsProtocol):
-    """HTTP/1.1, with `Upgrade: tcp`: the scope's extension `moorage.raw` is a function that ends HTTP on the
-    connection, answers 101 with the headers it is given, and returns a RawConnection."""
+    """HTTP/1.1 for clients that neither stand still nor send without end.
+
+    With `Upgrade: tcp` the scope's extension `moorage.raw` is a function that ends HTTP on the connection, answers
+    101 with the headers it is given, and returns a RawConnection.
+    """
 
     _raw: RawConnection | None = None
     _last = b""
     _rest: bytes | None = None  # what came after the end of HTTP
+    _part = "head"  # of a request, that is waited for; "" when one is whole
+    _head_bytes = 0
+    _deadline = 0.0  # for what is waited for, in the loop's time
+    _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
+        self._expect("head", HEAD_SECONDS)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._expect("head", HEAD_SECONDS)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._part = ""
+
+    def _expect(self, part: str, seconds: float) -> None:
+        self._part, self._deadline = part, self.loop.time() + seconds
+        if self._watch is None:
+            self._watch = self.loop.call_at(self._deadline, self._look)
+
+    def _look(self) -> None:
+        """One timer of a connection, set again only while something is waited for: a request costs none."""
+        self._watch = None
+        if not self._part or self.transport.is_closing():
+            return
+        if self.flow.read_paused:  # the application is the one that is slow
+            self._deadline = self.loop.time() + BODY_SECONDS
+        if self._deadline > self.loop.time():
+            self._watch = self.loop.call_at(self._deadline, self._look)
+            return
+        log.info("a client stood still in the middle of a request", extra={"part": self._part})
+        if self._part == "head" and self._head_bytes:
+            self._refuse(b"408 Request Timeout")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status)
+        self.transport.close()
+
+    def _forget(self) -> None:
+        self._part = ""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     def handle_websocket_upgrade(self) -> None:
         """kubectl offers `SPDY/3.1+portforward.k8s.io`, which is no token: the WebSocket library would refuse it.
@@ -119,9 +170,11 @@ class _Protocol(HttpToolsProtocol):
             for name, value in self.scope["headers"]
         ]
         self.scope["headers"] = headers
+        self._forget()
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
+        self._expect("body", BODY_SECONDS)
         if self._get_upgrade() == b"tcp":
             self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]
         super().on_headers_complete()
@@ -135,6 +188,12 @@ class _Protocol(HttpToolsProtocol):
             return
         self._last = data
         super().data_received(data)
+        if self._part == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self._refuse(b"431 Request Header Fields Too Large")
+        elif self._part:
+            self._deadline = self.loop.time() + BODY_SECONDS
 
     def _unsupported_upgrade_warning(self) -> None:
         """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
@@ -151,9 +210,11 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._raw is not None:
             self._raw.reader.feed_eof()
+        self._forget()
         super().connection_lost(exc)
 
     def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
+        self._forget()
         self.cycle.response_started = self.cycle.response_complete = True
         head = [b"HTTP/1.1 101 UPGRADED\r\n", *(b"%s: %s\r\n" % pair for pair in headers), b"\r\n"]
         self.transport.write(b"".join(head))

@@ -154,3 +154,71 @@ async def test_a_connection_that_is_taken_over_carries_bytes_both_ways_and_may_b
             writer.close()
             stop.set()
             await task
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@contextlib.asynccontextmanager
+async def echoing() -> AsyncIterator[Any]:
+    """A function that sends bytes and reads until the server closes."""
+    stop = asyncio.Event()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        sock.setblocking(False)
+        task = asyncio.create_task(serve(echo, sock, stop=stop))
+
+        async def exchange(*parts: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
+            with contextlib.suppress(ConnectionError):
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+            async with asyncio.timeout(30):
+                try:
+                    return await reader.read()
+                except ConnectionError:
+                    return b"reset"
+                finally:
+                    writer.close()
+
+        try:
+            yield exchange
+        finally:
+            stop.set()
+            await task
+
+
+async def test_a_client_that_stands_still_in_a_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with echoing() as exchange:
+        whole = await exchange(
+            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nab", b"cde"
+        )
+        assert whole.endswith(b"\r\n\r\nabcde")
+        for name in ("HEAD_SECONDS", "BODY_SECONDS"):
+            monkeypatch.setattr(f"moorage.apimachinery.serving.{name}", 0.05)
+        assert await exchange() == b""
+        assert (await exchange(b"GET / HTTP/1.1\r\nHost: x\r\n")).startswith(b"HTTP/1.1 408 ")
+        assert await exchange(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab") == b""
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with echoing() as exchange:
+        line = b"X-More: " + b"x" * 1000 + b"\r\n"
+        answer = await exchange(b"GET / HTTP/1.1\r\nHost: x\r\n", *([line] * 200))
+        assert answer == b"reset" or answer.startswith(b"HTTP/1.1 431 ")
+        answer = await exchange(b"GET /" + b"a" * 200_000)
+        assert answer == b"reset" or answer.startswith(b"HTTP/1.1 431 ")
+        asked = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + line * 60 + b"\r\n"
+        assert (await exchange(asked)).startswith(b"HTTP/1.1 200 ")
