@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from moorage.apimachinery.resources import NAMESPACES
-from moorage.cli.session import server_url
+from moorage.kube.facts import server_url
 from moorage.errors import NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient

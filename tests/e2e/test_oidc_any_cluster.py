@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from moorage.apimachinery.moments import parse_rfc3339
-from moorage.cli.session import server_url
+from moorage.kube.facts import server_url
 from moorage.clock import SYSTEM
 from moorage.kube import people
 from moorage.kube.client import KubeClient

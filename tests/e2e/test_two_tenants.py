@@ -23,7 +23,7 @@ import aiohttp
 import pytest
 
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS, SERVICEACCOUNTS
-from moorage.cli.session import server_url
+from moorage.kube.facts import server_url
 from moorage.errors import AlreadyExists, NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient

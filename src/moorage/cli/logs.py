@@ -5,29 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable
 
 import click
 
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.moments import format_duration, parse_rfc3339
+from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import JOBS, PODS
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, read_run
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs import parse_time
 from moorage.decide.runstate import AttemptView, PodView, RunView, State, exit_code_of, view_run
-from moorage.errors import ApiError, BadRequest, NotFound, ServerError, UsageError
+from moorage.errors import ApiError, NotFound, UsageError
+from moorage.kube.logs import STARTED, pod_lines
 from moorage.model.names import RUN_LABEL
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "bright_yellow")
-RECONNECT_SECONDS = 1.0  # after a log that broke off
-OVERLAP_SECONDS = 60  # asked for again after a reconnection, for clocks that differ; what was shown is dropped
-STARTED = ("Running", "Succeeded", "Failed")
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ?")
 
 
 @click.command()
@@ -233,54 +228,25 @@ class LogView:
 
     async def _stream(self, pod: str, *, follow: bool, ended: Callable[[], bool]) -> None:
         """One pod's lines. A connection that breaks is taken up again where it was, until the pod has ended."""
-        shown: datetime | None = None  # the time of the newest line
-        broken = False
-        while True:
-            seconds, tail = self._since_seconds, self._tail
-            if shown is not None:
-                age = self._session.clock.now() - shown
-                seconds, tail = max(1, int(age / timedelta(seconds=1)) + OVERLAP_SECONDS), None
-            over = ended()
-            source = self._session.api.logs(
-                pod,
-                self._session.namespace,
-                follow=follow,
-                tail_lines=tail,
-                since_seconds=seconds,
-                timestamps=True,
-            )
-            try:
-                before = shown
-                async with contextlib.aclosing(_lines(source)) as lines:
-                    async for line in lines:
-                        when, text = _split(line)
-                        if when is None or before is None or when > before:  # else: shown before it broke
-                            self._print(pod, text)
-                            shown = when or shown
-                if over or not follow or await self._soon(ended):
-                    return
-            except NotFound:
-                if shown is None:
-                    console.note(f"the logs of {pod} are gone with the pod")
-                return
-            except ApiError as error:
-                if over or not follow or not isinstance(error, ServerError | BadRequest):
-                    console.note(f"the logs of {pod} cannot be read: {error.message}")
-                    return
-                if isinstance(error, ServerError) and not broken:
-                    console.note("the connection to the cluster broke; trying again")
-                broken = isinstance(error, ServerError)
-            else:
-                broken = False
-            await self._session.clock.sleep(RECONNECT_SECONDS)
-
-    async def _soon(self, ended: Callable[[], bool]) -> bool:
-        """Whether the pod is said to have ended within a second: its log ends a moment before."""
-        for _ in range(20):
-            if ended():
-                return True
-            await self._session.clock.sleep(0.05)
-        return ended()
+        lines = pod_lines(
+            self._session.api,
+            pod,
+            self._session.namespace,
+            clock=self._session.clock,
+            ended=ended,
+            follow=follow,
+            tail=self._tail,
+            since_seconds=self._since_seconds,
+            broke=lambda: console.note("the connection to the cluster broke; trying again"),
+        )
+        try:
+            async with contextlib.aclosing(lines):
+                async for line in lines:
+                    self._print(pod, line)
+        except NotFound:
+            console.note(f"the logs of {pod} are gone with the pod")
+        except ApiError as error:
+            console.note(f"the logs of {pod} cannot be read: {error.message}")
 
     def _print(self, pod: str, line: bytes) -> None:
         prefix = len(self._seen) > 1 if self._prefix is None else self._prefix
@@ -291,28 +257,3 @@ class LogView:
         if self._colour:
             head = click.style(head, fg=COLOURS[self._seen[pod] % len(COLOURS)])
         click.echo(f"{head} ".encode() + line)
-
-
-async def _lines(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Lines without their ends, from pieces that end anywhere."""
-    rest = b""
-    async with contextlib.aclosing(source) as chunks:  # type: ignore[type-var]
-        async for chunk in chunks:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line
-    if rest:
-        yield rest
-
-
-def _split(line: bytes) -> tuple[datetime | None, bytes]:
-    """The time in front of a line, and the rest; None when the server wrote none."""
-    stamp = _STAMP.match(line)
-    if stamp is None:
-        return None, line
-    return parse_rfc3339(_microseconds(stamp[1].decode())), line[stamp.end() :]
-
-
-def _microseconds(stamp: str) -> str:
-    """An RFC 3339 moment with at most six decimals; kubelets write nine, which Python does not read."""
-    return re.sub(r"(\.\d{6})\d+", r"\1", stamp)

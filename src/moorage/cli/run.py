@@ -10,10 +10,20 @@ import click
 
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
-from moorage.cli.facts import Seen, read_caller, read_cluster
+from moorage.cli.facts import read_caller, read_cluster
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs import RunPlan, RunRequest, generated_name, plan_run, ships_directory
-from moorage.errors import ApiError, Forbidden, MethodNotAllowed, NotFound, NotReady, ServerError, Unauthorized
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    ServerError,
+    Unauthorized,
+)
+from moorage.kube.facts import Seen
 
 
 @click.command(
@@ -149,9 +159,12 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
     if dry_run:
         await _dry_run(session, plan, seen)
         return 0
-    from moorage.cli.submit import submit
+    from moorage.kube.submit import submit
 
-    await submit(session.api, plan, session.namespace, session.clock)
+    try:
+        await submit(session.api, plan, session.namespace, session.clock, note=console.note)
+    except AlreadyExists as error:
+        raise Problems([(error.message, error.hint)]) from error
     if not follow:
         click.echo(plan.name)
         console.say(f"submitted; follow it with: moor logs -f {plan.name}")

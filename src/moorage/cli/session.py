@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import CONFIGMAPS, Resource
+from moorage.apimachinery.resources import Resource
 from moorage.cli import console
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError, NotReady, api_error
@@ -200,15 +200,6 @@ async def open_session(target: Target) -> AsyncIterator[Session]:
         )
 
 
-async def server_url(api: Api) -> str:
-    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
-    try:
-        found = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
-    except ApiError:
-        return ""
-    return str((found.get("data") or {}).get("serverUrl") or "")
-
-
 class HttpServer:
     """Asks the server that the cluster's ConfigMap names, with the kubeconfig's own bearer token."""
 
@@ -225,6 +216,8 @@ class HttpServer:
 
     async def address(self) -> tuple[str, dict[str, str]]:
         if self._url is None:
+            from moorage.kube.facts import server_url
+
             self._url = (await server_url(self._api)).rstrip("/")
         if not self._url:
             raise NotReady(

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.meta import labels_of, owner_reference
+from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
-from moorage.cli.console import note
 from moorage.clock import Clock
 from moorage.decide.runs import RunPlan
-from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound
-from moorage.model.names import RUN_LABEL
+from moorage.errors import AlreadyExists, ApiError, NotFound
+from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL
 
-LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: its `moor run` was killed half-way
+LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: who made it was killed half-way
 OWN_TRIES = 3
 
 
-async def submit(api: Api, plan: RunPlan, namespace: str, clock: Clock) -> Obj:
-    """Create claims, Secret and Job; return the Job as stored.
+async def submit(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, note: Callable[[str], None]) -> Obj:
+    """Create claims, Secret and Job; return the Job as stored. `note` is told what went wrong after that.
 
     When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
-    checkpoint volume that was there before stays, whatever happens.
+    checkpoint volume that was there before stays, whatever happens. Raises AlreadyExists for a name that is taken.
     """
     if plan.job is None:
         raise ValueError("a plan with problems cannot be submitted")
@@ -40,7 +40,7 @@ async def submit(api: Api, plan: RunPlan, namespace: str, clock: Clock) -> Obj:
         await asyncio.shield(_take_back(api, made, namespace))
         raise
     if plan.secret is not None:
-        await _own(api, plan.secret["metadata"]["name"], job, namespace)
+        await _own(api, plan.secret["metadata"]["name"], job, namespace, note)
     return job
 
 
@@ -52,7 +52,7 @@ async def _create_job(api: Api, job: Obj, run: str, namespace: str) -> Obj:
 
 
 async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock: Clock) -> Obj:
-    """Create the run's Secret; one left behind by a `moor run` that was killed is replaced."""
+    """Create the run's Secret; one left behind, by who was killed half-way or by this request, is replaced."""
     name = secret["metadata"]["name"]
     try:
         return await api.create(SECRETS, secret, namespace)
@@ -65,8 +65,7 @@ async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock:
         is_leftover = (
             labels_of(found).get(RUN_LABEL) == run
             and not found["metadata"].get("ownerReferences")
-            and created is not None
-            and clock.now() - created > LEFTOVER_AGE
+            and (_is_same_request(found, secret) or (created is not None and clock.now() - created > LEFTOVER_AGE))
         )
         if not is_leftover:
             raise _taken(run, namespace) from error
@@ -74,7 +73,7 @@ async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock:
         return await api.create(SECRETS, secret, namespace)
 
 
-async def _own(api: Api, secret: str, job: Obj, namespace: str) -> None:
+async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[str], None]) -> None:
     """Let the Secret go with the Job. The run is under way: a failure here is said, not raised."""
     patch = {"metadata": {"ownerReferences": [owner_reference(job)]}}
     for left in reversed(range(OWN_TRIES)):
@@ -93,14 +92,13 @@ async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str)
             await api.delete(resource, meta["name"], namespace, uid=meta.get("uid"))
 
 
-def _taken(run: str, namespace: str) -> MoorageError:
-    from moorage.cli.session import Problems
+def _is_same_request(found: Obj, secret: Obj) -> bool:
+    mark = annotations_of(secret).get(REQUEST_ANNOTATION)
+    return mark is not None and annotations_of(found).get(REQUEST_ANNOTATION) == mark
 
-    return Problems(
-        [
-            (
-                f"the name {run!r} is taken in namespace {namespace}",
-                f"choose another with --name, or remove the old run: moor cancel --delete {run}",
-            )
-        ]
+
+def _taken(run: str, namespace: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"the name {run!r} is taken in namespace {namespace}",
+        hint=f"choose another, or remove the old run: moor cancel --delete {run}",
     )

@@ -1,0 +1,148 @@
+"""Read of the cluster what a run's plan depends on, as whoever asks for the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TypeVar
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of, labels_of
+from moorage.apimachinery.resources import CONFIGMAPS, JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
+from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
+from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, RunRequest
+from moorage.errors import ApiError, Forbidden, NotFound
+from moorage.model.dataset import DATASETS
+from moorage.model.names import INFO_CONFIGMAP, PROCESS_RUNTIME, RUN_LABEL, SYSTEM_NAMESPACE
+from moorage.model.tenant import TENANTS, tenant_of
+from moorage.model.tenant import defaults_of as tenant_defaults
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """Nodes, and the pods on them, by whichever way they could be learnt.
+
+    `nodes` None: they may not be listed; then `gpu_nodes` and `held` are what the server tells everybody, or none.
+    """
+
+    nodes: list[Obj] | None
+    pods: list[Obj] = field(default_factory=list)
+    gpu_nodes: tuple[NodeInfo, ...] | None = None
+    held: tuple[PodInfo, ...] = ()
+    on_processes: bool = False  # the server says that nodes run plain processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The facts, and the objects they were read from, for the explanation of a dry run."""
+
+    facts: ClusterFacts
+    nodes: list[Obj]
+    pods: list[Obj]
+    claims: list[Obj]
+    jobs: list[Obj]  # of the namespace
+
+
+async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> Seen:
+    """Everything at once. What `api` may not read is left unknown, but for Jobs. Raises ApiError."""
+    namespace = request.namespace
+    (claims, priorities, tenants, storage), jobs, datasets, known, server = await asyncio.gather(
+        asyncio.gather(
+            or_none(api.list(PVCS, namespace)),
+            or_none(api.list(PRIORITYCLASSES)),
+            or_none(api.list(TENANTS)),
+            or_none(api.list(STORAGECLASSES)),
+        ),
+        api.list(JOBS, namespace),
+        or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
+        around,
+        url,
+    )
+    nodes = known.nodes or []
+    claim_objs = claims.items if claims is not None else []
+    facts = ClusterFacts(
+        gpu_nodes=known.gpu_nodes,
+        nodes=None if known.nodes is None else tuple(parse_node(obj) for obj in nodes),
+        pods=tuple(parse_pod(obj) for obj in known.pods) + known.held,
+        process_runtime=known.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in nodes),
+        defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
+        claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
+        datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
+        taken=frozenset(
+            name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
+        ),
+        priority_classes=None
+        if priorities is None
+        else frozenset(obj["metadata"]["name"] for obj in priorities.items),
+        has_default_class=None
+        if storage is None
+        else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),
+        server_url=server,
+    )
+    return Seen(facts=facts, nodes=nodes, pods=known.pods, claims=claim_objs, jobs=jobs.items)
+
+
+def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
+    """What the tenant whose namespace this is fills in; the built-in values where no tenant says otherwise."""
+    tenant = tenant_of(namespace, tenants)
+    if tenant is None:
+        return Defaults()
+    given = tenant_defaults(tenant)
+    return Defaults(
+        cpu=str(given.cpu or DEFAULT_CPU),
+        memory=str(given.memory or DEFAULT_MEMORY),
+        image=given.image,
+        seconds=given.time_seconds,
+        restart_limit=(tenant.get("spec") or {}).get("restartLimit"),
+        origin=f"tenant {tenant['metadata']['name']}'s default" if given.memory else "the default",
+    )
+
+
+async def server_url(api: Api) -> str:
+    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
+    try:
+        found = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+    except ApiError:
+        return ""
+    return str((found.get("data") or {}).get("serverUrl") or "")
+
+
+def runner_source() -> str:
+    """What stands around the command of a run that keeps checkpoints, or unpacks a directory."""
+    return (Path(str(files("moorage"))) / "worker" / "runner.py").read_text(encoding="utf-8")
+
+
+async def or_none(read: Awaitable[T]) -> T | None:
+    """What was read, or None when the user may not, or when the cluster has no such kind."""
+    try:
+        return await read
+    except (Forbidden, NotFound):
+        return None
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _dataset(obj: Obj) -> tuple[str, str]:
+    status = obj.get("status") or {}
+    return str(status.get("phase") or ""), str(status.get("claim") or "")
+
+
+def _runtime(node: Obj) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("containerRuntimeVersion") or "")
+
+
+def _size(claim: Obj) -> str:
+    """The size a claim has, else the one it asks for."""
+    has = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+    asks = (((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage")
+    return str(has or asks or "")
