@@ -338,7 +338,8 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         job["spec"]["template"]["metadata"] = notes
         await ada.create(JOBS, job, names["a"])
         lab = A_LAB | {"env": [{"name": "X", "value": SECRET}]}
-        await ada.create(WORKSPACES, {"metadata": {"name": "thing"} | notes, "spec": lab}, names["a"])
+        kind = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind}
+        await ada.create(WORKSPACES, kind | {"metadata": {"name": "thing"} | notes, "spec": lab}, names["a"])
         await _post(scene, "/api/v1/datasets", {"name": "thing", "namespace": names["a"], "spec": A_DATASET})
         box = {"Image": "x", "Env": [f"X={SECRET}"], "HostConfig": {"Memory": 1 << 26, "NanoCpus": 10**9}}
         await _post(scene, f"/api/v1/containers?name=thing&namespace={names['a']}", box)
