@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from moorage.apimachinery.resources import NAMESPACES
-from moorage.kube.facts import server_url
 from moorage.errors import NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient
+from moorage.kube.facts import server_url
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.people import account_user, subjects_of
 from moorage.testing.cluster import Cluster, find_kubectl

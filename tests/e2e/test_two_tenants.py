@@ -23,10 +23,10 @@ import aiohttp
 import pytest
 
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS, SERVICEACCOUNTS
-from moorage.kube.facts import server_url
 from moorage.errors import AlreadyExists, NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient
+from moorage.kube.facts import server_url
 from moorage.model.people import LOCAL, account_name, account_user
 from moorage.model.tenant import TENANTS
 from moorage.model.workspace import WORKSPACES
