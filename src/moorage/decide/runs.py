@@ -109,12 +109,12 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What the run takes from the place where the command was typed."""
+    """What the run takes from the place where the command was typed; nothing of one, where it came over REST."""
 
     user: str
-    cwd: str
+    cwd: str  # empty: none
     environment: Mapping[str, str] = field(default_factory=dict)
-    program: str | None = None  # where the command's first word was found; None: nowhere
+    program: str | None = None  # where the command's first word was found, or may be by the node; None: nowhere
     python: str = "python3"  # the interpreter of the runner on this machine
     salt: str = ""  # random text, for a generated name
     token: str = ""  # random text, the run's own key for reporting checkpoints
@@ -831,7 +831,7 @@ class _Making:
     def _workdir(self) -> str | None:
         text = self.request.workdir
         if text is None:
-            return self.caller.cwd if self.facts.process_runtime else None
+            return (self.caller.cwd or None) if self.facts.process_runtime else None
         claim, colon, path = text.partition(":")
         path = path.strip("/")
         if not claim or not colon or ".." in path.split("/"):

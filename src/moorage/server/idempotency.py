@@ -54,15 +54,20 @@ async def create_once(
             there = await api.get(resource, obj["metadata"]["name"], namespace)
         except NotFound:
             raise taken from None
-        who, _, what = annotations_of(there).get(REQUEST_ANNOTATION, "").partition(".")
-        first, _, second = mark.partition(".")
-        if who != first or is_deleting(there):
+        if not is_of(there, mark, taken):
             raise
-        if what != second:
-            raise Problem(
-                422,
-                "key_reused",
-                "this Idempotency-Key came with another body before",
-                "a new request has a new key",
-            ) from taken
         return there
+
+
+def is_of(there: Obj, mark: str, cause: Exception | None = None) -> bool:
+    """Whether an object was made by the request with this mark. Raises Problem 422 where its key came with another
+    body."""
+    who, _, what = annotations_of(there).get(REQUEST_ANNOTATION, "").partition(".")
+    first, _, second = mark.partition(".")
+    if not mark or who != first or is_deleting(there):
+        return False
+    if what != second:
+        raise Problem(
+            422, "key_reused", "this Idempotency-Key came with another body before", "a new request has a new key"
+        ) from cause
+    return True

@@ -24,6 +24,7 @@ from moorage.server.problems import Json
 from moorage.server.routes.accounts import AccountChange, NewAccount
 from moorage.server.routes.datasets import NewDataset, Shared
 from moorage.server.routes.explain import Asked
+from moorage.server.routes.jobs import NewJob
 from moorage.server.routes.login import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.routes.queue import LimitChange, MapChange, NewMap
 from moorage.server.routes.volumes import NewVolume, Resized
@@ -73,6 +74,8 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "GET /api/v1/datasets": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
     "DELETE /api/v1/datasets/{namespace}/{name}": {"force": SWITCH},
     "GET /api/v1/jobs": {"namespace": NAME, "owner": NAME, "state": NAME},
+    "DELETE /api/v1/jobs/{namespace}/{name}": {"delete": SWITCH},
+    "GET /api/v1/jobs/{namespace}/{name}/logs": {"follow": SWITCH, "tail": COUNT},
     "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
     "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
     "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
@@ -86,6 +89,7 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/datasets": NewDataset,
     "PATCH /api/v1/datasets/{namespace}/{name}": Shared,
     "POST /api/v1/explain": Asked,
+    "POST /api/v1/jobs": NewJob,
     "POST /api/v1/login": ByPassword,
     "POST /api/v1/login/exchange": ByCode,
     "POST /api/v1/login/password": NewPassword,
@@ -101,7 +105,7 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/workspaces/{namespace}/{name}/open": Opening,
 }
 SPECS: Mapping[str, type[Any]] = {"NewDataset": DatasetSpec, "NewWorkspace": WorkspaceSpec}  # of their `spec`
-ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "volumes", "workspaces"))
+ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "jobs", "volumes", "workspaces"))
 STREAMS = frozenset({"text/event-stream"})
 TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
 
