@@ -9,12 +9,10 @@ import pytest
 
 import moorage
 from moorage.apimachinery.resources import NAMESPACES
-from moorage.errors import AlreadyExists, Conflict, Forbidden, NotFound
+from moorage.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.sdk.local import loop
 from moorage.testing.cluster import Cluster
-
-pytestmark = pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
 
 
 @pytest.fixture
@@ -39,6 +37,7 @@ def client(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> It
     loop().run(remove())
 
 
+@pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
 @pytest.mark.timeout(300)
 def test_a_program_does_what_the_command_line_does(client: moorage.Client, unique: str) -> None:
     made = client.volumes.create("data", "64Mi", key="once")
@@ -61,7 +60,7 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
         try:
             done = client.containers.exec("c1", [sys.executable, "-c", code], stdin=b"typed\n")
         except Conflict:  # it does not run yet
-            client.jobs()
+            list(client.jobs.list())
     assert (done.exit_code, done.stdout) == (4, b"hello\ntyped\n")
     assert [one.name for one in client.containers.list()] == ["c1"]
     client.containers.stop("c1")
@@ -81,10 +80,66 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
     client.volumes.delete("data")
 
 
+@pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
+@pytest.mark.timeout(300)
+def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client, unique: str) -> None:
+    code = "import os, sys; print(os.environ['GREETING']); print(os.getcwd() != '/'); sys.exit(3)"
+    asked = {"env": {"GREETING": "hello"}, "cpu": "100m", "time": "5m", "checkpoint": "kept:64Mi", "key": "once"}
+    made = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
+    again = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
+    assert (made.namespace, made.state, again.name) == (unique, "Waiting", made.name)
+    assert any("making the checkpoint volume kept" in note for note in made.notes)
+    assert list(client.jobs.logs(made.name, follow=True)) == ["hello", "True"]
+    done = client.jobs.wait(made.name, seconds=120)
+    assert (done.state, done.exit_code, done.reason) == ("Failed", 3, "exit code 3")
+    assert (len(done.history), done.history[0].pods[0].exit_code) == (1, 3)
+    assert sys.executable in done.command
+    assert client.jobs.cancel(made.name).state == "Failed"
+    assert list(client.jobs.logs(made.name, tail=1)) == ["True"]
+    client.jobs.delete(made.name)
+    loops = "import time\nprint('on', flush=True)\nwhile True: time.sleep(0.2)"
+    endless = client.jobs.run([sys.executable, "-c", loops], name="endless", cpu="100m", grace=1)
+    lines = client.jobs.logs("endless", follow=True)
+    assert next(lines) == "on"
+    assert client.jobs.cancel(endless.name).state == "Cancelled"
+    assert list(lines) == []
+    assert client.jobs.wait("endless").reason.startswith("Cancelled by ")
+    client.jobs.delete("endless")
+
+
+@pytest.mark.cluster("api")
+@pytest.mark.timeout(300)
+def test_a_run_that_waits_is_known_at_once_and_goes_when_it_is_deleted(
+    client: moorage.Client, unique: str
+) -> None:
+    """Without a node's help: as the API server alone judges it."""
+    asked = {"image": "python:3.12-slim", "host_env": True, "cpu": "100m", "memory": "64Mi"}
+    tried = client.jobs.run(["true"], dry_run=True, **asked)  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        client.jobs.get(tried.name)
+    made = client.jobs.run(["sleep", "600"], name="train", **asked)  # type: ignore[arg-type]
+    found = client.jobs.get("train")
+    assert (found.namespace, found.owner, found.command) == (unique, made.owner, "sleep 600")
+    with pytest.raises(AlreadyExists) as taken:
+        client.jobs.run(["sleep", "600"], name="train", **asked)  # type: ignore[arg-type]
+    assert taken.value.field == "name"
+    with pytest.raises(Invalid) as refused:
+        client.jobs.run(["true"], time="soon", volumes=["none:/data"], **asked)  # type: ignore[arg-type]
+    assert refused.value.field == "time"
+    assert "volumes: there is no volume 'none'" in refused.value.message
+    cancelled = client.jobs.cancel("train")
+    assert (cancelled.state, client.jobs.wait("train", seconds=60).state) == ("Cancelled", "Cancelled")
+    assert [one.name for one in client.jobs.list(state="Cancelled")] == ["train"]
+    client.jobs.delete("train")
+    with pytest.raises(NotFound):
+        client.jobs.cancel("train")
+
+
+@pytest.mark.cluster("api")
 def test_somebody_unknown_is_refused(client: moorage.Client) -> None:
     url, _ = loop().run(_address(client))
     with moorage.Client(url, "wrong") as stranger, pytest.raises((Forbidden, moorage.errors.Unauthorized)):
-        stranger.jobs()
+        list(stranger.jobs.list())
 
 
 async def _address(client: moorage.Client) -> tuple[str, object]:

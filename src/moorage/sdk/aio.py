@@ -22,6 +22,7 @@ from moorage.sdk.connection import Connection, Given
 
 PAGE = 200  # things asked for at once
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
+EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts as unknown
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255  # first byte of each message of an exec
 NAMESPACE_HEADER = "X-Moorage-Namespace"
@@ -246,6 +247,123 @@ class AsyncDatasets(_Group):
         await self._json("DELETE", path, params={"force": force or None})
 
 
+class AsyncJobs(_Group):
+    """Training runs, as `moor run` makes them."""
+
+    async def list(
+        self,
+        *,
+        owner: str | None = None,
+        state: str | None = None,
+        namespace: str | None = None,
+        all_namespaces: bool = False,
+    ) -> AsyncIterator[types.Job]:
+        """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting)."""
+        where = None if all_namespaces else await self._in(namespace)
+        params = {"namespace": where, "owner": owner, "state": state}
+        for one in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
+            yield types.read(types.Job, one)
+
+    async def get(self, name: str, *, namespace: str | None = None) -> types.Job:
+        """With its attempts and their pods. Raises NotFound."""
+        return types.read(types.Job, await self._json("GET", await self._path("jobs", namespace, name)))
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        name: str | None = None,
+        image: str | None = None,
+        gpus: int = 0,
+        gpu_type: str | None = None,
+        gpu_resource: str | None = None,
+        cpu: str | None = None,
+        memory: str | None = None,
+        time: str | None = None,
+        volumes: Sequence[str] = (),
+        datasets: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        checkpoint: str | None = None,
+        workdir: str | None = None,
+        grace: int | None = None,
+        priority_class: str | None = None,
+        retries: int = 0,
+        restart_limit: int | None = None,
+        host_env: bool = False,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> types.Job:
+        """Start a run; texts are those of the options of `moor run`. No directory is sent along: the program is in
+        the image or on a volume.
+
+        `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
+        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `workdir`: `NAME:path` on a volume; `grace`:
+        seconds; `key`: asking again with it gives the same one (None: a key of this call's own). Raises Invalid,
+        with every problem in its message, and AlreadyExists.
+        """
+        if isinstance(command, str):
+            raise UsageError("the command is one text", hint='run(["python", "train.py"])')
+        wanted: dict[str, Any] = {
+            "command": [*command],
+            "namespace": await self._in(namespace),
+            "name": name,
+            "image": image,
+            "gpus": gpus,
+            "gpuType": gpu_type,
+            "gpuResource": gpu_resource,
+            "cpu": cpu,
+            "memory": memory,
+            "time": time,
+            "volumes": [*volumes],
+            "datasets": [*datasets],
+            "env": dict(env or {}),
+            "checkpoint": checkpoint,
+            "workdir": workdir,
+            "grace": grace,
+            "priorityClass": priority_class,
+            "retries": retries,
+            "restartLimit": restart_limit,
+            "hostEnv": host_env,
+            "dryRun": dry_run,
+        }
+        body = {name: value for name, value in wanted.items() if value is not None}
+        return types.read(types.Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or _key()))
+
+    async def logs(
+        self, name: str, *, follow: bool = False, tail: int | None = None, namespace: str | None = None
+    ) -> AsyncIterator[str]:
+        """What it printed, by lines, attempt after attempt; `follow`: until it has ended; `tail`: of each pod."""
+        path = await self._path("jobs", namespace, name, "logs")
+        async with self._connection.stream("GET", path, params={"follow": follow, "tail": tail}) as parts:
+            async for line in _lines(parts):
+                yield line
+
+    async def wait(self, name: str, *, seconds: float | None = None, namespace: str | None = None) -> types.Job:
+        """The run once it has ended, with its exit code. Raises TimeoutError after `seconds` (None: never)."""
+        began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
+        while True:
+            found = await self.get(name, namespace=namespace)
+            if found.has_ended:
+                if found.exit_code is not None or found.state != "Failed" or not more:
+                    return found
+                more -= 1  # its pod's end may become known a moment later
+            elif seconds is not None and self._clock.monotonic() - began > seconds:
+                why = f": {found.reason}" if found.reason else ""
+                raise TimeoutError(f"the run {name} is {found.state} after {seconds:g} s{why}")
+            await self._clock.sleep(pause)
+            pause = min(pause * 1.5, LOOKS[1])
+
+    async def cancel(self, name: str, *, namespace: str | None = None) -> types.Job:
+        """Stop it: its pods get their grace period, and no attempt follows. One that has ended stays as it is."""
+        path = await self._path("jobs", namespace, name)
+        return types.read(types.Job, await self._json("DELETE", path, params={"delete": False}))
+
+    async def delete(self, name: str, *, namespace: str | None = None) -> None:
+        """Stop it, and remove it with its pods and logs; its checkpoints stay."""
+        await self._json("DELETE", await self._path("jobs", namespace, name), params={"delete": True})
+
+
 class AsyncContainers(_Group):
     """Containers, as Docker knows them. `container`: its name, or the beginning of its id.
 
@@ -362,14 +480,9 @@ class AsyncContainers(_Group):
     ) -> AsyncIterator[str]:
         """What it printed, by lines; with `follow`, until it ends."""
         params = {**await self._params(namespace), "follow": follow, "tail": tail, "timestamps": timestamps}
-        rest = b""
         async with self._connection.stream("GET", _container(container, "logs"), params=params) as parts:
-            async for part in parts:
-                *lines, rest = (rest + part).split(b"\n")
-                for line in lines:
-                    yield line.decode(errors="replace")
-        if rest:
-            yield rest.decode(errors="replace")
+            async for line in _lines(parts):
+                yield line
 
     async def exec(
         self, container: str, command: Sequence[str], *, stdin: bytes = b"", namespace: str | None = None
@@ -436,6 +549,7 @@ class AsyncClient(_Group):
     ) -> None:
         given = Given(url=url, token=token, namespace=namespace, context=context, kubeconfig=kubeconfig)
         super().__init__(Connection(given, clock=clock), clock)
+        self.jobs = AsyncJobs(self._connection, clock)
         self.workspaces = AsyncWorkspaces(self._connection, clock)
         self.containers = AsyncContainers(self._connection, clock)
         self.volumes = AsyncVolumes(self._connection, clock)
@@ -455,13 +569,6 @@ class AsyncClient(_Group):
     async def whoami(self) -> types.Person:
         return types.read(types.Person, await self._json("GET", "/api/v1/login"))
 
-    async def jobs(
-        self, *, namespace: str | None = None, owner: str | None = None, state: str | None = None
-    ) -> tuple[types.Job, ...]:
-        """Every run of the cluster; of one namespace, owner or state."""
-        params = {"namespace": namespace, "owner": owner, "state": state}
-        return types.read(tuple[types.Job, ...], (await self._json("GET", "/api/v1/jobs", params=params))["jobs"])
-
     async def gpus(self) -> types.Gpus:
         """Every GPU of every node, free or whose."""
         return types.read(types.Gpus, await self._json("GET", "/api/v1/gpus"))
@@ -474,6 +581,17 @@ class AsyncClient(_Group):
     async def explain(self, name: str, *, namespace: str | None = None) -> types.Explanation:
         """Why a run or a pod waits."""
         return types.read(types.Explanation, await self._json("GET", await self._path("explain", namespace, name)))
+
+
+async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Lines without their ends, from parts that end anywhere."""
+    rest = b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def _container(word: str, verb: str) -> str:

@@ -96,6 +96,21 @@ class Datasets:
     delete = _call(aio.AsyncDatasets.delete)
 
 
+class Jobs:
+    """Training runs, as `moor run` makes them."""
+
+    def __init__(self, over: aio.AsyncJobs) -> None:
+        self._over = over
+
+    list = _each(aio.AsyncJobs.list)
+    get = _call(aio.AsyncJobs.get)
+    run = _call(aio.AsyncJobs.run)
+    logs = _each(aio.AsyncJobs.logs)
+    wait = _call(aio.AsyncJobs.wait)
+    cancel = _call(aio.AsyncJobs.cancel)
+    delete = _call(aio.AsyncJobs.delete)
+
+
 class Containers:
     """Containers, as Docker knows them. `container`: its name, or the beginning of its id."""
 
@@ -129,6 +144,7 @@ class Client:
         kubeconfig: str | os.PathLike[str] | None = None,
     ) -> None:
         self._over = aio.AsyncClient(url, token, namespace=namespace, context=context, kubeconfig=kubeconfig)
+        self.jobs = Jobs(self._over.jobs)
         self.workspaces = Workspaces(self._over.workspaces)
         self.containers = Containers(self._over.containers)
         self.volumes = Volumes(self._over.volumes)
@@ -144,7 +160,6 @@ class Client:
 
     close = _call(aio.AsyncClient.close)
     whoami = _call(aio.AsyncClient.whoami)
-    jobs = _call(aio.AsyncClient.jobs)
     gpus = _call(aio.AsyncClient.gpus)
     top = _call(aio.AsyncClient.top)
     explain = _call(aio.AsyncClient.explain)

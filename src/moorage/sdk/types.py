@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 T = TypeVar("T")
+ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
 
 
@@ -146,8 +147,40 @@ class ExecResult(Told, frozen=True):
     stderr: bytes = b""
 
 
+class RunPod(Told, frozen=True):
+    """One pod of a run. `message` and memory are told to who may read its Job."""
+
+    name: str
+    phase: str = ""
+    node: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+    memory_limit_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+class Attempt(Told, frozen=True):
+    """`state`: Waiting, Running, Suspended, Succeeded or Failed; `cause`: why it failed."""
+
+    number: int
+    state: str = ""
+    reason: str = ""
+    cause: str = ""
+    message: str = ""
+    job: str = ""  # its Kubernetes Job; with `message` only for who may read it
+    created: datetime | None = None
+    ended: datetime | None = None
+    pods: tuple[RunPod, ...] = ()
+
+
 class Job(Told, frozen=True):
-    """A run, with what everybody may know of it."""
+    """A run. A listing tells what everybody may know of it; `history`, `command` and `requests` tells `get`.
+
+    `state`: Waiting, Running, Restarting; or, of one that has ended, Succeeded, Failed, OOMKilled or Cancelled.
+    """
 
     namespace: str
     name: str
@@ -163,9 +196,18 @@ class Job(Told, frozen=True):
     attempts: int = 0
     restarts: int = 0
     restart_limit: int | None = None
-    exit_code: int | None = None
+    exit_code: int | None = None  # of the newest pod that ended
     checkpoint: str = ""
     checkpoint_at: datetime | None = None
+    history: tuple[Attempt, ...] = ()
+    command: str = ""  # for who may read its Job, as `requests`
+    requests: Mapping[str, str] = {}
+    time_left_seconds: int | None = None
+    notes: tuple[str, ...] = ()  # of its making: what was filled in, what is to be known
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
 
 
 class GpuCounts(Told, frozen=True):

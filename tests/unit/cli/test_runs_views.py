@@ -317,8 +317,9 @@ def test_cancelling_marks_the_run_first_and_stops_its_newest_attempt(moor):
     assert "suspend" not in first["spec"]
 
 
-def test_what_has_ended_is_not_cancelled(moor):
-    moor.api.put(JOBS, a_job(end="Complete"))
+@pytest.mark.parametrize("end", [{"end": "Complete"}, {"end": "Failed", "reason": "BackoffLimitExceeded"}])
+def test_what_has_ended_is_not_cancelled(moor, end):
+    moor.api.put(JOBS, a_job(**end))
     done = moor("cancel", "train")
     assert (done.code, done.out) == (0, "train had ended already\n")
     assert not [call for call in moor.api.calls if call[0] == "patch"]

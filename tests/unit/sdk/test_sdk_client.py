@@ -43,6 +43,7 @@ class Fake:
         self.app = Starlette(
             routes=[
                 Route("/api/v1/containers/c1/logs", self._logs),
+                Route("/api/v1/jobs/lab/train/logs", self._logs),
                 WebSocketRoute("/api/v1/containers/c1/exec", self._exec),
                 Route("/{path:path}", self._any, methods=["GET", "POST", "PATCH", "DELETE"]),
             ]
@@ -175,6 +176,74 @@ def test_containers_in_dockers_words(fake, client):
     assert client.containers.wait("c1") == 7
 
 
+def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
+    train = {"namespace": "lab", "name": "train", "created": "2026-01-31T08:00:00Z"}
+    fake.put("POST /api/v1/jobs", train | {"state": "Waiting", "notes": ["no memory given"]}, 201)
+    made = client.jobs.run(
+        ["python", "train.py"],
+        image="py",
+        gpus=1,
+        gpu_type="a100",
+        volumes=("data:/d:ro",),
+        env={"A": "1"},
+        key="k",
+    )
+    assert (made.name, made.has_ended, made.notes) == ("train", False, ("no memory given",))
+    _, request, body = fake.asked[0]
+    assert request.headers["idempotency-key"] == "k"
+    assert body == {
+        "command": ["python", "train.py"],
+        "namespace": "lab",
+        "image": "py",
+        "gpus": 1,
+        "gpuType": "a100",
+        "volumes": ["data:/d:ro"],
+        "datasets": [],
+        "env": {"A": "1"},
+        "retries": 0,
+        "hostEnv": False,
+        "dryRun": False,
+    }
+    with pytest.raises(UsageError):
+        client.jobs.run("python train.py")
+    assert list(client.jobs.logs("train", follow=True)) == ["one", "two", "three"]
+    fake.put("DELETE /api/v1/jobs/lab/train", train | {"state": "Cancelled"})
+    assert client.jobs.cancel("train").state == "Cancelled"
+    fake.put("DELETE /api/v1/jobs/lab/train", None, 204)
+    client.jobs.delete("train")
+    assert [one[1].query_params["delete"] for one in fake.asked[1:]] == ["false", "true"]
+
+
+def test_runs_are_listed_where_the_client_is_or_everywhere(fake, client):
+    fake.put("GET /api/v1/jobs", {"now": "x", "jobs": [{"namespace": "lab", "name": "train", "attempts": 2}]})
+    assert [one.name for one in client.jobs.list(state="Waiting")] == ["train"]
+    assert [one.attempts for one in client.jobs.list(owner="ada", all_namespaces=True)] == [2]
+    assert [dict(one[1].query_params) for one in fake.asked] == [
+        {"namespace": "lab", "state": "Waiting"},
+        {"owner": "ada"},
+    ]
+
+
+@pytest.mark.anyio
+async def test_waiting_for_a_run_ends_with_it_and_with_its_exit_code_or_in_time():
+    fake = Fake()
+    where, train = "GET /api/v1/jobs/default/train", {"namespace": "default", "name": "train"}
+    pods = [{"name": "train-x", "phase": "Failed", "exitCode": 3}]
+    async with serving(fake), aio.AsyncClient(fake.url, "secret", clock=Hasty()) as client:
+        fake.put(where, train | {"state": "Running"})
+        fake.put(where, train | {"state": "Failed", "exitCode": None})
+        fake.put(where, train | {"state": "Failed", "exitCode": 3, "history": [{"number": 1, "pods": pods}]})
+        done = await client.jobs.wait("train")
+        assert (done.exit_code, done.history[0].pods[0].exit_code) == (3, 3)
+        fake.answers.clear()
+        fake.put(where, train | {"state": "Cancelled"})
+        assert (await client.jobs.wait("train")).exit_code is None
+        fake.answers.clear()
+        fake.put(where, train | {"state": "Waiting", "reason": "Unschedulable"})
+        with pytest.raises(TimeoutError, match="Waiting after 60 s: Unschedulable"):
+            await client.jobs.wait("train", seconds=60)
+
+
 def test_a_reader_that_stops_half_way_lets_the_connection_go(client):
     lines = client.containers.logs("c1")
     assert next(lines) == "one"
@@ -203,7 +272,7 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
             await client.volumes.delete("v")
             fake.put("GET /api/v1/jobs", {"code": "too_many_requests"}, 429, {"Retry-After": "600"})
             with pytest.raises(TooManyRequests):
-                await client.jobs()
+                _ = [one async for one in client.jobs.list()]
             assert [one[0] for one in fake.asked].count("PATCH /api/v1/volumes/default/v") == 1
 
 
@@ -223,6 +292,7 @@ def test_the_sync_client_has_every_verb_of_the_async_one():
         (aio.AsyncVolumes, sync.Volumes),
         (aio.AsyncDatasets, sync.Datasets),
         (aio.AsyncContainers, sync.Containers),
+        (aio.AsyncJobs, sync.Jobs),
     ):
         verbs = {name for name, member in vars(one).items() if inspect.isfunction(member) and name[0] != "_"}
         assert verbs <= set(vars(other))
