@@ -101,6 +101,7 @@ IN_A, IN_B, PEOPLE = "/api/v1/namespaces/{a}", "/api/v1/namespaces/{b}", "/api/v
 DRY = "?dryRun=All"
 A_LAB = {"type": "jupyterlab", "running": False, "resources": {"cpu": "100m", "memory": "64Mi"}}
 A_DATASET = {"source": {"url": f"https://nowhere.invalid/{SECRET}/"}, "size": "1Mi"}
+A_RUN = {"command": ["echo", SECRET], "image": "x", "hostEnv": True, "cpu": "100m", "memory": "64Mi"}
 AS_IF_IN_A = {"X-Moorage-Namespace": "{a}"}
 
 ATTEMPTS: tuple[Attempt, ...] = (
@@ -187,6 +188,13 @@ ATTEMPTS: tuple[Attempt, ...] = (
     # --- what the server tells everybody is no more than that
     server("has a job explained", "GET", "/api/v1/explain/{a}/{thing}", refused=(200, 404)),
     server("lists everybody's runs", "GET", "/api/v1/jobs", refused=(200,)),
+    # --- runs; Ada has one, called "train"
+    server("makes a job over REST", "POST", "/api/v1/jobs", A_RUN | {"namespace": "{a}", "dryRun": True}, control=True),
+    server("looks at one", "GET", "/api/v1/jobs/{a}/train", refused=(200,)),
+    server("reads its logs over REST", "GET", "/api/v1/jobs/{a}/train/logs", control=True),
+    server("follows its logs", "GET", "/api/v1/jobs/{a}/train/logs?follow=true"),
+    server("cancels one", "DELETE", "/api/v1/jobs/{a}/train?delete=false", control=True),
+    server("deletes one", "DELETE", "/api/v1/jobs/{a}/train?delete=true"),
     # --- workspaces, datasets, containers; Ada has one of each, called "thing"
     kube("reads workspaces", "GET", f"{OURS}/namespaces/{{a}}/workspaces", control=True),
     kube("lets herself into a workspace", "PATCH", f"{OURS}/namespaces/{{a}}/workspaces/{{thing}}{DRY}", {"spec": {"access": "token"}}, control=True),
@@ -341,6 +349,9 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         kind = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind}
         await ada.create(WORKSPACES, kind | {"metadata": {"name": "thing"} | notes, "spec": lab}, names["a"])
         await _post(scene, "/api/v1/datasets", {"name": "thing", "namespace": names["a"], "spec": A_DATASET})
+        await _post(
+            scene, "/api/v1/jobs", A_RUN | {"name": "train", "namespace": names["a"], "env": {"X": SECRET}}
+        )
         box = {"Image": "x", "Env": [f"X={SECRET}"], "HostConfig": {"Memory": 1 << 26, "NanoCpus": 10**9}}
         await _post(scene, f"/api/v1/containers?name=thing&namespace={names['a']}", box)
         await _make_map(scene)
@@ -468,6 +479,7 @@ async def test_after_all_of_it_adas_things_are_as_they_were(scene: Scene) -> Non
         "maps/{a}/squares",
         "workspaces/{a}/thing",
         "datasets/{a}/thing",
+        "jobs/{a}/train/logs",
         "containers/thing?namespace={a}",
     ):
         status, body = await scene.send(server("", "GET", f"/api/v1/{path}"), by="ada_server")
