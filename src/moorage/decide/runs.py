@@ -62,6 +62,7 @@ DEFAULT_GPU_RESOURCE = "nvidia.com/gpu"
 GRACE_SECONDS = 30  # Kubernetes' own default
 CHECKPOINT_GRACE_SECONDS = 120  # a run that keeps checkpoints gets the time to write one more
 GRACE_MAX_SECONDS = 24 * 3600
+RETRIES_MAX = 2**31 - 1  # what a Job's backoffLimit holds
 TIME_MAX_SECONDS = 365 * 86400
 ARCHIVE_LIMIT_BYTES = 900 * 1024  # a Secret holds 1 MiB in all; the runner and its token take a little of it
 WORK_PATH = "/moorage/work"  # where `--workdir volume:path` mounts the volume
@@ -494,6 +495,8 @@ class _Making:
             self.refuse("--gpus", f"{request.gpus} is less than zero")
         if request.retries < 0:
             self.refuse("--retries", f"{request.retries} is less than zero")
+        elif request.retries > RETRIES_MAX:
+            self.refuse("--retries", f"{request.retries} tries; allowed are at most {RETRIES_MAX}")
         return found
 
     def _seconds(self) -> int | None:

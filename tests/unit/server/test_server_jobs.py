@@ -192,6 +192,7 @@ async def test_a_name_that_is_taken_is_a_conflict(ada):
         ({"gpuType": "a100"}, "gpuType"),
         ({"time": "soon"}, "time"),
         ({"retries": 1, "memory": "none"}, "retries"),
+        ({"retries": 2**31}, "retries"),
         ({"restartLimit": 10000}, "restartLimit"),
         ({"grace": 0}, "grace"),
         ({"priorityClass": "none-such"}, "priorityClass"),
