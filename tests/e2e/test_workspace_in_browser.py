@@ -164,16 +164,37 @@ def test_a_stranger_is_asked_to_sign_in_and_a_neighbours_script_gets_nothing(own
 
 @pytest.mark.skipif(
     shutil.which("code-server") is None,
-    reason="code-server is not on PATH (npm install -g code-server needs to reach github.com)",
+    reason="code-server is not on PATH (npm install -g code-server: Node 24, a C++ compiler, libkrb5-dev)",
 )
-def test_code_server_opens_and_its_files_stay(own_cluster, browser):
+def test_code_server_runs_a_command_and_after_a_stop_and_a_start_the_file_is_still_there(own_cluster, browser):
     cluster = own_cluster
-    cluster.moor("workspace", "create", "code", "--type", "codeserver", "--memory", "2Gi", "--wait", timeout=300)
+    with_code = {"PATH": os.environ["PATH"]}
+    size = ("--type", "codeserver", "--memory", "2Gi")
+    cluster.moor("workspace", "create", "code", *size, "--wait", timeout=300, env=with_code)
     person = Person(cluster, browser)
+    sockets = []
+    person.page.on("websocket", lambda one: sockets.append(one.url))
     person.open("code")
     person.page.locator(".monaco-workbench").first.wait_for()
+    person.page.keyboard.press("Control+Backquote")  # its terminal
+    terminal = person.page.locator(".terminal-wrapper.active .xterm-helper-textarea")
+    terminal.wait_for(state="attached")
     (volume,) = (Path(cluster.home) / "volumes").iterdir()
-    (volume / "kept.txt").write_text("still here")
+    kept = volume / "kept.txt"
+
+    def written():
+        if kept.exists() and kept.read_text() == "still 42\n":
+            return True
+        terminal.focus()  # other panes that open take the focus away
+        person.page.keyboard.press("Control+C")
+        person.page.keyboard.insert_text("echo still $((6 * 7)) > kept.txt")
+        person.page.keyboard.press("Enter")
+        person.page.wait_for_timeout(500)
+        return False
+
+    wait_until("the file", written, patience=PATIENCE_SECONDS)
+    assert sockets
+    person.page.goto("about:blank")
     cluster.moor("workspace", "stop", "code", "--wait", timeout=300)
     cluster.moor("workspace", "start", "code", "--wait", timeout=300)
     person.open("code")
