@@ -137,6 +137,7 @@ USED = {
         *((verb, what, None, "") for what in ("nodes", "pods") for verb in ("list", "watch")),
         *((verb, "jobs.batch", None, "") for verb in ("get", "list", "watch", "patch")),
         ("list", "persistentvolumeclaims", None, ""),
+        ("list", "tenants.moorage.dev", None, ""),
         ("list", "events", None, ""),
         ("create", "tokenreviews.authentication.k8s.io", None, ""),
     ],

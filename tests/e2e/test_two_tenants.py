@@ -187,6 +187,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     server("works for it without its token", "POST", "/api/v1/work", {}, by="forged_session", refused=(400, 401, 403)),
     # --- what the server tells everybody is no more than that
     server("has a job explained", "GET", "/api/v1/explain/{a}/{thing}", refused=(200, 404)),
+    server("learns what its runs get", "GET", "/api/v1/gpus?namespace={a}", refused=(200,)),
     server("lists everybody's runs", "GET", "/api/v1/jobs", refused=(200,)),
     # --- runs; Ada has one, called "train"
     server("makes a job over REST", "POST", "/api/v1/jobs", A_RUN | {"namespace": "{a}", "dryRun": True}, control=True),
@@ -322,7 +323,7 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
                 "ingress": {"domain": f"{name}.example.org"},
             }
             if tenant == "a":
-                spec["cpuNodes"] = {"selector": {"pool": unique}}
+                spec |= {"cpuNodes": {"selector": {"pool": unique}}, "defaults": {"image": SECRET}}
             kind = {"apiVersion": TENANTS.api_version, "kind": TENANTS.kind}
             await api.create(TENANTS, kind | {"metadata": {"name": name}, "spec": spec})
         scene = Scene(api.connection.server, base, names, {"none": ""})
@@ -487,6 +488,8 @@ async def test_after_all_of_it_adas_things_are_as_they_were(scene: Scene) -> Non
     assert json.loads(body)["State"]["Status"] == "created"
     status, body = await scene.send(server("", "GET", "/api/v1/datasets/{a}/thing"), by="ada_server")
     assert json.loads(body)["readers"] == []
+    status, body = await scene.send(server("", "GET", "/api/v1/gpus?namespace={a}"), by="ada_server")
+    assert json.loads(body)["tenant"]["spec"]["defaults"] == {"image": SECRET}
     status, body = await scene.send(server("", "GET", "/api/v1/login"), by="ada_server")
     assert json.loads(body)["name"] == scene.names["ada"]
 

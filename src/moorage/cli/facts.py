@@ -20,7 +20,9 @@ from moorage.model.names import GPU_TYPE_LABELS
 
 async def read_cluster(session: Session, request: RunRequest) -> Seen:
     """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
-    return await read_facts(session.api, request, around=_around(session), url=server_url(session.api))
+    return await read_facts(
+        session.api, request, around=_around(session, request.namespace), url=server_url(session.api)
+    )
 
 
 def read_caller(command: tuple[str, ...], user: str) -> Caller:
@@ -38,17 +40,17 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
     )
 
 
-async def _around(session: Session) -> Around:
+async def _around(session: Session, namespace: str) -> Around:
     nodes, pods = await asyncio.gather(or_none(session.api.list(NODES)), or_none(session.api.list(PODS)))
     if nodes is None:
-        return await _ask_server(session)
+        return await _ask_server(session, namespace)
     return Around(nodes=nodes.items, pods=pods.items if pods is not None else [])
 
 
-async def _ask_server(session: Session) -> Around:
-    """GPU nodes, and what is held on them, for who may not list nodes."""
+async def _ask_server(session: Session, namespace: str) -> Around:
+    """GPU nodes, what is held on them, and the tenant's defaults, for who may not list nodes."""
     try:
-        body = await session.server.get("/api/v1/gpus")
+        body = await session.server.get("/api/v1/gpus", {"namespace": namespace})
     except MoorageError:
         return Around(nodes=None)
     nodes, held = [], []
@@ -75,4 +77,5 @@ async def _ask_server(session: Session) -> Around:
         gpu_nodes=tuple(nodes),
         held=tuple(held),
         on_processes=body.get("processRuntime") is True,
+        tenants=(body["tenant"],) if body.get("tenant") else (),
     )

@@ -37,6 +37,7 @@ class Around:
     gpu_nodes: tuple[NodeInfo, ...] | None = None
     held: tuple[PodInfo, ...] = ()
     on_processes: bool = False  # the server says that nodes run plain processes
+    tenants: tuple[Obj, ...] = ()  # as the server tells them, for who may not list them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         nodes=None if known.nodes is None else tuple(parse_node(obj) for obj in nodes),
         pods=tuple(parse_pod(obj) for obj in known.pods) + known.held,
         process_runtime=known.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in nodes),
-        defaults=defaults_of(namespace, tenants.items if tenants is not None else []),
+        defaults=defaults_of(namespace, tenants.items if tenants is not None else list(known.tenants)),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
         datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
         taken=frozenset(

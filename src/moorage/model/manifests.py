@@ -267,6 +267,7 @@ SERVER = Service(
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
         Rule(resources=("secrets",), verbs=("create",)),  # with the token of a map's workers; none can be read
         Rule(group=GROUP, resources=("workspaces",), verbs=LIST),
+        Rule(group=GROUP, resources=("tenants",), verbs=("list",)),  # what they fill in, for their own people
         Rule(group="discovery.k8s.io", resources=("endpointslices",), verbs=LIST),  # where workspaces answer
         Rule(group="authorization.k8s.io", resources=("subjectaccessreviews",), verbs=("create",)),
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),

@@ -79,7 +79,7 @@ class Containers:
         if asked:
             return cls(context, user, asked)
         mine: list[str] = []
-        for tenant in await _tenants(context):
+        for tenant in await known_tenants(context):
             namespace = str((tenant.get("spec") or {}).get("namespace") or "")
             if namespace and await context.auth.may(user, "create", "pods", namespace=namespace):
                 mine.append(namespace)
@@ -197,7 +197,7 @@ class Containers:
                     ) from error
 
     async def _around(self, salt: str) -> Around:
-        defaults = defaults_of(tenant_of(self.namespace, await _tenants(self.context)))
+        defaults = defaults_of(tenant_of(self.namespace, await known_tenants(self.context)))
         cluster = await self.context.ready()
         return Around(
             namespace=self.namespace,
@@ -346,7 +346,7 @@ class Containers:
             await self.context.clock.sleep(LOOK_SECONDS)
 
 
-async def _tenants(context: Context) -> list[Obj]:
+async def known_tenants(context: Context) -> list[Obj]:
     """Remembered for a few seconds; none where the server may not read them."""
     kept = context.memory.get("tenants")
     now = context.clock.monotonic()

@@ -66,6 +66,7 @@ _CONTAINER = {
 }
 
 QUERY: Mapping[str, Mapping[str, Any]] = {
+    "GET /api/v1/gpus": {"namespace": NAME},
     "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT, "since": MOMENT},
     "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},

@@ -196,6 +196,20 @@ def test_a_user_who_may_not_list_nodes_asks_the_server_for_gpu_types(real):
     assert {term["matchExpressions"][0]["values"][0] for term in terms} == {"nvidia-a100"}
 
 
+def test_a_user_who_may_not_list_tenants_gets_the_defaults_that_the_server_tells(real):
+    spec = {"namespace": "default", "defaults": {"cpu": 3, "memory": "5Gi", "image": "team:1"}}
+    tenant = {"metadata": {"name": "team"}, "spec": spec}
+    real.server.answers["/api/v1/gpus"] = {"nodes": [], "tenant": tenant}
+    for kind in ("nodes", "tenants"):
+        real.api.refuse["list", kind] = Forbidden("no")
+    done = real("run", "--name", "a", "--", "true")
+    assert done.code == 0, done.err
+    container = real.api.objects["jobs", "default", "a"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "team:1"
+    assert container["resources"]["limits"] == {"cpu": "3", "memory": "5Gi"}
+    assert ("/api/v1/gpus", {"namespace": "default"}) in real.server.asked
+
+
 def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / ".git").mkdir()

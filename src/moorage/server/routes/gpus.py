@@ -6,9 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.gpus import gpu_view_json
-from moorage.model.names import PROCESS_RUNTIME
+from moorage.model.names import PROCESS_RUNTIME, is_dns_label
+from moorage.model.tenant import tenant_of
+from moorage.server.containers import known_tenants
 from moorage.server.context import Context
 from moorage.server.problems import Json
 
@@ -19,11 +21,30 @@ def _runtime(node: Obj) -> str:
 
 
 def routes(context: Context) -> list[Route]:
-    async def gpus(_: Request) -> Response:
-        """Every GPU of every node, free or whose; and whether pods here run as processes."""
+    async def gpus(request: Request) -> Response:
+        """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for who may
+        make Jobs in it: what its tenant fills in."""
         cluster = await context.ready()
         on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
         body = gpu_view_json(cluster.gpus(), now=context.now())
-        return Json(body | {"processRuntime": on_processes})
+        tenant = await _tenant(context, request)
+        return Json(body | {"processRuntime": on_processes} | ({"tenant": tenant} if tenant else {}))
 
     return [Route("/api/v1/gpus", gpus, methods=["GET"])]
+
+
+async def _tenant(context: Context, request: Request) -> Obj | None:
+    """The part of a Tenant that decides over runs in its namespace."""
+    namespace = request.query_params.get("namespace") or ""
+    if not is_dns_label(namespace):
+        return None
+    user = request.state.user
+    if not await context.auth.may(user, "create", JOBS.plural, group=JOBS.group, namespace=namespace):
+        return None
+    tenant = tenant_of(namespace, await known_tenants(context))
+    if tenant is None:
+        return None
+    spec = {
+        key: value for key, value in tenant["spec"].items() if key in ("namespace", "defaults", "restartLimit")
+    }
+    return {"metadata": {"name": tenant["metadata"]["name"]}, "spec": spec}

@@ -36,7 +36,7 @@ from moorage.kube.submit import submit
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label
 from moorage.server.auth import User
 from moorage.server.cluster import Cluster
-from moorage.server.containers import PodApi
+from moorage.server.containers import PodApi, known_tenants
 from moorage.server.context import Context
 from moorage.server.idempotency import is_of, request_mark
 from moorage.server.problems import Json, Problem
@@ -257,10 +257,14 @@ async def _create(context: Context, request: Request, asked: NewJob, mark: str) 
 
 
 async def _around(context: Context, wanted: RunRequest) -> Around:
-    """Nodes as the server knows them: how many GPUs of which type are where, everybody may know."""
+    """Nodes and tenants as the server knows them: what GPUs are where, and what a namespace's own runs get."""
     cluster = await context.ready()
     asks = wanted.gpu_type is not None or wanted.checkpoint is not None
-    return Around(nodes=cluster.nodes.all(), pods=cluster.pods.all() if asks else [])
+    return Around(
+        nodes=cluster.nodes.all(),
+        pods=cluster.pods.all() if asks else [],
+        tenants=tuple(await known_tenants(context)),
+    )
 
 
 def _check_text(asked: NewJob) -> None:
