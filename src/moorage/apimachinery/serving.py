@@ -120,7 +120,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
-        self._expect("head", HEAD_SECONDS)
+        self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -133,6 +133,9 @@ class _Protocol(HttpToolsProtocol):
 
     def _expect(self, part: str, seconds: float) -> None:
         self._part, self._deadline = part, self.loop.time() + seconds
+        if self._watch is not None and self._watch.when() > self._deadline:
+            self._watch.cancel()
+            self._watch = None
         if self._watch is None:
             self._watch = self.loop.call_at(self._deadline, self._look)
 
@@ -146,8 +149,11 @@ class _Protocol(HttpToolsProtocol):
         if self._deadline > self.loop.time():
             self._watch = self.loop.call_at(self._deadline, self._look)
             return
+        if self._part == "head" and not self._head_bytes:
+            self.transport.close()
+            return
         log.info("a client stood still in the middle of a request", extra={"part": self._part})
-        if self._part == "head" and self._head_bytes:
+        if self._part == "head":
             self._refuse(b"408 Request Timeout")
         else:
             self.transport.close()

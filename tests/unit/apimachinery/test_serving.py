@@ -206,7 +206,7 @@ async def test_a_client_that_stands_still_in_a_request_is_cut_off(monkeypatch: p
             b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nab", b"cde"
         )
         assert whole.endswith(b"\r\n\r\nabcde")
-        for name in ("HEAD_SECONDS", "BODY_SECONDS"):
+        for name in ("IDLE_SECONDS", "HEAD_SECONDS", "BODY_SECONDS"):
             monkeypatch.setattr(f"moorage.apimachinery.serving.{name}", 0.05)
         assert await exchange() == b""
         assert (await exchange(b"GET / HTTP/1.1\r\nHost: x\r\n")).startswith(b"HTTP/1.1 408 ")
