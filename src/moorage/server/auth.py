@@ -16,7 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -68,6 +68,9 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+
+CAREFUL = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+NOSNIFF, NO_STORE = (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")
 
 SIGN_IN_PAGE = """<!doctype html>
 <html lang="en">
@@ -316,11 +319,7 @@ class Gate:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 told["status"] = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
-                if not scope["path"].startswith(OPEN_PREFIX):
-                    headers.setdefault("cache-control", "no-store")
+                message["headers"] = hardened(message["headers"], scope["path"])
             elif message["type"] == "websocket.accept":
                 told["status"] = 101
             await send(message)
@@ -442,6 +441,19 @@ class Gate:
             "send `Authorization: Bearer TOKEN` with the token of a session, of the page, or of Kubernetes",
         )
         return answer(problem, {"www-authenticate": "Bearer"})
+
+
+def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+    """An answer's headers, and those that make browsers careful, but where it gave its own.
+
+    What only workers ask, thousands of times a second, gets the one that says to take it for what it says it is.
+    """
+    found = list(headers)
+    if path in OWN_AUTH_PATHS:
+        return [*found, NOSNIFF]
+    names = {name.lower() for name, _ in found}
+    added = CAREFUL if path.startswith(OPEN_PREFIX) else (*CAREFUL, NO_STORE)
+    return found + [one for one in added if one[0] not in names]
 
 
 def is_same_origin(headers: Headers) -> bool:

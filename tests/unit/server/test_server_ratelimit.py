@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ SLOW = Rate(per_second=2.0, burst=3)
 )
 def test_no_stretch_of_time_sees_more_than_a_burst_and_the_rate(pauses, per_second, burst):
     rate, bucket, now = Rate(per_second=per_second, burst=burst), None, 1000.0
-    seen, newest = [], now
+    seen, newest = [], -math.inf
     for pause in pauses:
         now += pause
         newest = max(newest, now)
