@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import hmac
 import html
@@ -615,6 +616,7 @@ def _signature(key: bytes, body: str) -> str:
     return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
 
+@functools.lru_cache(maxsize=1024)
 def host_of(given: str) -> str:
     """The name in a Host header, lower case, without port and final dot; empty for one that is no plain name."""
     name, _, port = given.strip().lower().partition(":")
