@@ -7,12 +7,15 @@ puts the security headers on every answer, and every change into the audit log.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
+from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -33,6 +36,8 @@ from moorage.server.sessions import TOKEN_PREFIX, Session
 if TYPE_CHECKING:
     from moorage.server.audit import AuditLog
     from moorage.server.logins import Logins
+
+log = logging.getLogger(__name__)
 
 COOKIE = "moorage_session"  # proof of the page's token
 LOGIN_COOKIE = "moorage_login"  # a person's session
@@ -69,6 +74,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
+RECHECK_SECONDS = 20.0  # of who asked for what lasts
 CAREFUL = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 NOSNIFF, NO_STORE = (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")
 
@@ -329,7 +335,8 @@ class Gate:
         early = await self._judge(scope)
         try:
             if early is None:
-                await self._app(scope, receive, send_guarded)
+                async with _Lasting(self._auth, scope):
+                    await self._app(scope, receive, send_guarded)
             elif is_websocket:
                 told["status"] = early.status_code
                 await send({"type": "websocket.close", "code": 1008})
@@ -467,6 +474,57 @@ def is_same_origin(headers: Headers) -> bool:
     if origin is not None:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
     return site is not None
+
+
+class _Lasting:
+    """Around what answers a request: ends it when it lasts and whoever asked is put out meanwhile.
+
+    Logs that are followed, terminals and live pages end within RECHECK_SECONDS after the person's tokens do; a
+    request that is over before costs one timer. While nobody can say who the person is, what runs goes on.
+    """
+
+    def __init__(self, auth: Auth, scope: Scope) -> None:
+        self._auth, self._scope = auth, scope
+        self._user: User | None = scope["state"].get("user")
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_out = False
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if self._user is not None and task is not None:
+            self._task = task
+            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+        if kind is asyncio.CancelledError and self._is_out:
+            self._task.uncancel()
+            return True  # the server closes the connection of an answer that has no end
+        return False
+
+    def _begin(self) -> None:
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        if self._user is None or await self._holds(self._user):
+            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
+            return
+        log.info("ended what a person had open who is out", extra={"path": self._scope["path"]})
+        self._is_out = True
+        self._task.cancel()
+
+    async def _holds(self, user: User) -> bool:
+        try:
+            found = await self._auth.identify(Headers(scope=self._scope))
+        except (MoorageError, Problem):
+            return True
+        return found is not None and found.name == user.name
 
 
 def has_own_auth(path: str) -> bool:

@@ -88,8 +88,8 @@ class Site:
         return Answer(start["status"], headers, b"".join(one.get("body", b"") for one in answered[1:]))
 
     @contextlib.asynccontextmanager
-    async def stream(self, path):
-        """A request whose answer does not end: a queue of its chunks."""
+    async def stream(self, path, token=TOKEN):
+        """A request whose answer does not end: a queue of its chunks; None when it has ended after all."""
         chunks = asyncio.Queue()
         gone = asyncio.Event()
         scope = {
@@ -102,7 +102,7 @@ class Site:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())],
+            "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())],
             "server": ("127.0.0.1", 8080),
             "client": ("127.0.0.1", 5000),
         }
@@ -119,6 +119,7 @@ class Site:
                 chunks.put_nowait(message)
 
         task = asyncio.create_task(self.service.app(scope, receive, send))
+        task.add_done_callback(lambda _: chunks.put_nowait(None))
         try:
             yield chunks
         finally:

@@ -162,6 +162,32 @@ async def test_a_shut_account_and_a_deleted_one_have_no_sessions(site):
         assert (await whoami(site, bearer(token))).status == 401
 
 
+async def test_what_a_person_has_open_ends_when_they_are_put_out_and_not_before(site, monkeypatch):
+    monkeypatch.setattr("moorage.server.auth.RECHECK_SECONDS", 0.01)
+    looked = []
+    identify = site.service.auth.identify
+
+    async def counted(headers):
+        looked.append(headers)
+        return await identify(headers)
+
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        monkeypatch.setattr(site.service.auth, "identify", counted)
+        async with site.stream("/events/page", token) as chunks:
+            assert (await chunks.get())["body"]
+            await site.until(lambda: len(looked) > 3)
+            await people.disable(site.api, "ada", "left")
+            while (one := await chunks.get()) is not None:
+                assert one["more_body"]
+        begun = len(looked)
+        async with site.stream("/events/page") as chunks:  # by the page's token
+            await site.until(lambda: len(looked) > begun + 3)
+            while not chunks.empty():
+                assert chunks.get_nowait() is not None
+
+
 async def test_every_change_is_in_the_audit_log_and_no_look_is(site, caplog):
     caplog.set_level(logging.INFO, logger="moorage.audit")
     async with site.running():
