@@ -107,6 +107,19 @@ async def until_runs(api: KubeClient, name: str, namespace: str) -> None:
     await until(f"{name} to run", runs)
 
 
+async def until_gone(api: KubeClient, name: str, namespace: str) -> None:
+    """A pod that has ended holds its place no more, and is still there for a moment."""
+
+    async def gone() -> bool:
+        try:
+            await api.get(PODS, name, namespace)
+        except NotFound:
+            return True
+        return False
+
+    await until(f"{name} to be gone", gone)
+
+
 async def until_held_back(api: KubeClient, name: str, namespace: str) -> str:
     """Wait for the note on the pod that says what it waits for."""
 
@@ -224,8 +237,7 @@ async def test_backfill_fills_the_hole_and_has_left_when_it_starts_and_after_its
     await until("the places to be held again", lambda: _counts(api, machines, reserved=2, used=0))
     assert SYSTEM.now() < parse_rfc3339(booked["spec"]["from"])
     for name in ("worker-0", "worker-1"):
-        with pytest.raises(NotFound):
-            await api.get(PODS, name, others)
+        await until_gone(api, name, others)
     told = [one["reason"] for one in (await api.list(EVENTS, others)).items]
     assert "LeavesForReservation" in told
     await api.create(PODS, a_guest("mine", machines), lab)
