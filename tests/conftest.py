@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import uuid
@@ -14,8 +15,14 @@ from hypothesis import HealthCheck, settings
 
 from moorage.testing.cluster import Cluster, local_cluster, start_cluster
 
-# shared machines are slow at times, and no test judges time: examples have no deadline
-settings.register_profile("moorage", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# shared machines are slow at times, and no test judges time: examples have no deadline. They are the same in every
+# run, so that a run judges the change and not the dice; MOORAGE_TEST_EXPLORE=1 throws them anew
+settings.register_profile(
+    "moorage",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("MOORAGE_TEST_EXPLORE"),
+)
 settings.load_profile("moorage")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -438,8 +439,20 @@ class World:
                 terms, name = report.hold.terms, report.booking.name
                 if (name, terms) not in self.judged:
                     self.judged.add((name, terms))
-                    excused = [one for one in report.blocked_by if self.excused(one.guest, report.hold)]
+                    there = {one.guest.uid for one in report.blocked_by} | self.taken_over(report, reports)
+                    excused = [uid for uid in there if self.excused(self.guests[uid], report.hold)]
                     assert report.shortfall <= len(excused), (report, self.let_through)
+
+    def taken_over(self, report: Report, reports: Sequence[Report]) -> set[str]:
+        """Guests that were there, and whom a booking granted later than this one now counts as its own."""
+        since = report.hold.since if report.hold else self.now
+        later = [one.booking for one in reports if one.hold is not None and one.hold.since > since]
+        return {
+            guest.uid
+            for guest in self.holding
+            for one in later
+            if (guest.owner == one.user if one.user else guest.namespace == one.namespace)
+        }
 
     def excused(self, guest: Guest, hold: Hold) -> bool:
         """It was there when the booking was granted, or it has no limit and was there before the lead began."""

@@ -509,8 +509,9 @@ class Play(RuleBasedStateMachine):
         self.deliver(of, name, asked, lost_reply=lost_reply)
 
     def deliver(self, of, name, asked, *, lost_reply):
+        told_before = {(one.item, self.world.items[of, one.item].settled) for one in asked.reports}
         (reply,) = self.world.step(Call(of, asked))
-        refused = set(reply.refused)
+        refused = set(reply.refused) | told_before  # what was said of a lease first is what counts
         for report in asked.reports:
             live = (report.item, report.lease) not in refused
             if report.outcome is Outcome.DONE and live:
