@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import socket
 from datetime import timedelta
 
@@ -16,20 +14,12 @@ from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM, rfc3339
 from moorage.decide.usage import Interval, Open
 from moorage.server.service import ServerService
+from moorage.testing.browser import ARGS, chromium_path
 from moorage.testing.fakeapi import FakeApi
 
 TOKEN = "a-page-token"
 GPU = "nvidia.com/gpu"
 HOUR = timedelta(hours=1)
-ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="session")
@@ -251,10 +241,6 @@ async def serving(folder, *, api=None, port=0):
             await asyncio.gather(*work, return_exceptions=True)
 
 
-def chromium_path():
-    return os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 @contextlib.asynccontextmanager
 async def lively(folder, *, port=0):
     async with serving(folder, port=port) as running:
@@ -277,8 +263,6 @@ async def site(tmp_path, anyio_backend):
 @pytest.fixture(scope="session")
 async def chromium(anyio_backend):
     path = chromium_path()
-    if path is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")
     playwright_api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     async with playwright_api.async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=ARGS)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -15,19 +14,14 @@ from moorage.decide.answers import explain_text, to_json
 from moorage.decide.explain import explain
 from moorage.decide.storage import storage_of
 from moorage.kube.client import KubeClient
-from moorage.testing.cluster import Cluster
+from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
 
 PATIENCE_SECONDS = 60.0  # bounds a hang
+until = partial(waiting.until, patience=PATIENCE_SECONDS)
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture
@@ -35,15 +29,6 @@ async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
     await api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique}})
     yield unique
     await api.delete(NAMESPACES, unique)
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 def a_pod(name: str, kind: str, gpus: int, *, claim: str = "", owner: str = "", seconds: int = 0) -> Obj:

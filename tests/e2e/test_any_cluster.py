@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,19 +19,13 @@ from moorage.errors import ApiError, Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
+from moorage.testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 TENANTS = Resource("moorage.dev", "v1alpha1", "tenants", "Tenant", namespaced=False)
 ROLEBINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 PEOPLE = ("ada", "grace", "linus")
-PATIENCE_SECONDS = 90.0  # bounds a hang; a real node controller takes its time
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture
@@ -60,17 +54,6 @@ async def nodes(api: KubeClient, unique: str) -> AsyncIterator[HollowNodes]:
     """Two hollow nodes of two GPUs of a type that bears the test's name, so that nobody else's pods land there."""
     async with hollow_nodes(api, f"{unique}-a", f"{unique}-b", gpus=2, gpu_type=unique) as made:
         yield made
-
-
-async def until(what: str, read: Callable[[], Any]) -> Any:
-    """Read again and again until it is true."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while True:
-        if found := await read():
-            return found
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}; last seen: {found!r}")
-        await asyncio.sleep(0.1)
 
 
 def moor(cluster: Cluster, namespace: str, *args: str, check: bool = True) -> Any:

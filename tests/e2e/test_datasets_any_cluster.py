@@ -42,19 +42,6 @@ async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
-async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    await api.create(NAMESPACES, {"metadata": {"name": unique}})
-    yield unique
-    await api.delete(NAMESPACES, unique)
-
-
-@pytest.fixture
 async def reader(api: KubeClient, unique: str) -> AsyncIterator[str]:
     """A tenant and its namespace."""
     name = f"{unique}-reader"

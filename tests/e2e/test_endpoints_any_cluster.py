@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,26 +21,12 @@ from moorage.apimachinery.resources import (
 from moorage.clock import SYSTEM, rfc3339
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
-from moorage.testing.cluster import Cluster
+from moorage.testing import waiting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("controllers")]
 
 PATIENCE_SECONDS = 60.0  # bounds a hang
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
+until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 
 @pytest.fixture

@@ -9,19 +9,12 @@ import pytest
 from moorage.apimachinery.resources import NAMESPACES, PODS, Resource
 from moorage.errors import BadRequest, Forbidden, NotFound
 from moorage.kube.client import KubeClient
-from moorage.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 RBAC = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC, "v1", "roles", "Role")
 ROLEBINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,18 +14,13 @@ from moorage.apimachinery.resources import DEPLOYMENTS, JOBS, NAMESPACES, PDBS, 
 from moorage.errors import ApiError, Invalid
 from moorage.kube.client import KubeClient
 from moorage.model.policy import POLICIES, gpu_cluster_policy
-from moorage.testing.cluster import Cluster
+from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_SECONDS = 60.0  # bounds a hang
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
+until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -44,15 +40,6 @@ async def policy(api: KubeClient, namespace: str) -> AsyncIterator[str]:
     await api.create(POLICIES, policy)
     yield namespace
     await api.delete(POLICIES, namespace)
-
-
-async def until(what: str, read: Callable[[], Any]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 def a_deployment(**spec: Any) -> Obj:

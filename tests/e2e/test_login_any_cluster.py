@@ -34,12 +34,6 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
 async def server(api: KubeClient) -> str:
     return (await server_url(api)).rstrip("/")
 

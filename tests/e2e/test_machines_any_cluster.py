@@ -5,11 +5,9 @@ Nodes are hollow: scheduler and API are the cluster's own; operator, webhook and
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import yaml
@@ -23,16 +21,9 @@ from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS
 from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
+from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
-
-PATIENCE_SECONDS = 90.0  # bounds a hang
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture
@@ -96,17 +87,6 @@ async def _gone(api: KubeClient, name: str) -> bool:
     except NotFound:
         return True
     return False
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    """Read again and again until it is true."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while True:
-        if found := await read():
-            return found
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}; last seen: {found!r}")
-        await asyncio.sleep(0.1)
 
 
 def a_guest(name: str, group: str, kind: str = "xmedium") -> Obj:

@@ -6,10 +6,9 @@ controller, garbage collector and API are the cluster's own; operator, webhook a
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -20,18 +19,10 @@ from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, S
 from moorage.errors import ApiError, Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.mapjob import MAPJOBS
-from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
+from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
-
-PATIENCE_SECONDS = 90.0  # bounds a hang
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture
@@ -129,17 +120,6 @@ class Maps:
 async def maps(api: KubeClient, namespace: str, nodes: HollowNodes) -> AsyncIterator[Maps]:
     async with aiohttp.ClientSession() as http:
         yield Maps(api, namespace, http)
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    """Read again and again until it is true."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while True:
-        if found := await read():
-            return found
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}; last seen: {found!r}")
-        await asyncio.sleep(0.1)
 
 
 async def test_a_wrong_map_is_refused_with_its_fields(api, namespace):

@@ -6,18 +6,20 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from moorage.testing import waiting
 from moorage.testing.cluster import Cluster
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
 PATIENCE = 120.0  # seconds; only bounds a hang
+until = partial(waiting.read_until, patience=PATIENCE)
 SMALL = ("--cpu", "250m", "--memory", "256Mi")
 SQUARE = """
 import json, os, sys
@@ -40,17 +42,6 @@ def name(cluster: Cluster, unique: str) -> Iterator[str]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "square.py").write_text(SQUARE)
     return tmp_path
-
-
-def until(read: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    """Read again and again until it is as wanted; the last reading is in the error."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found = read()
-        if wanted(found):
-            return found
-        assert time.monotonic() < deadline, found
-        time.sleep(0.1)
 
 
 def status(cluster: Cluster, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from moorage.apimachinery.resources import (
     DEPLOYMENTS,
     ENDPOINTSLICES,
     INGRESSES,
-    NAMESPACES,
     PODS,
     SERVICES,
     Obj,
@@ -29,6 +28,7 @@ from moorage.errors import NotFound, ServerError
 from moorage.kube.client import KubeClient
 from moorage.kube.exec import STDOUT
 from moorage.testing.cluster import Cluster
+from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("kubelet", "scheduler", "controllers")]
 
@@ -46,22 +46,6 @@ async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
         pytest.skip("what only the local cluster has: processes as containers, and an ingress of its own")
     async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
         yield client
-
-
-@pytest.fixture
-async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    await api.create(NAMESPACES, {"metadata": {"name": unique}})
-    yield unique
-    await api.delete(NAMESPACES, unique)
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 def is_alive(pid: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -19,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(find_kubectl() is None, reason="kubectl is not installed"),
 ]
 
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 PATIENCE = 120_000  # milliseconds; a browser and a cluster on a busy machine
 LIGHT = {
     "command": ["sh", "-c", "cd $(HOME) && exec python3 -m http.server --bind $(POD_IP) $(MOORAGE_PORT)"],
@@ -60,18 +58,6 @@ FOCUS = """() => { const one = document.activeElement;
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
   !one.closest('pre, thead, .scroll, caption, svg') && one.getClientRects().length &&
   one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
-
-
-@pytest.fixture
-def browser():
-    path = os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")
-    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=ARGS)
-        yield launched
-        launched.close()
 
 
 class Person:

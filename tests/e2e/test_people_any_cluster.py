@@ -15,15 +15,8 @@ from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value
 from moorage.model.people import LOCAL, account_user, subjects_of
-from moorage.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture

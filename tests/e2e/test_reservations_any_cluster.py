@@ -5,10 +5,9 @@ Nodes are hollow: scheduler and API are the cluster's own; operator, webhook and
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -20,18 +19,14 @@ from moorage.errors import Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS
 from moorage.model.reservation import RESERVATIONS
+from moorage.testing import waiting
 from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
 
 PATIENCE_SECONDS = 120.0  # bounds a hang
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
+until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -81,17 +76,6 @@ async def machines(api: KubeClient, unique: str, nodes: HollowNodes) -> AsyncIte
         return False
 
     await until("the pool to go", gone)
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    """Read again and again until it is true."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while True:
-        if found := await read():
-            return found
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}; last seen: {found!r}")
-        await asyncio.sleep(0.1)
 
 
 async def _counts(api: KubeClient, name: str, **want: int) -> bool:

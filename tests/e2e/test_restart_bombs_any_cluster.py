@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -27,23 +26,16 @@ from moorage.decide.memorykills import is_gated, ledger_from
 from moorage.errors import ApiError
 from moorage.kube.client import KubeClient
 from moorage.model.policy import POLICIES
-from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
+from moorage.testing.waiting import until
 from moorage.webhooks.config import webhook_configurations
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("scheduler", "controllers")]
 
-PATIENCE_SECONDS = 90.0  # bounds a hang
 OTHERS = (
     "memoryLimit", "resourceRequests", "guaranteedQos", "retryWithoutLimit", "gpuNodes", "gpuType", "gpuCount",
     "missingCommand",
 )  # fmt: skip
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
 
 
 @pytest.fixture
@@ -93,15 +85,6 @@ async def no_policy_stays(api: KubeClient, unique: str) -> AsyncIterator[None]:
     yield
     with contextlib.suppress(ApiError):
         await api.delete(POLICIES, unique)
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 def pod_spec(namespace: str, memory: str = "1Gi", **more: Any) -> Obj:

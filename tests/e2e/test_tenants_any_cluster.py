@@ -27,12 +27,6 @@ PATIENCE_SECONDS = 90.0
 
 
 @pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
 async def tenant(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterator[str]:
     """A tenant of the test's name with a quota, a domain and two people: one by name and one by a group."""
     for person, groups in ((f"ada-{unique}", []), (f"grace-{unique}", [f"ml-{unique}"])):

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from moorage.apimachinery.meta import is_deleting, labels_of
-from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, PVCS, STATEFULSETS, Obj, Resource
+from moorage.apimachinery.resources import JOBS, PODS, PVCS, STATEFULSETS, Obj, Resource
 from moorage.clock import SYSTEM, rfc3339
 from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.kube.client import KubeClient
-from moorage.testing.cluster import Cluster
 from moorage.testing.hollow import HollowNodes, hollow_nodes
+from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("scheduler", "controllers")]
 
-PATIENCE_SECONDS = 90.0  # bounds a hang
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
-    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
-        yield client
-
-
-@pytest.fixture
-async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    await api.create(NAMESPACES, {"metadata": {"name": unique}})
-    yield unique
-    await api.delete(NAMESPACES, unique)
 
 
 @pytest.fixture
@@ -42,15 +27,6 @@ async def nodes(api: KubeClient, namespace: str) -> AsyncIterator[HollowNodes]:
     names = [f"{namespace}-{n}" for n in range(3)]
     async with hollow_nodes(api, *names, gpus=0, labels={"hollow": namespace}) as made:
         yield made
-
-
-async def until(what: str, read: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await read()):
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}")
-        await asyncio.sleep(0.1)
-    return found
 
 
 def pod_template(namespace: str, image: str = "x:1", **spec: Any) -> Obj:

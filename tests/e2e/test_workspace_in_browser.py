@@ -20,21 +20,8 @@ from moorage.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 PATIENCE = 240_000  # milliseconds; a browser and a JupyterLab on a busy machine
 PATIENCE_SECONDS = 240.0
-
-
-@pytest.fixture
-def browser():
-    path = os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")
-    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=ARGS)
-        yield launched
-        launched.close()
 
 
 class Person:

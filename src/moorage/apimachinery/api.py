@@ -118,3 +118,23 @@ class Api(Protocol):
     ) -> Obj:
         """POST to a subresource: `binding`, `eviction`, `token`."""
         ...
+
+
+class LogApi(Protocol):
+    """What gives pods' logs: `KubeClient` does."""
+
+    def logs(
+        self,
+        pod: str,
+        namespace: str,
+        *,
+        container: str | None = None,
+        follow: bool = False,
+        tail_lines: int | None = None,
+        since_seconds: int | None = None,
+        timestamps: bool = False,
+    ) -> AsyncIterator[bytes]: ...
+
+
+class PodApi(Api, LogApi, Protocol):
+    """The verbs, and pods' logs."""

@@ -13,7 +13,7 @@ from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, Obj
 from moorage.cli import console
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, get_named, in_session, target_options
 from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, UsageError
 from moorage.model.dataset import (
     AUTO,
@@ -187,7 +187,7 @@ async def _follow(session: Session, name: str) -> int:
     """Tell how far it is until it is ready (0) or has failed (1)."""
     told = ""
     while True:
-        obj = await _get(session, name)
+        obj = await get_named(session, DATASETS, "dataset", name)
         status = obj.get("status") or {}
         word = condition(obj, "Ready") or {}
         text = f"{status.get('phase') or 'Pending'}: {word.get('message') or word.get('reason') or ''}".rstrip(
@@ -279,7 +279,7 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a dataset: how far it is, what is in it, who may read it, who used it."""
 
     async def work(session: Session) -> int:
-        one = dataset_json(await _get(session, name))
+        one = dataset_json(await get_named(session, DATASETS, "dataset", name))
         if output != "text":
             console.print_document(one, output)
             return 0
@@ -320,7 +320,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         chosen = list(dict.fromkeys(names))
         pods: list[Obj] = []
         for name in chosen:
-            obj = await _get(session, name)
+            obj = await get_named(session, DATASETS, "dataset", name)
             from moorage.cli.volume import pods_with
 
             here = await pods_with(session, {claim_name(name), clone_name(name)})
@@ -358,7 +358,7 @@ def refill(target: Target, name: str) -> int:
     """Begin a fill anew that failed, or whose source changed meanwhile."""
 
     async def work(session: Session) -> int:
-        obj = await _get(session, name)
+        obj = await get_named(session, DATASETS, "dataset", name)
         if (obj.get("status") or {}).get("phase") == READY:
             raise Conflict(
                 f"the dataset {name!r} is ready, and does not change any more",
@@ -383,7 +383,7 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
         raise UsageError("say whom: --with TENANT, --without TENANT")
 
     async def work(session: Session) -> int:
-        obj = await _get(session, name)
+        obj = await get_named(session, DATASETS, "dataset", name)
         readers = [one for one in (obj.get("spec") or {}).get("readers") or () if one not in fewer]
         readers += [one for one in dict.fromkeys(more) if one not in readers]
         patch = {
@@ -395,15 +395,6 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
         return 0
 
     return in_session(target, work)
-
-
-async def _get(session: Session, name: str) -> Obj:
-    try:
-        return await session.api.get(DATASETS, name, session.namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no dataset {name!r} in namespace {session.namespace}", hint="`moor dataset list` shows them"
-        ) from error
 
 
 def _user_of(pod: Obj) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.resources import Resource
+from moorage.apimachinery.api import Api, PodApi
+from moorage.apimachinery.resources import Obj, Resource
 from moorage.cli import console
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, MoorageError, NotReady, api_error
+from moorage.errors import ApiError, MoorageError, NotFound, NotReady, api_error
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
@@ -44,22 +44,6 @@ class Target:
     data: Path | None = None
 
 
-class ClusterApi(Api, Protocol):
-    """The verbs, and pods' logs."""
-
-    def logs(
-        self,
-        pod: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        follow: bool = False,
-        tail_lines: int | None = None,
-        since_seconds: int | None = None,
-        timestamps: bool = False,
-    ) -> AsyncIterator[bytes]: ...
-
-
 class Server(Protocol):
     """Moorage's own REST API."""
 
@@ -80,7 +64,7 @@ class Server(Protocol):
 class Session:
     """One command's view of a cluster."""
 
-    api: ClusterApi
+    api: PodApi
     namespace: str = "default"
     server: Server
     as_user: str | None = None
@@ -257,6 +241,16 @@ class HttpServer:
             raise ServerError(
                 f"Moorage's server at {url} does not answer: {error or type(error).__name__}", status=0
             ) from error
+
+
+async def get_named(session: Session, resource: Resource, kind: str, name: str) -> Obj:
+    """The object of that name in the session's namespace. Raises NotFound, in the user's words for its kind."""
+    try:
+        return await session.api.get(resource, name, session.namespace)
+    except NotFound as error:
+        raise NotFound(
+            f"there is no {kind} {name!r} in namespace {session.namespace}", hint=f"`moor {kind} list` shows them"
+        ) from error
 
 
 def refusal(status: int, body: Any) -> ApiError:

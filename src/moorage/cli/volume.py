@@ -13,7 +13,7 @@ from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.dataset import bytes_text, end_pods
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, get_named, in_session, target_options
 from moorage.decide.runs import make_claim
 from moorage.errors import (
     AlreadyExists,
@@ -125,13 +125,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         users = await _users(session)
         chosen = list(dict.fromkeys(names))
         for name in chosen:
-            try:
-                await session.api.get(PVCS, name, session.namespace)
-            except NotFound as error:
-                raise NotFound(
-                    f"there is no volume {name!r} in namespace {session.namespace}",
-                    hint="`moor volume list` shows them",
-                ) from error
+            await get_named(session, PVCS, "volume", name)
             using = users.get(name, [])
             if using and not force:
                 raise Conflict(
@@ -161,7 +155,7 @@ def resize(target: Target, name: str, size: str) -> int:
     wanted = parse_quantity(size)
 
     async def work(session: Session) -> int:
-        claim = await _get(session, name)
+        claim = await get_named(session, PVCS, "volume", name)
         spec = claim.get("spec") or {}
         asked = str(((spec.get("resources") or {}).get("requests") or {}).get("storage") or "0")
         if wanted < parse_quantity(asked):
@@ -235,15 +229,6 @@ def class_json(one: ClassView) -> dict[str, Any]:
         "provisioner": one.provisioner,
         "reclaimPolicy": one.reclaim,
     }
-
-
-async def _get(session: Session, name: str) -> Obj:
-    try:
-        return await session.api.get(PVCS, name, session.namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no volume {name!r} in namespace {session.namespace}", hint="`moor volume list` shows them"
-        ) from error
 
 
 async def used_bytes(session: Session) -> dict[str, int]:

@@ -11,7 +11,7 @@ from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import PVCS, Obj
 from moorage.cli import console
 from moorage.cli.dataset import bytes_text
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, get_named, in_session, target_options
 from moorage.errors import AlreadyExists, Conflict, MoorageError, NotFound, UsageError
 from moorage.model.names import label_value
 from moorage.model.volumebackup import BACKUPS, FAILED, NAME_MAX, make_backup, parse_backup
@@ -67,7 +67,7 @@ def backup(
             option = {"spec.to": "--to", "spec.schedule": "--schedule", "metadata.name": "--name"}
             raise UsageError(f"{option.get(fault.field, fault.field)}: {fault.value!r} {fault.message}")
         if not dry_run:
-            await _volume(session, volume)
+            await get_named(session, PVCS, "volume", volume)
         try:
             await session.api.create(BACKUPS, obj, session.namespace, dry_run=dry_run)
         except AlreadyExists as error:
@@ -174,7 +174,7 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
     """Bring a backup onto a volume. `moor volume backups` lists them."""
 
     async def work(session: Session) -> int:
-        await _volume(session, volume)
+        await get_named(session, PVCS, "volume", volume)
         for one in (await session.api.list(BACKUPS, session.namespace)).items:
             if backup in [each["name"] for each in (one.get("status") or {}).get("backups") or ()]:
                 break
@@ -203,12 +203,3 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
         return 0
 
     return in_session(target, work)
-
-
-async def _volume(session: Session, name: str) -> Obj:
-    try:
-        return await session.api.get(PVCS, name, session.namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no volume {name!r} in namespace {session.namespace}", hint="`moor volume list` shows them"
-        ) from error

@@ -15,9 +15,9 @@ import click
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PVCS, Obj
 from moorage.cli import console
 from moorage.cli.dataset import bytes_text
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, get_named, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
-from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree
 from moorage.filler.wire import receive, send
@@ -87,13 +87,7 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
 
     async def __aenter__(self) -> tuple[str, str]:
         session = self._session
-        try:
-            claim = await session.api.get(PVCS, self._volume, session.namespace)
-        except NotFound as error:
-            raise NotFound(
-                f"there is no volume {self._volume!r} in namespace {session.namespace}",
-                hint="`moor volume list` shows them",
-            ) from error
+        claim = await get_named(session, PVCS, "volume", self._volume)
         runtime = await self._runtime()
         pods = (await session.api.list(PODS, session.namespace)).items
         user = await session.user()

@@ -6,8 +6,8 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime, timedelta
-from typing import Protocol
 
+from moorage.apimachinery.api import LogApi
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.clock import Clock
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
@@ -16,22 +16,6 @@ RECONNECT_SECONDS = 1.0  # after a log that broke off
 OVERLAP_SECONDS = 60  # asked for again after a reconnection, for clocks that differ; what was given is dropped
 STARTED = ("Running", "Succeeded", "Failed")  # phases of a pod that has a log
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)) ?")
-
-
-class LogApi(Protocol):
-    """What gives a pod's log, as `kube.client.KubeClient` does."""
-
-    def logs(
-        self,
-        pod: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        follow: bool = False,
-        tail_lines: int | None = None,
-        since_seconds: int | None = None,
-        timestamps: bool = False,
-    ) -> AsyncIterator[bytes]: ...
 
 
 async def pod_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from moorage.errors import MoorageError
 from moorage.model.dataset import parse_volume
 from moorage.model.machine import Fault
 from moorage.model.names import GROUP, OWNER_ANNOTATION, OWNER_LABEL, VERSION, is_dns_label
+from moorage.model.schedule import next_moment, problem_of_cron
 from moorage.model.tenant import Condition
 
 BACKUPS = Resource(GROUP, VERSION, "volumebackups", "VolumeBackup")
@@ -173,15 +174,7 @@ def check_backup(name: str, spec: VolumeBackupSpec) -> list[Fault]:
 
 def is_schedule(text: str) -> bool:
     """Whether it is a cron line of five fields that comes to pass."""
-    from cronsim import CronSim, CronSimError
-
-    if len(text.split()) != 5:
-        return False
-    try:
-        next(CronSim(text, datetime.fromisoformat("2026-01-01T00:00:00+00:00")))
-    except (CronSimError, StopIteration):
-        return False
-    return True
+    return not problem_of_cron(text) and next_moment(text, datetime(2026, 1, 1, tzinfo=UTC)) is not None
 
 
 def backup_name(series: str, at: datetime) -> str:

@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from moorage.apimachinery.api import Api
+from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of, is_deleting, owner_reference
 from moorage.apimachinery.resources import PODS, PVCS, SERVICES, Obj
 from moorage.apimachinery.scheduling import parse_node
@@ -43,22 +43,6 @@ LOOK_SECONDS = 0.1  # between two looks at what is in memory anyhow
 FOLLOWED_SECONDS = 10.0  # a removal waits so long for those who still read what was printed
 REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet may still hold its GPUs
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
-
-
-class PodApi(Api, Protocol):
-    """What people's own connections can beside the verbs."""
-
-    def logs(
-        self,
-        pod: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        follow: bool = False,
-        tail_lines: int | None = None,
-        since_seconds: int | None = None,
-        timestamps: bool = False,
-    ) -> AsyncIterator[bytes]: ...
 
 
 class Containers:

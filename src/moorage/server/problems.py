@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -11,6 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from moorage.model.machine import Fault
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,13 @@ class Problem(Exception):
         self.message = message
         self.hint = hint
         self.field = field
+
+
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raise Problem 422 with all that is wrong with an object of ours; nothing where nothing is."""
+    if faults:
+        said = "; ".join(f"{one.field}: {one.message}" for one in faults)
+        raise Problem(422, "invalid", said, field=faults[0].field)
 
 
 CODES = {

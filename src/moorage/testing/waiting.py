@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -25,3 +26,23 @@ def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PA
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {found!r}")
         time.sleep(POLL_SECONDS)
+
+
+async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
+    """As `wait_until`, of a coroutine function."""
+    deadline = time.monotonic() + patience
+    while not (found := await read()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {found!r}")
+        await asyncio.sleep(POLL_SECONDS)
+    return found
+
+
+def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
+    """Read again and again until it is as wanted. Raises AssertionError with the last reading."""
+    deadline = time.monotonic() + patience
+    while not is_wanted(found := read()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {patience:g} s; last seen: {found!r}")
+        time.sleep(POLL_SECONDS)
+    return found

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from cronsim import CronSim
-
 from moorage.apimachinery.moments import moment, rfc3339
+from moorage.model.schedule import last_moment, next_moment
 from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, Kept, backup_job, restore_job
 
 LOOK_SECONDS = 3.0
@@ -98,10 +97,8 @@ def due(seen: Seen) -> tuple[datetime | None, datetime | None]:
     if not one.spec.schedule:
         return (one.created if last is None else None), None
     after = seen.now.replace(microsecond=0)
-    coming = next(CronSim(one.spec.schedule, after))
-    passed = next(CronSim(one.spec.schedule, after + timedelta(seconds=1), reverse=True))
     since = last if last is not None else one.created
-    return (passed if passed > since else None), coming
+    return last_moment(one.spec.schedule, after, since), next_moment(one.spec.schedule, after)
 
 
 def plan(seen: Seen) -> Plan:

@@ -251,7 +251,7 @@ class HttpApp:
             refusal = _refusal(error)
         except OSError:
             return  # the client hung up
-        except Exception:
+        except Exception:  # whatever it was, the client gets an answer, and the others theirs
             log.exception("request failed", extra={"method": "websocket", "path": request.path})
             refusal = _refusal(ServerError("Internal error occurred: see the API server's log"))
         headers = [(b"content-type", refusal.content_type), *refusal.headers]

@@ -14,7 +14,7 @@ from moorage.errors import ApiError
 from moorage.model.dataset import DATASETS, BadDataset, dataset_json, parse_dataset
 from moorage.server.context import Context
 from moorage.server.idempotency import create_once, request_mark
-from moorage.server.problems import Json, Problem
+from moorage.server.problems import Json, Problem, refuse
 from moorage.server.routes.login import read_json
 from moorage.server.routes.workspaces import Name, as_problem, page_of
 
@@ -65,9 +65,7 @@ def routes(context: Context) -> list[Route]:
             faults = parse_dataset(made).faults
         except BadDataset as error:
             raise Problem(422, "invalid", error.message, field="spec") from error
-        if faults:
-            said = "; ".join(f"{one.field}: {one.message}" for one in faults)
-            raise Problem(422, "invalid", said, field=faults[0].field)
+        refuse(faults)
         context.audit(request, "create dataset", f"{asked.namespace}/{asked.name}")
         try:
             api = context.acting(request.state.user)

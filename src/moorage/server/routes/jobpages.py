@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runstate import PodView, RunView, view_run
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
@@ -23,7 +24,6 @@ from moorage.model.names import label_value
 from moorage.server import peopleboard as board
 from moorage.server.auth import User
 from moorage.server.board import owner_hues
-from moorage.server.containers import PodApi
 from moorage.server.context import Context
 from moorage.server.desk import Desk, Question, Tick, as_said, done, key_in, read_form
 from moorage.server.pages import templates

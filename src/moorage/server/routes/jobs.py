@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, Obj
@@ -36,7 +37,7 @@ from moorage.kube.submit import submit
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label
 from moorage.server.auth import User
 from moorage.server.cluster import Cluster
-from moorage.server.containers import PodApi, known_tenants
+from moorage.server.containers import known_tenants
 from moorage.server.context import Context
 from moorage.server.idempotency import is_of, request_mark
 from moorage.server.problems import Json, Problem

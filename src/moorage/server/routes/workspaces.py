@@ -18,7 +18,7 @@ from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.gateway import clean_path
 from moorage.server.idempotency import create_once, request_mark
-from moorage.server.problems import Json, Problem
+from moorage.server.problems import Json, Problem, refuse
 from moorage.server.routes.login import read_json
 
 ALL = "/api/v1/workspaces"
@@ -78,9 +78,7 @@ def routes(context: Context) -> list[Route]:
         }
         if asked.host_env:
             made["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}
-        if faults := check_workspace(made):
-            said = "; ".join(f"{one.field}: {one.message}" for one in faults)
-            raise Problem(422, "invalid", said, field=faults[0].field)
+        refuse(check_workspace(made))
         context.audit(request, "create workspace", f"{asked.namespace}/{asked.name}")
         try:
             api = context.acting(request.state.user)

@@ -1,0 +1,26 @@
+"""Where Chromium is, and how tests start it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def chromium_path() -> str:
+    """Its program; skips the test where there is none."""
+    path = os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")
+    return path

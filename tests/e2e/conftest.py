@@ -1,0 +1,37 @@
+"""What every scene on a cluster has: a client, a namespace, a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import NAMESPACES
+from moorage.kube.client import KubeClient
+from moorage.testing.browser import ARGS, chromium_path
+from moorage.testing.cluster import Cluster
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
+    """A namespace that bears the test's name."""
+    await api.create(NAMESPACES, {"metadata": {"name": unique}})
+    yield unique
+    await api.delete(NAMESPACES, unique)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    path = chromium_path()
+    playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=ARGS)
+        yield launched
+        launched.close()
