@@ -5,6 +5,8 @@
     ├── QuantityError            a text that is no Kubernetes quantity
     ├── SelectorError            a text that is no label or field selector
     ├── InvalidName              a name that Kubernetes would refuse
+    ├── DocumentError            a text that is no JSON or YAML, or is longer or deeper than is allowed
+    ├── NumberError              a text that is no whole number, or one out of range
     ├── NotReady                 something needed is not up (yet)
     ├── AlreadyRunning           a second `moor up` on one data folder
     ├── DataFolderError          a data folder that cannot be used: version, owner, space
@@ -55,6 +57,21 @@ class SelectorError(UsageError, ValueError):
 
 class InvalidName(UsageError, ValueError):
     """A name that Kubernetes would refuse."""
+
+
+class DocumentError(UsageError, ValueError):
+    """A text that is no JSON or YAML, or is longer, deeper or larger than is allowed.
+
+    `line` counts from 1; of JSON it is not known, and 1.
+    """
+
+    def __init__(self, message: str, *, line: int = 1, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+
+
+class NumberError(UsageError, ValueError):
+    """A text that is no whole number, or one out of range."""
 
 
 class NotReady(MoorageError):
