@@ -182,7 +182,7 @@ def server(
     env = dict(os.environ) | {
         f"MOORAGE_{name.upper()}": str(value) for name, value in people.items() if value is not None
     }
-    from moorage.server.ratelimit import Rate
+    from moorage.decide.rates import Rate
 
     data.mkdir(parents=True, exist_ok=True)
     with _listening(host, port) as sock:

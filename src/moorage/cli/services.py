@@ -48,11 +48,11 @@ from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
 
 if TYPE_CHECKING:
+    from moorage.decide.rates import Rate
     from moorage.kube.client import KubeClient
     from moorage.kube.config import Connection
     from moorage.server.logins import LoginSettings
     from moorage.server.oidc import ProviderSettings
-    from moorage.server.ratelimit import Rate
 
 log = logging.getLogger("moorage.services")
 

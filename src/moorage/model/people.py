@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
+from moorage.apimachinery.texts import hidden_characters, visible
 from moorage.model.names import GROUP, label_value
 
 PEOPLE_NAMESPACE = "moorage-users"
@@ -30,7 +31,6 @@ NAME_MAX = 253  # characters of a person's name; RBAC's own limit is higher
 
 _PREFIX = f"system:serviceaccount:{PEOPLE_NAMESPACE}:"
 _UNSAFE = re.compile(r"[^a-z0-9]+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_person(name: str) -> None:
@@ -39,8 +39,9 @@ def check_person(name: str) -> None:
         raise ValueError(f"a person's name has 1 to {NAME_MAX} characters; this one has {len(name)}")
     if name.startswith("system:") or name == "page":
         raise ValueError(f"{name!r} is no person's name: it is one of Kubernetes' or of Moorage's own")
-    if _CONTROL.search(name) or name != name.strip():
-        raise ValueError(f"{name!r} is no person's name: it has control characters, or blanks at an end")
+    if hidden_characters(name) or name != name.strip():
+        said = f"{visible(name)!r} is no person's name"
+        raise ValueError(f"{said}: it has characters that cannot be seen, or blanks at an end")
 
 
 def account_name(person: str) -> str:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import hidden_characters, visible
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError
 from moorage.kube.people import (
@@ -34,6 +37,7 @@ from moorage.kube.people import (
     set_password,
 )
 from moorage.model.people import LOCAL, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
+from moorage.server.attempts import Attempts, Origin
 from moorage.server.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.people import People
 from moorage.server.problems import Problem
@@ -51,7 +55,11 @@ CODE = timedelta(minutes=2)  # for the command line to fetch its session
 TOKEN_SECONDS = 900  # of a token for the cluster, unless told otherwise
 PLAIN_SECONDS_MAX = 7 * 24 * 3600
 AT_ONCE = 8  # sessions that the provider is asked about at a time
-PASSWORDS_AT_ONCE = 2  # scrypt takes 32 MiB each
+HASHES_WAITING = 16  # passwords of strangers, and as many of people who were here before; a second and a half
+DEVICE_SECONDS = 400 * 24 * 3600  # that a browser keeps what tells its device; browsers allow no more
+
+T = TypeVar("T")
+_DEVICE = "device "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,43 +92,33 @@ class Grant(msgspec.Struct, frozen=True):
     session: str  # whose login it comes from
 
 
-class Attempts:
-    """Wrong passwords by name and address: so many within WINDOW, then none is looked at for a while."""
+class Hashing:
+    """One scrypt at a time, 32 MiB and 80 ms each, and a short queue before it; who comes later is sent away."""
 
-    WINDOW = 900.0  # seconds
-    LIMITS = {"both": 5, "name": 30, "address": 100}
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(1)
+        self._waiting = 0
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._failed: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` returns. It runs to its end, also when who asked has gone. Raises Problem 503."""
+        if self._waiting >= HASHES_WAITING:
+            problem = Problem(
+                503,
+                "too_busy",
+                f"{self._waiting} other passwords wait to be looked at; no more are taken",
+                "try again in a few seconds",
+            )
+            problem.headers = {"retry-after": "3"}
+            raise problem
+        return await asyncio.shield(asyncio.create_task(self._in_turn(work)))
 
-    def wait(self, name: str, address: str) -> float:
-        """Seconds until a password is looked at again; 0: now."""
-        now = self._clock.monotonic()
-        longest = 0.0
-        for kind, key in self._keys(name, address):
-            times = [one for one in self._failed.get((kind, key), ()) if one > now - self.WINDOW]
-            limit = self.LIMITS[kind]
-            if len(times) >= limit:
-                longest = max(longest, times[-limit] + self.WINDOW - now)
-        return longest
-
-    def failed(self, name: str, address: str) -> None:
-        now = self._clock.monotonic()
-        for kind, key in self._keys(name, address):
-            times = [one for one in self._failed.get((kind, key), ()) if one > now - self.WINDOW]
-            self._failed[kind, key] = [*times, now][-self.LIMITS[kind] :]
-            self._failed.move_to_end((kind, key))
-        while len(self._failed) > 3 * KEPT:
-            self._failed.popitem(last=False)
-
-    def good(self, name: str, address: str) -> None:
-        """The right password: this name may err again from this address."""
-        self._failed.pop(("both", f"{name}\0{address}"), None)
-
-    @staticmethod
-    def _keys(name: str, address: str) -> tuple[tuple[str, str], ...]:
-        return ("both", f"{name}\0{address}"), ("name", name), ("address", address)
+    async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await work()
+        finally:
+            self._waiting -= 1
 
 
 class Logins:
@@ -143,7 +141,7 @@ class Logins:
         self._sealer = Sealer(api)
         self._believed: OrderedDict[str, tuple[float, Session]] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}
-        self._hashing = asyncio.Semaphore(PASSWORDS_AT_ONCE)
+        self._strangers, self._acquainted = Hashing(), Hashing()  # a flood of the first delays none of the others
         self._gone: asyncio.Queue[str] = asyncio.Queue()
         people.on_change(self._account_changed)
 
@@ -196,40 +194,81 @@ class Logins:
 
     # --- in
 
-    async def by_password(self, name: str, password: str, *, address: str, client: str) -> tuple[str, Session]:
-        """A new session's token, and the session. Raises Problem 401, and 429 after too many wrong passwords."""
+    async def by_password(
+        self, name: str, password: str, *, address: str, client: str, device: str = ""
+    ) -> tuple[str, Session]:
+        """A new session's token, and the session. `device`: what `device_mark` gave this browser before.
+
+        Raises Problem 401, 422 for what can be nobody's name, 429 after too many wrong passwords, 503 while too
+        many are looked at.
+        """
         if not self.settings.local:
             raise Problem(403, "no_local_accounts", "this server has no local accounts", "log in with a browser")
-        wait = self.attempts.wait(name, address)
+        check_name(name)
+        origin = Origin(
+            name=name,
+            address=address,
+            device=await self._device_of(device, name) if device else "",
+            known=await self._desk.do(lambda store: store.knows_place(name, address)),
+        )
+        if not await self._try(origin, lambda: self._is_password(name, password)):
+            log.warning("wrong name or password", extra={"person": name, "address": address})
+            raise Problem(401, "unauthorized", "the name or the password is wrong", None, "password")
+        now = self._clock.now()
+        await self._desk.do(lambda store: store.add_place(name, address, now))
+        return await self._open(name, LOCAL, address=address, client=client)
+
+    async def device_mark(self, person: str) -> str:
+        """A value for a cookie by which this browser is known as one that the person logged in on. Empty where the
+        keys cannot be read: then it is a stranger's next time."""
+        try:
+            return (await self._sealer.seal(f"{_DEVICE}{secrets.token_urlsafe(12)} {person}")).decode()
+        except ApiError as error:
+            log.warning("a browser gets no mark of its own", extra={"error": error.message})
+            return ""
+
+    async def change_password(self, session: Session, old: str, new: str) -> None:
+        """Set a person's own password; their other sessions end."""
+        if session.source != LOCAL:
+            raise Problem(409, "no_password", "this account has no password here", "change it at the provider")
+        origin = Origin(name=session.person, address="", device=f"session {session.id}")
+        if not await self._try(origin, lambda: self._is_password(session.person, old)):
+            raise Problem(403, "forbidden", "the old password is wrong", None, "old")
+        await self._acquainted.run(lambda: set_password(self._api, session.person, new))
+        for one in await self._desk.do(lambda store: store.of(session.person)):
+            if one.id != session.id:
+                await self.end(one, "the password was changed")
+
+    async def _try(self, origin: Origin, is_right: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether the password is right; the try is counted before it is looked at. Raises Problem 429, 503."""
+        wait = self.attempts.begin(origin)
         if wait > 0:
             problem = Problem(
                 429,
                 "too_many_attempts",
-                f"too many wrong passwords; none is looked at for {wait / 60:.0f} minutes",
-                "an administrator can set another password: moor user passwd NAME",
+                f"too many wrong passwords; the next one is looked at in {math.ceil(wait)} seconds",
+                "log in from where you logged in before, or ask an administrator: moor user passwd NAME",
             )
-            problem.headers = {"retry-after": str(int(wait) + 1)}
+            problem.headers = {"retry-after": str(math.ceil(wait))}
             raise problem
-        if not await self._is_password(name, password):
-            self.attempts.failed(name, address)
-            log.warning("wrong name or password", extra={"person": name, "address": address})
-            raise Problem(401, "unauthorized", "the name or the password is wrong", None, "password")
-        self.attempts.good(name, address)
-        return await self._open(name, LOCAL, address=address, client=client)
+        lane = self._acquainted if origin.device or origin.known else self._strangers
+        try:
+            right = await lane.run(is_right)
+        except (MoorageError, Problem):
+            self.attempts.undo(origin)  # nothing was looked at
+            raise
+        if right:
+            self.attempts.good(origin)
+        return right
 
-    async def change_password(self, session: Session, old: str, new: str, *, address: str) -> None:
-        """Set a person's own password; their other sessions end."""
-        if session.source != LOCAL:
-            raise Problem(409, "no_password", "this account has no password here", "change it at the provider")
-        if self.attempts.wait(session.person, address) > 0:
-            raise Problem(429, "too_many_attempts", "too many wrong passwords", "try again later")
-        if not await self._is_password(session.person, old):
-            self.attempts.failed(session.person, address)
-            raise Problem(403, "forbidden", "the old password is wrong", None, "old")
-        await set_password(self._api, session.person, new)
-        for one in await self._desk.do(lambda store: store.of(session.person)):
-            if one.id != session.id:
-                await self.end(one, "the password was changed")
+    async def _device_of(self, mark: str, person: str) -> str:
+        """The device that a cookie is of, where it is of this person's; empty for any other."""
+        try:
+            kind, _, rest = (await self._sealer.open(mark.encode()) or "").partition(" ")
+        except ApiError:
+            return ""
+        device, _, of = rest.partition(" ")
+        return device if f"{kind} " == _DEVICE and of == person else ""
 
     async def start_oidc(self, *, redirect: str, then: str) -> tuple[str, str]:
         """Where to send the browser, and the secret that ties its way back to it (for a cookie)."""
@@ -422,8 +461,7 @@ class Logins:
                 stored = await password_hash(self._api, name)
         except ValueError:
             stored = ""
-        async with self._hashing:
-            return await asyncio.to_thread(is_password, password, stored)
+        return await asyncio.to_thread(is_password, password, stored)
 
     async def _renewed(self, session: Session) -> Session | None:
         """The session after the provider was asked; None when it said no. Raises Problem 503 after GRACE."""
@@ -490,6 +528,18 @@ class Logins:
             await work()
         except (MoorageError, ApiError, OSError) as error:
             log.warning("sessions could not be looked after", extra={"error": str(error)})
+
+
+def check_name(name: str) -> None:
+    """Raise Problem 422 for a name that would forge lines where it is shown: with control characters or alike."""
+    if hidden_characters(name):
+        raise Problem(
+            422,
+            "invalid",
+            f"the name {visible(name[:60])} has characters that cannot be seen",
+            "write the name as an administrator gave it",
+            "username",
+        )
 
 
 def _is_due(session: Session, now: datetime) -> bool:

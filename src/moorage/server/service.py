@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.rates import Rate
 from moorage.errors import MoorageError
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
@@ -26,7 +27,7 @@ from moorage.server.logins import Logins, LoginSettings
 from moorage.server.maps import MapBridge
 from moorage.server.oidc import Provider, ProviderSettings
 from moorage.server.people import People
-from moorage.server.ratelimit import Limiter, Rate
+from moorage.server.ratelimit import Limiter
 from moorage.server.sessions import SessionDesk
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore

@@ -32,6 +32,7 @@ TOKEN_BYTES = 32
 LIFETIME = timedelta(days=30)  # of a session, however busy
 IDLE = timedelta(days=7)  # without a request
 TOUCH = timedelta(minutes=1)  # how exactly it is known when a session was last used
+PLACES_KEPT = timedelta(days=90)  # an address from which a person logged in is known for
 KEYS_SECRET = "moorage-session-keys"
 KEYS_KEPT = 2  # the newest seals, both open
 SCHEMA = Schema("moorage.server", "people.")
@@ -157,6 +158,23 @@ class SessionStore:
 
     def remove(self, session: str) -> bool:
         return self._db.run("DELETE FROM login_sessions WHERE id = ?", session) > 0
+
+    # --- where people logged in from
+
+    def knows_place(self, person: str, address: str) -> bool:
+        """Whether this person logged in by password from this address within PLACES_KEPT."""
+        found = self._db.rows("SELECT 1 FROM login_places WHERE person = ? AND address = ?", person, address)
+        return bool(found)
+
+    def add_place(self, person: str, address: str, now: datetime) -> None:
+        with self._db.transaction():
+            self._db.run(
+                "DELETE FROM login_places WHERE used_at < ? OR (person = ? AND address = ?)",
+                _us(now - PLACES_KEPT),
+                person,
+                address,
+            )
+            self._db.run("INSERT INTO login_places VALUES (?, ?, ?)", person, address, _us(now))
 
     # --- one-time codes
 

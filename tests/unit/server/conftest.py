@@ -11,7 +11,7 @@ import pytest
 
 from moorage.apimachinery.resources import JOBS, NODES, PODS
 from moorage.clock import rfc3339
-from moorage.server.ratelimit import Rate
+from moorage.decide.rates import Rate
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -31,6 +31,7 @@ class Answer:
     status: int
     headers: dict
     body: bytes
+    cookies: tuple = ()  # of every Set-Cookie
 
     @property
     def json(self):
@@ -84,8 +85,9 @@ class Site:
 
         await self.service.app(scope, receive, send)
         start = answered[0]
-        headers = {name.decode(): value.decode() for name, value in start["headers"]}
-        return Answer(start["status"], headers, b"".join(one.get("body", b"") for one in answered[1:]))
+        headers = {name.decode(): value.decode() for name, value in reversed(start["headers"])}  # the first counts
+        cookies = tuple(value.decode() for name, value in start["headers"] if name == b"set-cookie")
+        return Answer(start["status"], headers, b"".join(one.get("body", b"") for one in answered[1:]), cookies)
 
     @contextlib.asynccontextmanager
     async def stream(self, path, token=TOKEN):

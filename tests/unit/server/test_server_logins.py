@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moorage.apimachinery.resources import SERVICEACCOUNTS
+from moorage.apimachinery.texts import hidden_characters
 from moorage.errors import NotFound, StorageError
 from moorage.kube import people
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
+from moorage.server.attempts import Attempts, Origin
 from moorage.server.auth import is_same_origin
-from moorage.server.logins import Attempts
+from moorage.server.logins import HASHES_WAITING, Hashing
+from moorage.server.problems import Problem
 from moorage.server.sessions import AuditEntry, SessionDesk, SessionStore, digest, new_token, open_database
 from moorage.testing.clock import NOON, FakeClock
 
@@ -74,30 +80,158 @@ async def test_a_wrong_name_and_a_wrong_password_get_one_answer(site, name, pass
         assert (answer.status, answer.json["message"]) == (401, "the name or the password is wrong")
 
 
-async def test_after_five_wrong_passwords_none_is_looked_at_for_a_while(site):
+async def test_after_five_wrong_passwords_the_next_one_has_to_wait(site):
     async with site.running():
         await ada(site)
         for _ in range(5):
             assert (await log_in(site, "wrong")).status == 401
         answer = await log_in(site)
         assert answer.status == 429
-        assert 0 < int(answer.headers["retry-after"]) <= 901
-        site.clock.advance(901)
+        assert answer.headers["retry-after"] == "180"
+        site.clock.advance(180)
         assert (await log_in(site)).status == 201
 
 
-def test_guesses_are_counted_by_name_and_by_address():
+async def test_of_many_passwords_at_once_no_more_are_looked_at_than_one_after_the_other(site, monkeypatch):
+    hashed = []
+
+    def counted(password, stored):
+        hashed.append(password)
+        return people.is_password(password, stored)
+
+    monkeypatch.setattr("moorage.server.logins.is_password", counted)
+    async with site.running():
+        await ada(site)
+        answers = await asyncio.gather(*(log_in(site, f"wrong {number}") for number in range(150)))
+        assert sorted({one.status for one in answers}) == [401, 429]
+        assert len(hashed) == 5
+
+
+async def test_a_flood_from_one_address_keeps_nobody_out_who_was_there_before(site):
+    async with site.running():
+        await ada(site)
+        await people.create_account(site.api, "grace", (), LOCAL)
+        await people.set_password(site.api, "grace", PASSWORD)
+        assert (await log_in(site)).status == 201  # from this address: it is a team's
+        refused = [(await log_in(site, "wrong", f"name-{number}")).status for number in range(80)]
+        assert refused[:60] == [401] * 60
+        assert refused[-1] == 429
+        assert (await log_in(site)).status == 201
+        newcomer = await log_in(site, PASSWORD, "grace")
+        assert (newcomer.status, newcomer.headers["retry-after"]) == (429, "1")
+        site.clock.advance(1)  # a rate, no lock
+        assert (await log_in(site, PASSWORD, "grace")).status == 201
+
+
+async def test_wrong_passwords_for_a_name_keep_its_person_not_out_of_their_own_browser(site):
+    async with site.running():
+        await ada(site)
+        form = f"username=ada&password={PASSWORD.replace(' ', '+')}".encode()
+        answer = await site.ask("/login", method="POST", body=form, headers=SAME, token=False)
+        device = next(one for one in answer.cookies if one.startswith("moorage_device="))
+        assert "HttpOnly" in device
+        assert "SameSite=strict" in device
+        for _ in range(6):
+            refused = await log_in(site, "wrong")
+        assert refused.status == 429
+        mine = SAME | {"cookie": device.partition(";")[0]}
+        assert (await site.ask("/login", method="POST", body=form, headers=mine, token=False)).status == 303
+        other = SAME | {"cookie": "moorage_device=forged"}
+        assert (await site.ask("/login", method="POST", body=form, headers=other, token=False)).status == 429
+        wrong = b"username=ada&password=wrong"
+        tries = [await site.ask("/login", method="POST", body=wrong, headers=mine, token=False) for _ in range(6)]
+        assert [one.status for one in tries] == [401] * 5 + [429]  # a stolen mark is good for no more guesses
+
+
+async def test_a_mark_is_good_for_its_own_person_alone(site):
+    async with site.running():
+        await ada(site)
+        mark = await site.service.logins.device_mark("grace")
+        assert await site.service.logins._device_of(mark, "grace")
+        assert not await site.service.logins._device_of(mark, "ada")
+
+
+async def test_guesses_of_the_old_password_at_once_are_counted_too(site):
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        body = json.dumps({"old": "wrong", "new": "battery staple"}).encode()
+        sent = JSON | bearer(token)
+        tries = [
+            site.ask("/api/v1/login/password", method="POST", body=body, headers=sent, token=False)
+            for _ in range(40)
+        ]
+        answers = await asyncio.gather(*tries)
+        assert sorted(one.status for one in answers) == [403] * 5 + [429] * 35
+
+
+async def test_no_more_passwords_wait_for_their_turn_than_a_few():
+    hashing, begun, go_on = Hashing(), asyncio.Event(), asyncio.Event()
+    at_once = []
+
+    async def slow():
+        at_once.append(True)
+        assert len(at_once) == 1
+        begun.set()
+        await go_on.wait()
+        at_once.pop()
+
+    tasks = [asyncio.create_task(hashing.run(slow)) for _ in range(HASHES_WAITING)]
+    await begun.wait()
+    with pytest.raises(Problem) as refused:
+        await hashing.run(slow)
+    assert refused.value.status == 503
+    tasks[0].cancel()  # who asked has gone: the turn is not another's before the work is done
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await hashing.run(slow)
+
+
+def stranger(name, address):
+    return Origin(name=name, address=address)
+
+
+def test_guesses_at_one_name_from_many_addresses_come_slower_and_slower():
     clock = FakeClock()
     attempts = Attempts(clock)
-    for number in range(30):
-        attempts.failed("ada", f"10.0.0.{number}")
-    assert attempts.wait("ada", "10.9.9.9") > 0
-    assert attempts.wait("grace", "10.9.9.9") == 0
-    for number in range(100):
-        attempts.failed(f"name-{number}", "10.1.1.1")
-    assert attempts.wait("grace", "10.1.1.1") > 0
-    clock.advance(901)
-    assert attempts.wait("ada", "10.1.1.1") == 0
+    waits = []
+    for number in range(20):
+        waits.append(attempts.begin(stranger("ada", f"10.0.0.{number}")))
+        if waits[-1]:
+            clock.advance(waits[-1])
+            assert attempts.begin(stranger("ada", f"10.0.0.{number}")) == 0
+    assert waits[:10] == [0] * 10
+    assert waits[10:15] == [30, 60, 120, 240, 480]
+    assert max(waits) <= 3600
+    assert attempts.begin(stranger("grace", "10.9.9.9")) == 0
+    assert attempts.begin(Origin(name="ada", address="10.1.1.1", known=True)) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ada", "grace"]), st.integers(0, 3), st.floats(0, 4000)), max_size=80))
+def test_however_one_guesses_a_day_gives_no_more_tries_than_its_waits_allow(tries):
+    clock = FakeClock()
+    attempts = Attempts(clock)
+    begun = clock.monotonic()
+    looked_at = 0
+    for name, address, pause in tries:
+        looked_at += attempts.begin(stranger(name, f"10.0.0.{address}")) == 0 and name == "ada"
+        clock.advance(pause)
+    hours = (clock.monotonic() - begun) / 3600
+    assert looked_at <= 20 + 2.5 * hours
+
+
+async def test_a_name_that_forges_a_line_is_refused_and_not_written_down_as_it_is(site):
+    forged = "ada\n2026-01-31T08:00:00Z   root   10.0.0.1\x1b[2K"
+    async with site.running():
+        for name in (forged, "ada\u202eroot", "ada\u009b2J", "ada\x00"):
+            answer = await log_in(site, "wrong", name)
+            assert (answer.status, answer.json["field"]) == (422, "username")
+            assert not hidden_characters(answer.json["message"])
+        await site.service.audit.flush()
+        entries = await site.service.desk.do(SessionStore.audit)
+        assert len(entries) == 4
+        assert not any(hidden_characters(one.person) for one in entries)
 
 
 async def test_a_form_gives_a_cookie_that_no_script_reads_and_no_other_site_uses(site):

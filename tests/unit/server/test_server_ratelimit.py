@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.rates import Bucket, Rate, take
 from moorage.errors import UsageError
-from moorage.server.ratelimit import KEPT, Bucket, Limiter, Rate, rate_settings, take
+from moorage.server.ratelimit import KEPT, Limiter, rate_settings
 from moorage.server.service import ServerService
 from moorage.testing.clock import FakeClock
 

@@ -13,16 +13,18 @@ from starlette.routing import Route
 
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.texts import visible
 from moorage.model.people import SOURCE_ANNOTATION, groups_in
 from moorage.server.auth import COOKIE, LOGIN_COOKIE, SECURE_LOGIN_COOKIE, SECURITY_HEADERS, User, cookie_of
 from moorage.server.context import Context
-from moorage.server.logins import TOKEN_SECONDS, Logins
+from moorage.server.logins import DEVICE_SECONDS, TOKEN_SECONDS, Logins
 from moorage.server.pages import templates
 from moorage.server.problems import Json, Problem
 from moorage.server.sessions import LIFETIME, Session
 
 BODY_BYTES = 16 * 1024
 FLOW_COOKIE = "moorage_flow"  # ties the way back from the provider to the browser that went there
+DEVICE_COOKIE = "moorage_device"  # tells a browser that a person logged in on before; lets nobody in
 FLOW_PATH = "/login"
 FLOW_SECONDS = 600
 CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -72,14 +74,24 @@ def routes(context: Context) -> list[Route]:
         """Sign in with a name and a password; a cookie holds the session."""
         form = await _form(request)
         name, then = form.get("username", "").strip(), _local(form.get("next"))
-        request.state.audit_person = name
+        request.state.audit_person = visible(name)
         try:
-            token, _ = await logins().by_password(
-                name, form.get("password", ""), address=request.state.address, client="browser"
+            token, session = await logins().by_password(
+                name,
+                form.get("password", ""),
+                address=request.state.address,
+                client="browser",
+                device=cookie_of(request.headers.get("cookie", ""), DEVICE_COOKIE),
             )
         except Problem as problem:
             return _page(logins(), then=then, name=name, problem=problem)
-        return _signed_in(logins(), request, token, then)
+        response = _signed_in(logins(), request, token, then)
+        if mark := await logins().device_mark(session.person):
+            response.set_cookie(
+                DEVICE_COOKIE, mark, max_age=DEVICE_SECONDS, path=FLOW_PATH, httponly=True, samesite="strict",
+                secure=_is_secure(logins(), request),
+            )  # fmt: skip
+        return response
 
     async def to_provider(request: Request) -> Response:
         """Send the browser to the OIDC provider."""
@@ -160,7 +172,7 @@ def routes(context: Context) -> list[Route]:
     async def log_in(request: Request) -> Response:
         """A session for a name and a password. 429 after too many wrong ones."""
         asked = await read_json(request, ByPassword)
-        request.state.audit_person = asked.username
+        request.state.audit_person = visible(asked.username)
         token, session = await logins().by_password(
             asked.username, asked.password, address=request.state.address, client=asked.client or "program"
         )
@@ -202,7 +214,7 @@ def routes(context: Context) -> list[Route]:
     async def password(request: Request) -> Response:
         """Set one's own password; one's other sessions end."""
         asked = await read_json(request, NewPassword)
-        await logins().change_password(_session(request), asked.old, asked.new, address=request.state.address)
+        await logins().change_password(_session(request), asked.old, asked.new)
         return Response(status_code=204)
 
     async def cluster(_: Request) -> Response:

@@ -1,0 +1,45 @@
+"""Texts of strangers, made fit to be shown: nothing in them moves the cursor, forges a line or turns the rest.
+
+Control characters (Cc: C0, DEL, C1), format characters (Cf: bidirectional overrides, zero-width ones, tags),
+line and paragraph separators (Zl, Zp), lone surrogates (Cs) and private use (Co, whose look nobody knows) are
+written as escapes. https://www.unicode.org/reports/tr36/ and https://trojansource.codes tell why.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+_LINES = re.compile(r"\n")
+
+
+def hidden_characters(text: str) -> str:
+    """Those characters of a text that cannot be seen, or change how the others look; empty for a plain text."""
+    if _PLAIN.fullmatch(text):
+        return ""
+    return "".join(one for one in text if unicodedata.category(one) in _HIDDEN)
+
+
+def visible(text: str) -> str:
+    """The text in one line, hidden characters as escapes such as `\\n`, `\\e`, `\\u202e`.
+
+    A backslash stays one: what is shown is for eyes, not to be read back.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
+
+
+def visible_lines(text: str) -> str:
+    """As `visible`, but with the text's own line ends and tabs: for a whole text, not for a cell or a name."""
+    return "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in _LINES.split(text))
+
+
+def _escaped(character: str) -> str:
+    if (short := _SHORT.get(character)) is not None:
+        return short
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
