@@ -7,6 +7,7 @@ import os
 import click
 from click.shell_completion import get_completion_class
 
+from moorage.cli import console
 from moorage.cli.main import COMMANDS, load
 
 SHELLS = ("bash", "zsh", "fish")
@@ -25,7 +26,7 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     if found is None:
         raise click.UsageError(f"no completion for {shell}")
-    click.echo(found(_Moor(name="moor"), {}, "moor", VARIABLE).source())
+    console.raw(found(_Moor(name="moor"), {}, "moor", VARIABLE).source())
 
 
 def complete() -> int:

@@ -1,4 +1,8 @@
-"""What people and programs get to read: tables, JSON, YAML or names on stdout; all else on stderr."""
+"""What people and programs get to read: tables, JSON, YAML or names on stdout; all else on stderr.
+
+Nothing else in `cli` writes to a terminal. What others have written (names, messages, reasons) moves no cursor and
+forges no line: its control characters are shown as escapes. `raw` alone passes bytes on as they are: logs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any, TextIO
 
 import click
 
+from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
+
 OUTPUTS = ("table", "json", "yaml", "name")
 
 output_option = click.option(
@@ -15,9 +21,19 @@ output_option = click.option(
 )
 
 
+def show(text: str, *, nl: bool = True) -> None:
+    """A text on stdout, as the terminal may have it: its own line ends and tabs, no other control character."""
+    click.echo(visible_lines(text), nl=nl)
+
+
 def say(message: str) -> None:
-    """One line to the person, on stderr."""
-    click.echo(message, err=True)
+    """A line or more to the person, on stderr."""
+    click.echo(visible_lines(message), err=True)
+
+
+def raw(data: bytes | str, *, nl: bool = True) -> None:
+    """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
+    click.echo(data, nl=nl)
 
 
 def note(message: str) -> None:
@@ -32,7 +48,7 @@ def has_colour(stream: TextIO) -> bool:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as kubectl writes them: upper-case heads, three blanks between, no lines. "" is shown as "-"."""
-    cells = [list(headers), *([cell or "-" for cell in row] for row in rows)]
+    cells = [list(headers), *([visible(cell) or "-" for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(headers))]
     return "\n".join(
         "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
@@ -54,11 +70,11 @@ def print_listing(
             print_document(list(items), output)
         case "name":
             for name in names:
-                click.echo(name)
+                show(visible(name))
         case _ if not items:
             say(nothing)
         case _:
-            click.echo(table(headers, rows()))
+            show(table(headers, rows()))
 
 
 def print_document(document: Any, output: str) -> None:
@@ -66,17 +82,21 @@ def print_document(document: Any, output: str) -> None:
     if output == "json":
         import json
 
-        click.echo(json.dumps(document, indent=2))
+        show(json.dumps(document, indent=2))  # in ASCII: all else is escaped in it
         return
-    click.echo(as_yaml(document), nl=False)
+    show(as_yaml(document), nl=False)
 
 
 def as_yaml(document: Any) -> str:
-    """YAML in the order given, without aliases."""
+    """YAML in the order given, without aliases. What is no plain text in it is escaped, as YAML escapes it."""
     import yaml
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, _data: Any) -> bool:
             return True
 
-    return yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=110)
+    def dump(*, allow_unicode: bool) -> str:
+        return str(yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=allow_unicode, width=110))
+
+    text = dump(allow_unicode=True)
+    return dump(allow_unicode=False) if set(hidden_characters(text)) - {"\n"} else text

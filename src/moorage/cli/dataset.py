@@ -118,7 +118,7 @@ def create(
                 f"the dataset {name!r} exists already in namespace {session.namespace}",
                 hint=f"`moor dataset show {name}` shows it",
             ) from error
-        click.echo(console.as_yaml(obj).rstrip("\n") if dry_run else name)
+        console.show(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
         if is_here:
@@ -302,7 +302,7 @@ def show(target: Target, name: str, output: str) -> int:
             rows.append(("used by", f"{use['namespace']}/{use['name']}" + (" (now)" if use.get("active") else "")))
         for label, text in rows:
             if text:
-                click.echo(f"{label + ':' if label else '':<9} {text}")
+                console.show(f"{label + ':' if label else '':<9} {text}")
         return 0
 
     return in_session(target, work)
@@ -344,7 +344,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
             click.confirm(f"delete {', '.join(chosen)} and all that is in them?", abort=True, err=True)
         for name in chosen:
             await session.api.delete(DATASETS, name, session.namespace)
-            click.echo(f"{name} deleted")
+            console.show(f"{name} deleted")
         await end_pods(session, pods)
         return 0
 
@@ -366,7 +366,7 @@ def refill(target: Target, name: str) -> int:
             )
         patch = {"metadata": {"annotations": {REFILL_ANNOTATION: session.clock.now().isoformat()}}}
         await session.api.patch(DATASETS, name, patch, session.namespace)
-        click.echo(f"{name} is filled anew")
+        console.show(f"{name} is filled anew")
         return 0
 
     return in_session(target, work)
@@ -391,7 +391,7 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
             "spec": {"readers": readers},
         }
         await session.api.patch(DATASETS, name, patch, session.namespace)
-        click.echo(f"{name} is read by {', '.join(readers) or 'its own namespace alone'}")
+        console.show(f"{name} is read by {', '.join(readers) or 'its own namespace alone'}")
         return 0
 
     return in_session(target, work)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import NotReady
 
@@ -45,7 +46,7 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
     made = in_session(target, work)
     if only_env or program is None:
         for name, value in made.items():
-            click.echo(f"export {name}={shlex.quote(value)}")
+            console.show(f"export {name}={shlex.quote(value)}")
         return 0
     try:
         return os.spawnve(os.P_WAIT, program, [program, *words], {**os.environ, **made})

@@ -51,7 +51,7 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
         ]
         if output == "text":
             for line in report_text(reports):
-                click.echo(line)
+                console.show(line)
         else:
             console.print_document(report_json(reports), output)
         return 0

@@ -65,7 +65,7 @@ def drain(
             ) from error
         spent = timedelta(seconds=session.clock.monotonic() - started)
         console.say(f"evicted {count} pod{'' if count == 1 else 's'} in {format_duration(spent)}")
-        click.echo(f"{node} drained")
+        console.show(f"{node} drained")
         return 0
 
     return in_session(target, work)
@@ -92,7 +92,7 @@ def _set_all(target: Target, nodes: tuple[str, ...], *, unschedulable: bool) -> 
         for node in dict.fromkeys(nodes):
             changed = await _set_schedulable(session, node, unschedulable=unschedulable)
             word = "cordoned" if unschedulable else "uncordoned"
-            click.echo(f"{node} {'' if changed else 'already '}{word}")
+            console.show(f"{node} {'' if changed else 'already '}{word}")
         return 0
 
     return in_session(target, work)

@@ -42,7 +42,7 @@ def explain(target: Target, name: str, output: str) -> int:
                 raise missing from None
         text = str(body.pop("text"))
         if output == "text":
-            click.echo(text)
+            console.show(text)
         else:
             console.print_document(body, output)
         return 0

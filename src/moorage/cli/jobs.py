@@ -77,7 +77,7 @@ def show(target: Target, name: str, output: str) -> int:
             console.print_document(run_json(run), output)
             return 0
         events = await _events_of(session, run)
-        click.echo(show_text(run, events, session.clock.now()))
+        console.show(show_text(run, events, session.clock.now()))
         return 0
 
     return in_session(target, work)
@@ -101,7 +101,7 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
             elif isinstance(one, BaseException):
                 raise one
             else:
-                click.echo(one)
+                console.show(one)
         if problems:
             error = Problems(problems)
             error.exit_code = 1  # type: ignore[misc]

@@ -54,7 +54,7 @@ def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: 
         console.print_document(report_json(report), "json")
     else:
         for line in report_text(report):
-            click.echo(line)
+            console.show(line)
         console.say(_summary(report))
     return 1 if report.denied else 0
 

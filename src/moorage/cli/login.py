@@ -87,9 +87,9 @@ def whoami(url: str | None, output: str) -> None:
     saved = _saved(url)
     told = ask_server(saved, "GET", "/api/v1/login")
     if output == "json":
-        click.echo(json.dumps(told | {"server": saved.url}, indent=2))
+        console.show(json.dumps(told | {"server": saved.url}, indent=2))
         return
-    click.echo(told["name"])
+    console.show(told["name"])
     groups = ", ".join(told.get("groups") or ()) or "none"
     console.say(
         f"server {saved.url}; groups: {groups}; the session ends {told.get('expires', 'never')} at the latest"
@@ -112,7 +112,7 @@ def token(url: str | None, seconds: int) -> None:
         "kind": "ExecCredential",
         "status": {"token": made, "expirationTimestamp": expires},
     }
-    click.echo(json.dumps(credential))
+    console.show(json.dumps(credential))
 
 
 @click.command()
@@ -158,7 +158,7 @@ def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str
     }
     text = console.as_yaml(document)
     if output is None:
-        click.echo(text, nl=False)
+        console.show(text, nl=False)
     else:
         write_private(output, text)
         console.say(f"written: {output}")

@@ -251,9 +251,9 @@ class LogView:
     def _print(self, pod: str, line: bytes) -> None:
         prefix = len(self._seen) > 1 if self._prefix is None else self._prefix
         if not prefix:
-            click.echo(line)
+            console.raw(line)
             return
         head = f"{pod} |"
         if self._colour:
             head = click.style(head, fg=COLOURS[self._seen[pod] % len(COLOURS)])
-        click.echo(f"{head} ".encode() + line)
+        console.raw(f"{head} ".encode() + line)

@@ -186,9 +186,11 @@ def _in_our_words(error: click.UsageError) -> tuple[str, str]:
 
 
 def _say_error(message: str, hint: str | None) -> None:
-    sys.stderr.write(f"error: {message}\n")
+    from moorage.apimachinery.texts import visible_lines
+
+    sys.stderr.write(f"error: {visible_lines(message)}\n")
     if hint:
-        sys.stderr.write(f"hint: {hint}\n")
+        sys.stderr.write(f"hint: {visible_lines(hint)}\n")
 
 
 if __name__ == "__main__":

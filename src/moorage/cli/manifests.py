@@ -10,6 +10,7 @@ import click
 
 from moorage import __version__
 from moorage.apimachinery.resources import Obj
+from moorage.cli import console
 from moorage.errors import MoorageError
 
 BY_HAND = (
@@ -46,7 +47,7 @@ def manifests(write: Path | None, check: Path | None) -> None:
                 f"{check} is not up to date: {', '.join(stale)}", hint=f"renew it: moor manifests --write {check}"
             )
     else:
-        click.echo(dump([obj for path, found in objects().items() for obj in found]), nl=False)
+        console.show(dump([obj for path, found in objects().items() for obj in found]), nl=False)
 
 
 def objects() -> dict[str, list[Obj]]:

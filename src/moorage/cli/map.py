@@ -346,7 +346,7 @@ def set_(target: Target, name: str, capacity: int) -> int:
     async def work(session: Session) -> int:
         async with await _client(session) as client:
             await client.set_limit(name, capacity)
-        click.echo(f"{name} has {capacity:,} tokens")
+        console.show(f"{name} has {capacity:,} tokens")
         return 0
 
     return in_session(target, work)
@@ -367,7 +367,7 @@ def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClien
         async with await _client(session) as client:
             for name in dict.fromkeys(names):
                 try:
-                    click.echo(await one(session, client, name))
+                    console.show(await one(session, client, name))
                 except ApiError as error:
                     problems.append((error.message, error.hint))
         if problems:

@@ -173,7 +173,7 @@ def raise_problems(plan: MapJobPlan) -> None:
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:
     """Let the API server judge the MapJob, and print what would be made."""
     await session.api.create(MAPJOBS, plan.mapjob, session.namespace, dry_run=True)
-    click.echo("---\n".join(console.as_yaml(_shown(one)) for one in plan.documents), nl=False)
+    console.show("---\n".join(console.as_yaml(_shown(one)) for one in plan.documents), nl=False)
     console.say(f"{spool.count:,} items; nothing was made")
     return 0
 
@@ -205,7 +205,7 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
         await _upload(
             client, session, name, spool, start=start, first=0, close=not given["open_"], sources=sources
         )
-        click.echo(name)
+        console.show(name)
         if not given["wait"]:
             console.say(f"{spool.count:,} items; follow it with: moor map status --watch {name}")
             return 0

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from moorage.apimachinery.texts import visible
 from moorage.cli import console
 from moorage.cli.mapsubmit import client_of
 from moorage.cli.session import Session
@@ -58,9 +59,10 @@ def _tell(name: str, count: int, counts: dict[str, int], output: str) -> int:
 
 
 async def _stream(client: MapClient, namespace: str, name: str) -> int:
-    count = 0
+    count, terminal = 0, sys.stdout.isatty()
     async for line in client.results(namespace, name):
-        sys.stdout.buffer.write(line + b"\n")
+        shown = visible(line.decode("utf-8", "replace")).encode() if terminal else line
+        sys.stdout.buffer.write(shown + b"\n")
         count += 1
     sys.stdout.buffer.flush()
     return count

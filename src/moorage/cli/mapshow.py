@@ -51,10 +51,10 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
                 failed = await _failures(client, session.namespace, name) if found["counts"]["dead"] else []
                 text = as_text(document, failed, session.clock.now())
                 if drawn and sys.stdout.isatty():
-                    click.echo(f"\x1b[{drawn}F\x1b[J", nl=False)
+                    console.raw(f"\x1b[{drawn}F\x1b[J", nl=False)
                 elif drawn:
-                    click.echo()
-                click.echo(text)
+                    console.show("")
+                console.show(text)
                 drawn = text.count("\n") + 1
             if not watch or ended:
                 return 0

@@ -108,13 +108,13 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
         console.print_document(as_document(found, sheet, told), output)
     elif output == "name":
         for one in found.choices:
-            click.echo(f"{one.nodes}x{one.offer.name}")
+            console.show(f"{one.nodes}x{one.offer.name}")
     elif found.choices:
         for line in told:
             console.note(line)
         for name, reason in found.refused:
             console.note(f"{name} is left out: {reason}")
-        click.echo(render(found, sheet.currency))
+        console.show(render(found, sheet.currency))
         if found.best is not None:
             for bind in found.best.binds:
                 console.say(f"best: {bind.what}: {bind.why}")

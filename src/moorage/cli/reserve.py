@@ -114,7 +114,7 @@ def create(
                 f"the reservation {name!r} exists already in namespace {made['metadata']['namespace']}",
                 hint="`moor reserve list` shows it",
             ) from error
-        click.echo(console.as_yaml(made).rstrip("\n") if dry_run else name)
+        console.show(console.as_yaml(made).rstrip("\n") if dry_run else name)
         whom = f"user {user}" if user else f"namespace {made['metadata']['namespace']}"
         word = "would be" if dry_run else "will be"
         span = f"from {show(begins, chosen)} to {show(ends, chosen)} ({format_duration(ends - begins)})"
@@ -168,9 +168,9 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
     async def work(session: Session) -> int:
         found = as_json(await _get(session, name))
         if output == "name":
-            click.echo(name)
+            console.show(name)
         elif output == "table":
-            click.echo("\n".join(_page(found, chosen, session.clock.now())))
+            console.show("\n".join(_page(found, chosen, session.clock.now())))
         else:
             console.print_document(found, output)
         return 0
@@ -190,7 +190,7 @@ def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
         for name, one in found.items():
             if not dry_run:
                 await session.api.delete(RESERVATIONS, name, session.namespace, uid=one["metadata"]["uid"])
-            click.echo(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+            console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
         return 0
 
     return in_session(target, work)

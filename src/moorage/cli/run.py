@@ -166,7 +166,7 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
     except AlreadyExists as error:
         raise Problems([(error.message, error.hint)]) from error
     if not follow:
-        click.echo(plan.name)
+        console.show(plan.name)
         console.say(f"submitted; follow it with: moor logs -f {plan.name}")
         return 0
     console.say(f"submitted {plan.name}; Ctrl-C detaches, the run goes on")
@@ -181,7 +181,7 @@ async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
         return
     judged = await session.api.create(JOBS, plan.job, session.namespace, dry_run=True)
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
-    click.echo("---\n".join(console.as_yaml(_shown(one)) for one in documents), nl=False)
+    console.show("---\n".join(console.as_yaml(_shown(one)) for one in documents), nl=False)
     pod, refused = await _pod_to_be(session, judged)
     console.say((await _why(session, pod, refused, seen, plan)).rstrip("\n"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from moorage.cli.console import output_option, print_document, say, table
+from moorage.cli.console import output_option, print_document, say, show, table
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
@@ -166,11 +166,11 @@ def simulate(
         return
     if output == "name":
         for one in found:
-            click.echo(one.policy)
+            show(one.policy)
         return
     gpus = sum(node.gpus for node in nodes)
     say(f"{len(nodes)} nodes with {gpus} GPUs, {len(pods)} pods, {seeds} seeds, churn at {churn_load:g}")
-    click.echo(render(found, most))
+    show(render(found, most))
 
 
 def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceNode], list[TracePod]]:

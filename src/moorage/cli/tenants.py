@@ -73,7 +73,7 @@ def create(
         "spec": spec,
     }
     if dry_run:
-        click.echo(console.as_yaml(obj), nl=False)
+        console.show(console.as_yaml(obj), nl=False)
         return 0
 
     async def work(session: Session) -> int:
@@ -121,7 +121,7 @@ def show(target: Target, name: str, output: str) -> int:
             console.print_document(found, output)
             return 0
         for line in _lines(found):
-            click.echo(line)
+            console.show(line)
         return 0
 
     return in_session(target, work)

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from moorage.cli import console
 from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, default_folder, listening
 from moorage.errors import MoorageError, NotReady, UsageError
 
@@ -107,7 +108,7 @@ def up(
         if foreground:
             from moorage.cli.supervisor import supervise
 
-            click.echo(f"web page: {page}\nstop with Ctrl-C", err=True)
+            console.say(f"web page: {page}\nstop with Ctrl-C")
             with contextlib.chdir("/"):
                 supervise(folder.path, fds, None, log_to_stderr=True)
             return
@@ -191,14 +192,14 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
         shown = f"{len(config.nodes)} simulated node{'s'[: len(config.nodes) != 1]}"
     if gpus:
         shown += f" with {gpus} GPU{'s'[: gpus != 1]}"
-    click.echo(f"ready in {seconds:.1f} s: {shown}", err=True)
-    click.echo(f"web page:   {page}")
+    console.say(f"ready in {seconds:.1f} s: {shown}")
+    console.show(f"web page:   {page}")
     ingress = config.ports["ingress"]
-    click.echo(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
-    click.echo(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
-    click.echo("first run:  moor run --follow -- python -c 'print(\"hello\")'")
+    console.show(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
+    console.show(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
+    console.show("first run:  moor run --follow -- python -c 'print(\"hello\")'")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
-    click.echo(f"stop:       moor down{data}")
+    console.show(f"stop:       moor down{data}")
 
 
 @click.command()
@@ -212,7 +213,7 @@ def down(keep_pods: bool, data: Path | None) -> None:
         _stop_leftovers(folder)
         stopped = 0 if keep_pods else _stop_pods(folder)
         extra = f"; {stopped} pods that were left running are stopped" if stopped else ""
-        click.echo(f"no cluster is running in {folder.path}{extra}", err=True)
+        console.say(f"no cluster is running in {folder.path}{extra}")
         return
     pid = folder.read_pid("supervisor")
     if pid is None:
@@ -231,7 +232,7 @@ def down(keep_pods: bool, data: Path | None) -> None:
         time.sleep(0.05)
     if folder.is_running():
         raise MoorageError(f"the cluster did not stop within 120 s (process {pid})", hint=f"see {folder.log}")
-    click.echo("stopped; running pods were left alone" if keep_pods else "stopped", err=True)
+    console.say("stopped; running pods were left alone" if keep_pods else "stopped")
 
 
 @click.command()
@@ -258,9 +259,9 @@ def status(output: str, data: Path | None) -> None:
         except MoorageError as error:
             found["error"] = error.message
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        console.show(json.dumps(found, indent=2))
     else:
-        click.echo(_status_text(found))
+        console.show(_status_text(found))
     if not running or found.get("error"):
         raise SystemExit(1)
 

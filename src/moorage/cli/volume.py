@@ -70,7 +70,7 @@ def create(target: Target, name: str, size: str, mode: str, storage_class: str |
                 f"the volume {name!r} exists already in namespace {session.namespace}",
                 hint="`moor volume list` shows it",
             ) from error
-        click.echo(console.as_yaml(claim).rstrip("\n") if dry_run else name)
+        console.show(console.as_yaml(claim).rstrip("\n") if dry_run else name)
         return 0
 
     return in_session(target, work)
@@ -140,7 +140,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
             await session.api.delete(PVCS, name, session.namespace)  # it goes once no pod holds it
         await end_pods(session, await pods_with(session, set(chosen)) if force else [])
         for name in chosen:
-            click.echo(f"{name} deleted")
+            console.show(f"{name} deleted")
         return 0
 
     return in_session(target, work)
@@ -164,7 +164,7 @@ def resize(target: Target, name: str, size: str) -> int:
                 hint="make another, and copy what is on it: moor volume create",
             )
         if wanted == parse_quantity(asked):
-            click.echo(f"{name} has {asked} already")
+            console.show(f"{name} has {asked} already")
             return 0
         kind = str(spec.get("storageClassName") or "")
         try:
@@ -178,7 +178,7 @@ def resize(target: Target, name: str, size: str) -> int:
             )
         patch = {"spec": {"resources": {"requests": {"storage": size}}}}
         await session.api.patch(PVCS, name, patch, session.namespace)
-        click.echo(f"{name} grows from {asked} to {size}")
+        console.show(f"{name} grows from {asked} to {size}")
         return 0
 
     return in_session(target, work)

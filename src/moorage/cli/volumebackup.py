@@ -75,7 +75,7 @@ def backup(
                 f"there are backups named {chosen!r} in namespace {session.namespace} already",
                 hint="choose another name with --name, or see them: moor volume backups",
             ) from error
-        click.echo(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)
+        console.show(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)
         if dry_run or not wait:
             return 0
         while True:
@@ -190,7 +190,7 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"restore": wish}}
         await session.api.patch(BACKUPS, meta["name"], patch, session.namespace)
         if not wait:
-            click.echo(f"{backup} is being brought onto {volume}")
+            console.show(f"{backup} is being brought onto {volume}")
             return 0
         while True:
             status = (await session.api.get(BACKUPS, meta["name"], session.namespace)).get("status") or {}
@@ -199,7 +199,7 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
             await session.clock.sleep(LOOK_SECONDS)
         if status["restorePhase"] == FAILED:
             raise MoorageError(f"the restore failed: {status.get('restoreMessage')}")
-        click.echo(f"{backup} is on {volume}: {status.get('restoreMessage')}")
+        console.show(f"{backup} is on {volume}: {status.get('restoreMessage')}")
         return 0
 
     return in_session(target, work)

@@ -112,9 +112,9 @@ def create(target: Target, name: str, **options: Any) -> int:
         except NotFound as error:
             raise _no_kind(error) from error
         if options["dry_run"]:
-            click.echo(console.as_yaml(made).rstrip("\n"))
+            console.show(console.as_yaml(made).rstrip("\n"))
             return 0
-        click.echo(name)
+        console.show(name)
         if options["wait"]:
             await _wait(session, name, RUNNING)
         console.say(f"open it: moor workspace open {name}")
@@ -169,14 +169,14 @@ def show(target: Target, name: str, output: str) -> int:
     async def work(session: Session) -> int:
         item = workspace_json(await _get(session, name))
         if output == "name":
-            click.echo(name)
+            console.show(name)
         elif output != "table":
             console.print_document(item, output)
         else:
             for line in _page(item):
-                click.echo(line)
+                console.show(line)
             if item["pod"] and item["phase"] == "Waiting":
-                click.echo(await _explained(session, item["pod"]), nl=False)
+                console.show(await _explained(session, item["pod"]), nl=False)
         return 0
 
     return in_session(target, work)
@@ -217,7 +217,7 @@ def open_(target: Target, name: str, only_print: bool) -> int:
         found = await _wait(session, name, RUNNING)
         url = await _address(session, found)
         if only_print:
-            click.echo(url)
+            console.show(url)
             return 0
         console.say(f"opening {urlsplit(url)._replace(query='').geturl()}")
         click.launch(url)
@@ -250,7 +250,7 @@ def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, d
                         await session.api.delete(PVCS, claim, session.namespace)
                     except NotFound:
                         pass
-            click.echo(f"{name} {'would be deleted' if dry_run else 'deleted'}")
+            console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
             if not with_home:
                 console.note(f"its home stays: volume {claim}")
         return 0
@@ -366,13 +366,13 @@ def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bo
         found = await _get(session, name)
         word = "start" if running else "stop"
         if dry_run:
-            click.echo(f"{name} would {word}")
+            console.show(f"{name} would {word}")
             return 0
         if parse_workspace(found).spec.running != running:
             await session.api.patch(WORKSPACES, name, {"spec": {"running": running}}, session.namespace)
         if wait:
             await _wait(session, name, RUNNING if running else STOPPED)
-        click.echo(f"{name} {'started' if running else 'stopped'}" if wait else f"{name} will {word}")
+        console.show(f"{name} {'started' if running else 'stopped'}" if wait else f"{name} will {word}")
         return 0
 
     return in_session(target, work)
