@@ -19,12 +19,20 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds from an arbitrary start; never goes back, and goes on while the machine sleeps, where it can."""
         ...
 
     async def sleep(self, seconds: float) -> None:
         """Wait; zero or less only yields."""
         ...
+
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux stops CLOCK_MONOTONIC while the machine is suspended: a lease, a token or a cached answer would outlive
+its time by as much, and a leader that woke would believe that it still leads."""
+
+
+SLICE_SECONDS = 30.0  # the longest wait at a time: asyncio's timers stand still while the machine sleeps
 
 
 class SystemClock:
@@ -34,10 +42,15 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_ELAPSED)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, seconds))
+        end = self.monotonic() + seconds
+        while True:
+            left = end - self.monotonic()
+            await asyncio.sleep(min(max(0.0, left), SLICE_SECONDS))
+            if left <= SLICE_SECONDS:
+                return
 
 
 SYSTEM: Clock = SystemClock()

@@ -58,6 +58,15 @@ class WorkQueue(Generic[K]):
             waiting.cancel()
         self._timers[key] = loop.call_at(when, self._fire, key)
 
+    def fire_all(self) -> None:
+        """Ask for a pass now over every key that waits for a later one.
+
+        For the end of a sleep: timers count the time awake, what they wait for may be due by the wall clock.
+        """
+        for key, timer in list(self._timers.items()):
+            timer.cancel()
+            self._fire(key)
+
     def retry(self, key: K) -> float:
         """Ask for another pass after a delay that doubles with each failure; returns it in seconds."""
         failures = self._failures.get(key, 0)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
 from moorage.controllers.dataset.controller import DatasetController
@@ -83,8 +84,11 @@ async def _run_controllers(
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
     ]
+    awake = Awake(clock)
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(awake.run(), name="awake")
         for controller in controllers:
+            awake.on_wake(controller.loop.queue.fire_all)  # what was to be looked at later may be due
             for informer in controller.informers:
                 tasks.create_task(informer.run(), name=f"informer {informer.resource}")
             tasks.create_task(controller.loop.run(), name=f"loop {controller.loop.name}")

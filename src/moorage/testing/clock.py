@@ -30,6 +30,10 @@ class FakeClock:
         self._sleepers.append((self._monotonic + seconds, woken))
         await woken
 
+    def suspend(self, span: timedelta) -> None:
+        """Sleep as a machine whose kernel stops the monotonic clock meanwhile; timers have as long to go."""
+        self._now += span
+
     def advance(self, span: timedelta | float) -> None:
         """Move forward by a span (or seconds) and wake those whose time has come."""
         seconds = span.total_seconds() if isinstance(span, timedelta) else span

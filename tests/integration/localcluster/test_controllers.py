@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from datetime import timedelta
 
 import pytest
 
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting
+from moorage.apimachinery.meta import Key, annotations_of, condition, is_condition_true, is_deleting
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     CRDS,
@@ -33,7 +35,11 @@ from moorage.errors import AlreadyExists, Conflict, NotFound, ServerError
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.manager import ControllerManager
+from moorage.localcluster.controllers.nodes.controller import NodeController
+from moorage.localcluster.informers import InformerSet
+from moorage.localcluster.nodeagent.node import HEALTHY, NodeSpec, lease_object
 from moorage.localcluster.storage.memory import MemoryStorage
+from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 SECONDS = 30  # within which a state must be reached
@@ -552,6 +558,46 @@ async def test_a_cordoned_node_bears_the_taint(cluster):
     await cluster.get_when(NODES, "n1", tainted)
     await cluster.api.patch(NODES, "n1", {"spec": {"unschedulable": None}})
     await cluster.get_when(NODES, "n1", lambda obj: not tainted(obj))
+
+
+@pytest.mark.parametrize("slept", [timedelta(minutes=2), timedelta(hours=8), timedelta(days=3)], ids=str)
+async def test_a_sleep_of_the_machine_costs_no_node_and_silence_afterwards_does(slept):
+    server = ApiServer(MemoryStorage(), tokens={})
+    await server.start()
+    clock = FakeClock()
+    api = server.client("system:kube-controller-manager")
+    status = {"conditions": [{"type": kind, "status": status} for kind, status, _, _ in HEALTHY]}
+    node = await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    await api.update(NODES, {**node, "status": status}, subresource="status")
+    await api.create(
+        LEASES, lease_object(NodeSpec(name="n1", cpu_milli=1, memory_bytes=1), "u", now=rfc3339_micro(clock.now()))
+    )
+    informers, awake = InformerSet(api), Awake(clock)
+    controller = NodeController(
+        api, informers, EventRecorder(api, "test", clock), clock, grace=timedelta(seconds=40), awake=awake
+    )
+    following = asyncio.create_task(informers.run())
+    await informers.synced()
+
+    async def readiness():
+        await controller.reconcile_node(Key("", "n1"))
+        node = await api.get(NODES, "n1")
+        return condition(node, "Ready")["status"], len(node["spec"].get("taints") or ())
+
+    async def awake_for(seconds):
+        for _ in range(seconds):
+            clock.advance(1.0)
+            awake.look()
+        return await readiness()
+
+    assert await awake_for(20) == ("True", 0)
+    clock.advance(slept)
+    assert await readiness() == ("True", 0)
+    assert await awake_for(18) == ("True", 0)
+    assert await awake_for(22) == ("Unknown", 2)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await server.stop()
 
 
 async def test_a_silent_node_is_tainted_and_its_pods_leave(tmp_path):

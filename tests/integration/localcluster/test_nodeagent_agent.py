@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ import pytest
 
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
+from moorage.clock import SYSTEM, Clock, parse_rfc3339
 from moorage.errors import BadRequest, NotFound
 from moorage.localcluster.nodeagent.addresses import NETWORK
 from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
+from moorage.localcluster.nodeagent.node import is_doubted
 from moorage.localcluster.nodeagent.podfolder import PodFolder
+from moorage.testing.clock import FakeClock
 
 FAKE = Path(__file__).parents[2] / "unit/localcluster/nodeagent/fakeapi.py"
 _spec = importlib.util.spec_from_file_location("nodeagent_fakeapi", FAKE)
@@ -66,7 +70,7 @@ class Lab:
     task: asyncio.Task[None] = None  # type: ignore[assignment]
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[NodeAgent]:
+    async def running(self, clock: Clock = SYSTEM) -> AsyncIterator[NodeAgent]:
         self.agent = NodeAgent(
             self.api,
             self.spec,
@@ -74,6 +78,7 @@ class Lab:
             recorder=self.events,
             server_url="https://127.0.0.1:6443",
             poll_seconds=0.1,
+            clock=clock,
         )
         task = asyncio.create_task(self.agent.run())
         ready = asyncio.create_task(self.agent.ready.wait())
@@ -164,6 +169,42 @@ async def test_node_is_registered_with_what_it_offers(lab: Lab) -> None:
         assert node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("process://")
         lease = await lab.api.get(LEASES, "n1", "kube-node-lease")
         assert lease["spec"]["holderIdentity"] == "n1"
+
+
+def doubt(node: Any) -> Any:
+    conditions = [
+        one | {"status": "Unknown", "reason": "NodeStatusUnknown"} for one in node["status"]["conditions"]
+    ]
+    return node | {"status": node["status"] | {"conditions": conditions}}
+
+
+async def pass_seconds(clock: FakeClock, seconds: int) -> None:
+    """Second by second, as a machine that is awake; the agent gets its turn after each."""
+    for _ in range(seconds):
+        clock.advance(1.0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+async def test_a_node_that_was_given_up_is_ready_again_with_its_next_heartbeat(lab: Lab) -> None:
+    clock = FakeClock()
+    async with lab.running(clock):
+        await pass_seconds(clock, 1)
+        await lab.api.update(NODES, doubt(await lab.api.get(NODES, "n1")), subresource="status")
+        await pass_seconds(clock, 10)
+        assert not is_doubted(await lab.api.get(NODES, "n1"))
+
+
+async def test_a_node_tells_that_it_lives_as_soon_as_its_machine_wakes(lab: Lab) -> None:
+    clock = FakeClock()
+    async with lab.running(clock):
+        await pass_seconds(clock, 1)
+        await lab.api.update(NODES, doubt(await lab.api.get(NODES, "n1")), subresource="status")
+        clock.suspend(timedelta(hours=8))  # of the ten seconds until the next heartbeat nine are left
+        await pass_seconds(clock, 1)
+        lease = await lab.api.get(LEASES, "n1", "kube-node-lease")
+        assert parse_rfc3339(lease["spec"]["renewTime"]) == clock.now()
+        assert not is_doubted(await lab.api.get(NODES, "n1"))
 
 
 async def test_what_others_did_to_the_node_stays(lab: Lab) -> None:

@@ -123,3 +123,15 @@ def test_every_key_added_is_handed_out_after_it_was_added(steps):
         assert len(queue) == 0
 
     asyncio.run(play())
+
+
+async def test_after_a_sleep_all_that_waits_is_looked_at_now():
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 3600)
+    queue.add_after("b", 7200)
+    queue.fire_all()
+    assert {await queue.get(), await queue.get()} == {"a", "b"}
+    queue.done("a")
+    queue.done("b")
+    queue.fire_all()
+    assert len(queue) == 0

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.resources import Resource
 from moorage.clock import SYSTEM, Clock
 from moorage.localcluster.controllers.clusterroles import ClusterRoleAggregator
@@ -62,6 +63,7 @@ class ControllerManager:
         """Set once every cache was filled and the controllers work."""
         self._events = EventRecorder(api, "kube-controller-manager", clock)
         shared = (api, self.informers, self._events, clock)
+        self._awake = Awake(clock)
         catalogue = Catalogue(resources)
         self._jobs = JobController(*shared)
         self._crons = CronJobController(*shared)
@@ -69,7 +71,8 @@ class ControllerManager:
         self._deployments = DeploymentController(*shared)
         self._stateful = StatefulSetController(*shared)
         self._volumes = VolumeController(*shared, volumes_folder=volumes_folder.absolute())
-        self._nodes = NodeController(*shared, grace=timedelta(seconds=node_grace_seconds))
+        grace = timedelta(seconds=node_grace_seconds)
+        self._nodes = NodeController(*shared, grace=grace, awake=self._awake)
         self._endpoints = EndpointsController(*shared)
         self._disruption = DisruptionController(*shared)
         self._leftovers = LeftoverSweeper(
@@ -77,6 +80,7 @@ class ControllerManager:
             interval=timedelta(seconds=sweep_seconds),
             quarantine=timedelta(seconds=gone_node_grace_seconds),
             finished_max=finished_pods_max,
+            awake=self._awake,
         )
         self._namespaces = NamespaceController(api, self.informers, catalogue=catalogue)
         pem = ca_pem.decode() if isinstance(ca_pem, bytes) else ca_pem
@@ -112,7 +116,9 @@ class ControllerManager:
                 await self.informers.synced()
                 await self._volumes.sweep()
                 for loop in loops:
+                    self._awake.on_wake(loop.queue.fire_all)
                     group.create_task(loop.run(), name=loop.name)
+                group.create_task(self._awake.run(), name="awake")
                 group.create_task(self._leftovers.run(), name="leftovers")
                 self.ready.set()
         finally:

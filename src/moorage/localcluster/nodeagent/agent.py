@@ -16,6 +16,7 @@ from typing import Any, Protocol, assert_never
 from urllib.parse import urlsplit
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import annotations_of, is_deleting, key_of
 from moorage.apimachinery.quantity import amount
@@ -48,6 +49,7 @@ from moorage.localcluster.nodeagent.node import (
     RENEW_SECONDS,
     NodeSpec,
     capacity,
+    is_doubted,
     labels,
     lease_object,
     node_object,
@@ -130,6 +132,9 @@ class NodeAgent:
         self._node = node
         self._folder = pods_folder.resolve()
         self._clock = clock
+        self._awake = Awake(clock)
+        self._woken = asyncio.Event()
+        self._awake.on_wake(self._on_wake)
         self._recorder = recorder
         self._poll_seconds = poll_seconds
         self._addresses = Addresses() if addresses is None else addresses
@@ -178,6 +183,7 @@ class NodeAgent:
                     tasks.create_task(self._work())
                 tasks.create_task(self._poll())
                 tasks.create_task(self._renew())
+                tasks.create_task(self._awake.run())
                 self.ready.set()
         finally:
             loop.remove_reader(receiver)
@@ -245,6 +251,11 @@ class NodeAgent:
         for obj in (before, after):
             if obj is not None:
                 self._queue.add(_uid(obj))
+
+    def _on_wake(self) -> None:
+        """After a sleep: deadlines may be over by the wall clock, and the node tells that it lives."""
+        self._queue.fire_all()
+        self._woken.set()
 
     async def _poll(self) -> None:
         while True:
@@ -747,6 +758,7 @@ class NodeAgent:
             address=self._address(uid),
             started=parse_rfc3339(report["state"]["running"]["startedAt"]),
             clock=self._clock,
+            slept_since=self._awake.slept_since,
             ready=ready,
             started_before=started,
             changed=changed,
@@ -833,17 +845,33 @@ class NodeAgent:
                 await self._api.create(LEASES, lease, LEASE_NAMESPACE)
 
     async def _renew(self) -> None:
+        """Renew the Lease; write the status when it is old, and at once when the API shows another than ours."""
         written = self._clock.monotonic()
         while True:
-            await self._clock.sleep(RENEW_SECONDS)
+            await self._time_to_renew()
             try:
                 await self._write_lease()
-                gone = await self._get(NODES, self._node.name) is None
-                if not self._shutting_down and (gone or self._clock.monotonic() - written >= STATUS_SECONDS):
+                node = await self._get(NODES, self._node.name)
+                if self._shutting_down:
+                    continue
+                if is_doubted(node) or self._clock.monotonic() - written >= STATUS_SECONDS:
                     await self._write_node(ready=True)
                     written = self._clock.monotonic()
             except (ApiError, OSError) as error:
                 log.warning("heartbeat not written", extra={"node": self._node.name, "error": str(error)})
+
+    async def _time_to_renew(self) -> None:
+        """Wait RENEW_SECONDS, or until the machine wakes from a sleep."""
+        self._woken.clear()
+        waits = [
+            asyncio.ensure_future(self._clock.sleep(RENEW_SECONDS)),
+            asyncio.ensure_future(self._woken.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     def _offers(self) -> dict[str, str]:
         return capacity(self._node, storage_bytes=self._storage_bytes())

@@ -18,6 +18,12 @@ PODS_MAX = 110  # kubelet's default
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40  # kubelet's nodeLeaseDurationSeconds; renewed every quarter of it
 RENEW_SECONDS = 10.0
+HEALTHY = (  # the conditions that a kubelet posts while all is well: type, status, reason, message
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "pods run as processes of this machine"),
+)
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -86,12 +92,8 @@ def node_status(
     old = {one["type"]: one for one in before.get("conditions") or ()}
     conditions = []
     for kind, status, reason, message in (
-        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        ("Ready", "True", "KubeletReady", "pods run as processes of this machine")
-        if ready
-        else ("Ready", "False", "KubeletNotReady", why),
+        *HEALTHY[:-1],
+        HEALTHY[-1] if ready else ("Ready", "False", "KubeletNotReady", why),
     ):
         known = old.get(kind, {})
         conditions.append(
@@ -118,6 +120,16 @@ def node_status(
         ],
         "nodeInfo": _node_info(),
     }
+
+
+def is_doubted(node: Mapping[str, Any] | None) -> bool:
+    """Whether the API shows other conditions than a node that lives posts, or no node at all.
+
+    A kubelet compares at every look, too: a node that was given up is back as soon as its agent is, not after the
+    five minutes between two unchanged reports.
+    """
+    found = {one["type"]: one.get("status") for one in ((node or {}).get("status") or {}).get("conditions") or ()}
+    return any(found.get(kind) != status for kind, status, _, _ in HEALTHY)
 
 
 def lease_object(spec: NodeSpec, node_uid: str, *, now: str) -> Obj:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.clock import Clock
@@ -112,6 +112,7 @@ async def watch(
     address: str = HOST_IP,
     started: datetime,
     clock: Clock,
+    slept_since: Callable[[datetime], timedelta] = lambda _: timedelta(0),
     ready: bool,
     started_before: bool,
     changed: Callable[[bool, bool], None],
@@ -122,7 +123,8 @@ async def watch(
 
     `changed(ready, started)` is called when either changes; until the startup probe succeeds no other runs.
     `failed_liveness(message)` is called once, when the container is to be restarted. `ready` and `started_before`
-    are what was last published: an agent that comes back believes it until a probe says otherwise.
+    are what was last published: an agent that comes back believes it until a probe says otherwise. A failure says
+    nothing when the machine slept meanwhile (`slept_since`): nobody could have answered.
     """
     probes = {probe.kind: probe for probe in probes_of(container)}
     seen = {"ready": ready or "readinessProbe" not in probes, "started": started_before}
@@ -138,7 +140,10 @@ async def watch(
         if wait > 0:
             await clock.sleep(wait)
         while True:
+            began = clock.now()
             success, said = await run_once(container, probe, pid, address)
+            if not success and slept_since(began):
+                continue
             if not success:
                 unhealthy(probe.kind, said)
             if verdict.add(success):

@@ -49,8 +49,7 @@ def a_node(ready="True", *, cordoned=False, taints=(), **conditions):
 
 
 def decide(node, silent=0):
-    heard = NOON - timedelta(seconds=silent)
-    return plan(Observed(node=node, heard_at=heard, now=NOON, grace=GRACE))
+    return plan(Observed(node=node, silent=timedelta(seconds=silent), now=NOON, grace=GRACE))
 
 
 def test_a_node_that_reports_is_left_alone_until_its_grace_may_be_over():
@@ -182,3 +181,22 @@ def test_taints_settle_at_once(ready, cordoned, pressure, extra):
     node["spec"]["taints"] = once
     assert taints_for(node, NOON + timedelta(hours=1)) == once
     assert [one for one in once if one["key"] == "team"] == others
+
+
+@pytest.mark.parametrize(
+    ("taint_age", "slept", "want"),
+    [
+        pytest.param(100, 0, 200, id="no sleep: the toleration runs"),
+        pytest.param(3600, 3600, 300, id="asleep since the taint came: it has all its time left"),
+        pytest.param(3700, 3600, 200, id="awake for 100 s before the sleep: these count"),
+        pytest.param(400, 0, -100, id="a node that stayed away while we listened: over"),
+    ],
+)
+def test_a_toleration_does_not_run_out_while_the_machine_sleeps(taint_age, slept, want):
+    added = NOON - timedelta(seconds=taint_age)
+    taint = {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": rfc3339(added)}
+    pod = a_pod({"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    due = leaves_at(
+        pod, [taint], NOON, lambda moment: timedelta(seconds=slept) if moment == added else timedelta(0)
+    )
+    assert due == NOON + timedelta(seconds=want)

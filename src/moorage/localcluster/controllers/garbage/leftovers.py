@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.meta import is_deleting
 from moorage.apimachinery.resources import EVENTS, NODES, PODS, Obj
 from moorage.clock import Clock, parse_rfc3339
@@ -87,7 +88,7 @@ def expired(event: Mapping[str, Any], now: datetime) -> bool:
 class LeftoverSweeper:
     """Looks at all pods every `interval`, at all events every five minutes.
 
-    A node is believed gone once it was missing for `quarantine` and the API says so too.
+    A node is believed gone once it was missing for `quarantine`, while we were `awake`, and the API says so too.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class LeftoverSweeper:
         interval: timedelta = timedelta(seconds=20),
         quarantine: timedelta = timedelta(seconds=40),
         finished_max: int = FINISHED_MAX,
+        awake: Awake,
     ) -> None:
         self._api = api
         self._events = events
@@ -109,7 +111,8 @@ class LeftoverSweeper:
         self._finished_max = finished_max
         self._pods = informers.of(PODS)
         self._nodes = informers.of(NODES)
-        self._missing: dict[str, datetime] = {}
+        self._awake = awake
+        self._missing: dict[str, float] = {}  # node → the awake second since which it is missing
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -134,11 +137,11 @@ class LeftoverSweeper:
                 await self._remove(step)
 
     async def _nodes_believed(self, named: set[str]) -> set[str]:
-        now = self._clock.now()
+        now = self._awake.seconds()
         there = {node["metadata"]["name"] for node in self._nodes.all()}
         self._missing = {name: self._missing.get(name, now) for name in named - there}
         for name, since in self._missing.items():
-            if now - since < self._quarantine or await self._exists(name):
+            if now - since < self._quarantine.total_seconds() or await self._exists(name):
                 there.add(name)
         return there
 

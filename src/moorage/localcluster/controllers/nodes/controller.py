@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.meta import Key, key_of
@@ -34,20 +35,28 @@ LEASE_NAMESPACE = "kube-node-lease"
 
 
 class NodeController:
-    """`grace`: how long a node may be silent before its Ready condition becomes Unknown."""
+    """`grace`: how long a node may be silent, while we are `awake`, before its Ready condition becomes Unknown."""
 
     def __init__(
-        self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock, *, grace: timedelta
+        self,
+        api: Api,
+        informers: InformerSet,
+        events: EventRecorder,
+        clock: Clock,
+        *,
+        grace: timedelta,
+        awake: Awake,
     ) -> None:
         self._api = api
         self._events = events
         self._clock = clock
         self._grace = grace
+        self._awake = awake
         self._nodes = informers.of(NODES)
         self._leases = informers.of(LEASES)
         self._pods = informers.of(PODS, node=index_by_node)
         self._writer = Writer(api, events, clock)
-        self._heard: dict[str, tuple[str, datetime]] = {}  # node → what was heard, when
+        self._heard: dict[str, tuple[str, float]] = {}  # node → what was heard, and at which awake second
         self.nodes: ControlLoop[Key] = ControlLoop("nodes", self.reconcile_node)
         self.evictions: ControlLoop[Key] = ControlLoop("evictions", self.reconcile_pod)
         self._nodes.on_change(self._node_changed)
@@ -81,7 +90,7 @@ class NodeController:
             self._writer.forget(key)
             return None
         now = self._clock.now()
-        decided = plan(Observed(node=node, heard_at=self._heard_at(node, now), now=now, grace=self._grace))
+        decided = plan(Observed(node=node, silent=self._silent(node), now=now, grace=self._grace))
         for action in decided.actions:
             match action:
                 case WriteStatus(conditions):
@@ -103,11 +112,12 @@ class NodeController:
             await self._mark_pods(key, now)
         return decided.look_again_in
 
-    def _heard_at(self, node: Obj, now: datetime) -> datetime:
-        """When the lease or the node's own heartbeat last changed, by our clock; at the first look: now.
+    def _silent(self, node: Obj) -> timedelta:
+        """For how long of our awake time neither the lease nor the node's own heartbeat changed; zero at first.
 
         So a control plane that was away gives every node its full grace again.
         """
+        now = self._awake.seconds()
         name = node["metadata"]["name"]
         lease = self._leases.get(name, LEASE_NAMESPACE)
         beats = [str((lease.get("spec") or {}).get("renewTime"))] if lease is not None else []
@@ -120,8 +130,8 @@ class NodeController:
         known = self._heard.get(name)
         if known is None or known[0] != heard:
             self._heard[name] = (heard, now)
-            return now
-        return known[1]
+            return timedelta(0)
+        return timedelta(seconds=now - known[1])
 
     async def _mark_pods(self, key: Key, now: datetime) -> None:
         for pod in self._pods.by_index("node", key.name):
@@ -136,7 +146,7 @@ class NodeController:
         if pod is None or node is None:
             return None
         now = self._clock.now()
-        due = leaves_at(pod, _taints(node), now)
+        due = leaves_at(pod, _taints(node), now, self._awake.slept_since)
         if due is None:
             return None
         if due > now:

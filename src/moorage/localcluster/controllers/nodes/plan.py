@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,10 +34,14 @@ POSTED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")  # the condi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One node, and when its agent was last heard of by our own clock (so that clocks need not agree)."""
+    """One node, and for how long its agent was not heard of, by our own clock (so that clocks need not agree).
+
+    `silent` counts only the time in which we were awake to hear: a machine that sleeps holds the agents and us
+    alike, so nobody could have renewed anything meanwhile.
+    """
 
     node: Obj
-    heard_at: datetime
+    silent: timedelta
     now: datetime
     grace: timedelta
 
@@ -73,8 +77,7 @@ def plan(seen: Observed) -> Plan:
     """The steps for one node; none when it is as it should be."""
     node = seen.node
     old = list((node.get("status") or {}).get("conditions") or ())
-    silent = seen.now - seen.heard_at
-    lost = silent >= seen.grace
+    lost = seen.silent >= seen.grace
     conditions = _lost(node, old, seen.now) if lost else old
     actions: list[Action] = []
     if conditions != old:
@@ -90,7 +93,7 @@ def plan(seen: Observed) -> Plan:
     ready = condition(judged, "Ready")
     return Plan(
         tuple(actions),
-        None if lost else seen.grace - silent,
+        None if lost else seen.grace - seen.silent,
         ready is not None and ready.get("status") != "True",
     )
 
@@ -154,11 +157,17 @@ def taints_for(node: Mapping[str, Any], now: datetime) -> list[Obj]:
     return kept
 
 
-def leaves_at(pod: Mapping[str, Any], taints: Iterable[Mapping[str, Any]], now: datetime) -> datetime | None:
+def leaves_at(
+    pod: Mapping[str, Any],
+    taints: Iterable[Mapping[str, Any]],
+    now: datetime,
+    slept_since: Callable[[datetime], timedelta] = lambda _: timedelta(0),
+) -> datetime | None:
     """When the pod must leave a node with these taints: now (or earlier) at once, None never.
 
     Of several tolerated taints the one whose time runs out first decides. A taint without `timeAdded` counts
-    from now.
+    from now. `slept_since(moment)`: how much of the time since then this machine slept; a toleration does not run
+    out meanwhile, as the node could not come back either.
     """
     if is_finished(pod) or is_deleting(pod):
         return None
@@ -172,7 +181,7 @@ def leaves_at(pod: Mapping[str, Any], taints: Iterable[Mapping[str, Any]], now: 
         if seconds is None:
             continue
         added = parse_rfc3339(one["timeAdded"]) if one.get("timeAdded") else now
-        due.append(added + timedelta(seconds=max(0, seconds)))
+        due.append(added + timedelta(seconds=max(0, seconds)) + (slept_since(added) if seconds else timedelta(0)))
     return min(due, default=None)
 
 
