@@ -1,0 +1,163 @@
+"""Trouble for a local cluster: its processes are killed, or stopped for a while, and brought back.
+
+What is killed is the process itself (SIGKILL), at whatever it does. The supervisor starts its children again, each
+time later than the last; so that a scene of hundreds of kills ends, a child that died twice takes the supervisor
+with it the third time, and `moor up` starts everything anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from moorage.cli.datafolder import DataFolder
+from moorage.cli.supervisor import CHILDREN
+from moorage.testing.cluster import Cluster
+
+EVERYTHING = "everything"
+MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
+DEATHS_OF_A_CHILD = 2  # after these the supervisor waits 5 s and more
+UP_SECONDS = 240.0  # bounds a hang of `moor up`; nothing is said about time
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number exists and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal; False when the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def pids_with(*words: str) -> list[int]:
+    """Processes of this machine whose command line or environment holds all these words."""
+    wanted, found = [word.encode() for word in words], []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if all(word in text for word in wanted):
+                found.append(int(entry.name))
+    return found
+
+
+class Trouble:
+    """Kills and stops the processes of one `moor up`, and brings them back. `counts`: how often which was struck."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.chance = chance
+        self.counts: Counter[str] = Counter()
+        self.failed_starts: list[str] = []  # what `moor up` said when it was killed itself, or had no port
+        self.cluster = cluster
+        self._folder = DataFolder(cluster.home)
+        self._deaths: Counter[str] = Counter()
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    def pid(self, name: str) -> int | None:
+        """Of the supervisor or one of its children, if it is running."""
+        pid = self._folder.read_pid(name)
+        if pid is None or not is_alive(pid):
+            return None
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        is_ours = str(self._folder.path).encode() in words and MODULES[name].encode() in words
+        return pid if is_ours else None
+
+    async def kill(self, name: str) -> bool:
+        """SIGKILL to a process, or to everything; False when there is none to kill just now."""
+        if name in CHILDREN and self._deaths[name] >= DEATHS_OF_A_CHILD:
+            name = EVERYTHING
+        if name == EVERYTHING:
+            pids = {one: self.pid(one) for one in (*CHILDREN, "supervisor")}
+            struck = [pid for pid in pids.values() if pid is not None and send(pid, signal.SIGKILL)]
+            await until_gone(struck)
+        else:
+            pid = self.pid(name)
+            struck = [pid] if pid is not None and send(pid, signal.SIGKILL) else []
+        if struck:
+            self.counts[f"kill {name}"] += 1
+            self._deaths[name] += 1
+        return bool(struck)
+
+    async def stop(self, name: str, seconds: float) -> bool:
+        """SIGSTOP, and SIGCONT after so long; False when there is nothing to stop just now."""
+        pid = self.pid(name)
+        if pid is None:
+            return False
+        return await self.stop_process(pid, name, seconds)
+
+    async def stop_process(self, pid: int, name: str, seconds: float) -> bool:
+        if not send(pid, signal.SIGSTOP):
+            return False
+        self.counts[f"stop {name}"] += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            send(pid, signal.SIGCONT)
+        return True
+
+    def kill_process(self, pid: int, name: str) -> bool:
+        """SIGKILL to any process, counted under that name."""
+        struck = send(pid, signal.SIGKILL)
+        self.counts[f"kill {name}"] += struck
+        return struck
+
+    async def bring_back(self) -> None:
+        """Return once the cluster is up: `moor up` again and again where the supervisor is gone.
+
+        Raises AssertionError with what `moor up` said when it does not come back.
+        """
+        ends = time.monotonic() + UP_SECONDS
+        while self.pid("supervisor") is None:
+            self._deaths.clear()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "moorage.cli.main", "up", "--data", str(self._folder.path)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await process.communicate()
+            if process.returncode == 0:
+                return
+            self.failed_starts.append(output.decode(errors="replace"))
+            if time.monotonic() > ends:
+                raise AssertionError(f"`moor up` failed for {UP_SECONDS:g} s: {self.failed_starts[-1]}")
+            await asyncio.sleep(0.2)
+
+    @contextlib.asynccontextmanager
+    async def brought_back(self) -> AsyncIterator[None]:
+        """Bring the cluster back while the body runs, which may kill again; and see to it at the end."""
+        starting = asyncio.create_task(self.bring_back())
+        try:
+            yield
+        finally:
+            await starting
+            await self.bring_back()
+
+
+async def until_gone(pids: Iterable[int]) -> None:
+    """Wait until these processes have ended."""
+    while any(is_alive(pid) for pid in pids):
+        await asyncio.sleep(0.01)
