@@ -12,7 +12,8 @@
     ├── DataFolderError          a data folder that cannot be used: version, owner, space
     ├── PortTaken                a port that somebody else listens on
     ├── StorageError             the store could not read or write
-    │   └── StorageFull          no room left on the disk
+    │   ├── StorageFull          no room left on the disk
+    │   └── StorageDamaged       a file is damaged, or holds less than was acknowledged
     └── ApiError                 the Kubernetes API said no; has `status` and `reason`
         ├── BadRequest      400  ├── Conflict       409 reason Conflict
         ├── Unauthorized    401  ├── AlreadyExists  409 reason AlreadyExists
@@ -96,6 +97,10 @@ class StorageError(MoorageError):
 
 class StorageFull(StorageError):
     """No room left where the store keeps its file."""
+
+
+class StorageDamaged(StorageError):
+    """A file is damaged, or holds less than it once acknowledged: nothing is started on it."""
 
 
 class ApiError(MoorageError):

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from moorage.errors import Expired, StorageError, StorageFull
-from moorage.localcluster.storage import CompareFailed, MemoryStorage, Storage
-from moorage.localcluster.storage.contract import WatchClosed
+from moorage.errors import Expired, StorageDamaged, StorageError, StorageFull
+from moorage.localcluster.storage import Change, CompareFailed, HistoryLimits, MemoryStorage, Record, Storage
+from moorage.localcluster.storage.contract import HOT_EVENTS, TAKE_BYTES, WatchClosed
+from moorage.localcluster.storage.memory import Mirror, weight
 from moorage.localcluster.storage.sqlite import SqliteStorage
+from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 30
@@ -182,13 +184,123 @@ async def test_stopping_ends_all_watches(storage: Storage) -> None:
         await asyncio.wait_for(waiting, DEADLINE_SECONDS)
 
 
-async def test_history_is_bounded() -> None:
-    storage = MemoryStorage(history_events=10)
+async def test_history_is_bounded_by_number() -> None:
+    storage = MemoryStorage(limits=HistoryLimits(events=10))
     for number in range(100):
         await storage.put("a", value(number))
-    assert storage.compacted >= 70
-    watch = storage.watch("a", after=storage.revision - 10)
-    assert len(await watch.next()) == 10
+    assert storage.compacted >= 90
+    watch = storage.watch("a", after=storage.compacted)
+    assert len(await watch.next()) == storage.revision - storage.compacted >= 8
+
+
+async def test_history_is_bounded_by_age() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage(limits=HistoryLimits(seconds=300), clock=clock)
+    for number in range(1000):
+        await storage.put("a", value(number))
+        clock.advance(1)
+    assert 1000 - 303 <= storage.compacted <= 1000 - 300
+    clock.advance(1000)
+    await storage.put("a", value(0))
+    assert storage.compacted >= 1000
+
+
+def held(mirror: Mirror) -> int:
+    """Bytes of all keys and values that a mirror holds beside what stands now, each counted once."""
+    records = {id(record): record for one in mirror.since(mirror.compacted) for record in (one.before, one.after)}
+    standing = {id(record) for record in mirror.records.values()}
+    return sum(len(one.value) for at, one in records.items() if one is not None and at not in standing)
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(0, 3000), max_size=150),
+    limit=st.integers(1000, 20_000),
+    keys=st.integers(1, 5),
+)
+def test_history_is_bounded_by_bytes(sizes: list[int], limit: int, keys: int) -> None:
+    clock = FakeClock()
+    mirror = Mirror(limits=HistoryLimits(bytes=limit), clock=clock)
+    for at, size in enumerate(sizes):
+        key = f"a/{at % keys}"
+        revision = mirror.revision + 1
+        after = Record(key, b"x" * size, revision, revision) if size % 7 else None
+        mirror.apply((Change(revision, key, mirror.records.get(key), after),))
+        assert held(mirror) <= mirror.history_bytes <= limit
+        assert mirror.history_bytes == sum(weight(change) for change in mirror.since(mirror.compacted))
+
+
+async def test_ten_thousand_objects_that_come_and_go_leave_no_more_than_the_bound() -> None:
+    storage = MemoryStorage(limits=HistoryLimits(bytes=2**20))
+    follower = storage.watch("pods/", after=0)
+    for number in range(10_000):
+        await storage.put(f"pods/{number}", json.dumps({"metadata": {}, "x": "y" * 500}).encode())
+        await storage.delete(f"pods/{number}")
+        for change in await follower.next():
+            assert change.before is None or change.before.obj["x"]  # decoded by those who follow
+    mirror = storage._mirror
+    assert held(mirror) <= 2**20
+    decoded = [one for one in mirror.since(mirror.compacted) if one.before is not None and one.before._obj]
+    assert len(decoded) <= HOT_EVENTS
+
+
+async def test_a_watch_that_stands_still_holds_one_page_and_then_expires() -> None:
+    storage = MemoryStorage(limits=HistoryLimits(bytes=8 * TAKE_BYTES))
+    frozen = storage.watch("", after=0)
+    text = json.dumps({"x": "y" * 10_000}).encode()
+    for number in range(300):
+        await storage.put(f"a/{number}", text)
+    page = await frozen.next()
+    assert sum(weight(change) for change in page) <= TAKE_BYTES + 2 * len(text)
+    assert [change.revision for change in page] == list(range(1, len(page) + 1))
+    for number in range(1000):
+        await storage.put(f"b/{number}", text)
+    with pytest.raises(Expired):
+        await frozen.next()
+    with pytest.raises(Expired):
+        storage.watch("", after=page[-1].revision)
+    assert storage._mirror._watches == set()
+
+
+async def test_a_watch_whose_keys_are_quiet_outlives_any_number_of_other_changes() -> None:
+    storage = MemoryStorage(limits=HistoryLimits(events=10))
+    quiet = storage.watch("quiet/", after=0)
+    for number in range(100):
+        await storage.put("loud/a", value(number))
+    assert quiet.caught_up_at() == 100
+    await storage.put("quiet/a", value(1))
+    assert [change.revision for change in await quiet.next()] == [101]
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_watch_hands_out_every_change_once_or_says_that_it_expired(data: st.DataObject) -> None:
+    async def play() -> None:
+        storage = MemoryStorage(limits=HistoryLimits(events=12))
+        watches = [storage.watch(prefix, after=0) for prefix in ("", "a/", "b/")]
+        seen: list[list[int]] = [[], [], []]
+        made: list[tuple[int, str]] = []
+        lost: set[int] = set()
+        for _ in range(data.draw(st.integers(0, 60))):
+            action = data.draw(st.sampled_from(["put", "put", "put", "take"]))
+            if action == "put":
+                key = data.draw(st.sampled_from(["a/1", "b/1"]))
+                made.append(((await storage.put(key, b"{}")).mod_revision, key))
+                continue
+            at = data.draw(st.integers(0, 2))
+            if at in lost or watches[at].caught_up_at() == storage.revision:
+                continue
+            try:
+                seen[at] += [change.revision for change in await watches[at].next()]
+            except Expired:
+                lost.add(at)
+        for at, prefix in enumerate(("", "a/", "b/")):
+            wanted = [revision for revision, key in made if key.startswith(prefix)]
+            assert seen[at] == wanted[: len(seen[at])]
+            if at not in lost and watches[at].caught_up_at() is not None:
+                assert seen[at] == wanted
+
+    asyncio.run(play())
 
 
 async def test_a_cancelled_writer_leaves_the_key_usable(tmp_path: Path) -> None:
@@ -254,8 +366,64 @@ async def test_a_file_of_another_layout_is_refused(tmp_path: Path) -> None:
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     path.write_bytes(b"not a database, but long enough to be read as the header of one" * 20)
-    with pytest.raises(StorageError, match="could not open"):
+    with pytest.raises(StorageDamaged, match="file is not a database"):
         await SqliteStorage(path).start()
+
+
+async def test_a_value_that_changed_on_the_disk_is_refused_with_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    storage = SqliteStorage(path)
+    await storage.start()
+    await storage.put("pods/a", b'{"spec": "original words"}')
+    await storage.stop()
+    content = path.read_bytes()
+    assert b"original" in content
+    path.write_bytes(content.replace(b"original", b"orIginal"))  # every structure of the file stays as it was
+    before = path.read_bytes()
+    with pytest.raises(StorageDamaged, match="pods/a"):
+        await SqliteStorage(path).start()
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_was_emptied_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    storage = SqliteStorage(path)
+    await storage.start()
+    await storage.put("a", value(1))
+    await storage.stop()
+    path.write_bytes(b"")
+    with pytest.raises(StorageDamaged, match="is empty"):
+        await SqliteStorage(path).start()
+    assert path.read_bytes() == b""
+    path.unlink()
+    with pytest.raises(StorageDamaged, match="is gone"):
+        await SqliteStorage(path).start()
+    assert not path.exists()
+
+
+async def test_a_file_of_the_layout_before_is_taken_over(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "s.db"
+    database = sqlite3.connect(path, isolation_level=None)
+    database.executescript(
+        "CREATE TABLE records (key TEXT PRIMARY KEY, value BLOB NOT NULL, create_revision INTEGER NOT NULL,"
+        " mod_revision INTEGER NOT NULL) WITHOUT ROWID;"
+        "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL);"
+        "INSERT INTO state VALUES (1, 7);"
+        """INSERT INTO records VALUES ('a', CAST('{"n": 1}' AS BLOB), 2, 5);"""
+        "PRAGMA user_version=1;"
+    )
+    database.close()
+    for wanted in (7, 8):
+        storage = SqliteStorage(path)
+        await storage.start()
+        assert storage.revision == wanted
+        assert [(one.key, one.value, one.mod_revision) for one in storage.list("a").records] == [
+            ("a", value(1), 5)
+        ]
+        await storage.put("b", value(wanted))
+        await storage.stop()
 
 
 async def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,6 @@ in SQLite. Does not belong here: what the bytes mean; that is the API server's a
 """
 
 from moorage.localcluster.storage.contract import Change, CompareFailed, Page, Record, Storage, Watch
-from moorage.localcluster.storage.memory import MemoryStorage
+from moorage.localcluster.storage.memory import HistoryLimits, MemoryStorage
 
-__all__ = ["Change", "CompareFailed", "MemoryStorage", "Page", "Record", "Storage", "Watch"]
+__all__ = ["Change", "CompareFailed", "HistoryLimits", "MemoryStorage", "Page", "Record", "Storage", "Watch"]

@@ -22,8 +22,11 @@ import msgspec
 
 from moorage.errors import StorageError
 
-HISTORY_EVENTS = 50_000  # changes kept for watches that come back late
-WATCH_BACKLOG_EVENTS = 100_000  # a watcher further behind than this is ended with Expired
+HISTORY_EVENTS = 50_000  # changes kept at most for watches that come back late
+HISTORY_BYTES = 32 * 2**20  # of keys and values, before and after; about 3,000 changes of pods
+HISTORY_SECONDS = 300.0  # as long as a real API server keeps them: `--etcd-compaction-interval`, 5 minutes
+TAKE_BYTES = 2**20  # what a watch hands out at once, and so all that a watcher that stands still holds
+HOT_EVENTS = 256  # newest changes whose earlier state stays decoded: those that follow are no further behind
 
 
 class CompareFailed(StorageError):
@@ -40,7 +43,7 @@ class CompareFailed(StorageError):
 class Record:
     """One key as it stood after one write. Never changes."""
 
-    __slots__ = ("_obj", "create_revision", "key", "mod_revision", "value")
+    __slots__ = ("_cold", "_obj", "create_revision", "key", "mod_revision", "value")
 
     def __init__(self, key: str, value: bytes, create_revision: int, mod_revision: int) -> None:
         self.key = key
@@ -48,6 +51,7 @@ class Record:
         self.create_revision = create_revision
         self.mod_revision = mod_revision
         self._obj: dict[str, Any] | None = None
+        self._cold = False
 
     @property
     def obj(self) -> dict[str, Any]:
@@ -55,9 +59,15 @@ class Record:
 
         Decoded once and shared by all who ask: never change it, take `copy` for that.
         """
+        if self._cold:
+            return self.copy()
         if self._obj is None:
             self._obj = self.copy()
         return self._obj
+
+    def cool(self) -> None:
+        """Keep the value only, from now on: a decoded object takes some seven times the room of its JSON."""
+        self._cold, self._obj = True, None
 
     def copy(self) -> dict[str, Any]:
         """As `obj`, but the caller's own."""
@@ -106,14 +116,15 @@ class Watch(Protocol):
     """Changes in the order they were made, none left out. Close it when done."""
 
     async def next(self) -> Sequence[Change]:
-        """Wait for changes and take all that are there (never empty).
+        """Wait for changes and take the oldest that are there, about TAKE_BYTES at most (never empty).
 
-        Raises Expired when the watch fell too far behind, `WatchClosed` when the store or the watch was closed.
+        Raises Expired when a change it has not taken left the history, `WatchClosed` when the store or the
+        watch was closed.
         """
         ...
 
     def caught_up_at(self) -> int | None:
-        """The revision up to which everything has been handed out, when nothing waits to be taken; else None."""
+        """The revision up to which everything was handed out; None while something waits to be taken."""
         ...
 
     def close(self) -> None: ...

@@ -6,11 +6,17 @@ import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 
+from moorage.clock import SYSTEM, Clock
 from moorage.errors import Expired
 from moorage.localcluster.storage.contract import (
+    HISTORY_BYTES,
     HISTORY_EVENTS,
-    WATCH_BACKLOG_EVENTS,
+    HISTORY_SECONDS,
+    HOT_EVENTS,
+    TAKE_BYTES,
     Change,
     CompareFailed,
     Page,
@@ -21,24 +27,55 @@ from moorage.localcluster.storage.contract import (
 _LAST = "\U0010ffff"  # sorts after every character a key may hold
 
 
-class Mirror:
-    """All records by key, the recent changes, and those who watch. Knows nothing of durability."""
+CHANGE_BYTES = 600  # of a change beside its key and values: the objects that hold them
+TIMES_SECONDS = 1.0  # how exactly the age of changes is known
 
-    def __init__(self, *, history_events: int = HISTORY_EVENTS) -> None:
+
+@dataclass(frozen=True, slots=True)
+class HistoryLimits:
+    """How much of the past is kept for watches that come late; whichever is reached first."""
+
+    events: int = HISTORY_EVENTS
+    bytes: int = HISTORY_BYTES
+    seconds: float = HISTORY_SECONDS
+
+
+HISTORY_LIMITS = HistoryLimits()
+
+
+def weight(change: Change) -> int:
+    """Bytes that a change holds; states it shares with other changes are counted for each."""
+    before, after = change.before, change.after
+    size = (len(before.value) if before else 0) + (len(after.value) if after else 0)
+    return CHANGE_BYTES + len(change.key) + size
+
+
+class Mirror:
+    """All records by key, the recent changes, and those who watch. Knows nothing of durability.
+
+    A watch keeps its place in the history and nothing else, so the history is all that the past can take.
+    """
+
+    def __init__(self, *, limits: HistoryLimits = HISTORY_LIMITS, clock: Clock = SYSTEM) -> None:
         self.records: dict[str, Record] = {}
         self.revision = 0
         self.compacted = 0
+        self.history_bytes = 0  # what the history holds, as `weight` counts
         self._keys: list[str] = []
         self._history: list[Change] = []
-        self._history_events = history_events
+        self._cooled = 0  # changes at the start of the history whose earlier state is kept as JSON only
+        self._times: deque[tuple[float, int]] = deque()  # (when, newest revision then), some TIMES_SECONDS apart
+        self._limits = limits
+        self._clock = clock
         self._watches: set[MirrorWatch] = set()
 
     def load(self, records: Sequence[Record], revision: int) -> None:
         """Start from a stored state, whose history is not known: it counts as compacted."""
-        self.records = {one.key: one for one in records}
+        self.records = {record.key: record for record in records}
         self._keys = sorted(self.records)
         self.revision = self.compacted = revision
         self._history = []
+        self.history_bytes = self._cooled = 0
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Take over changes in order of revision and tell the watches."""
@@ -54,10 +91,39 @@ class Mirror:
                 self.records[change.key] = change.after
             self.revision = change.revision
         self._history.extend(changes)
-        if len(self._history) > self._history_events * 2:
-            self.compact(self._history[-self._history_events - 1].revision)
+        self.history_bytes += sum(weight(change) for change in changes)
         for watch in tuple(self._watches):
             watch.offer(changes)
+        self._cool()
+        self._trim()
+
+    def _cool(self) -> None:
+        until = len(self._history) - HOT_EVENTS
+        for change in islice(self._history, self._cooled, max(self._cooled, until)):
+            if change.before is not None:
+                change.before.cool()
+        self._cooled = max(self._cooled, until)
+
+    def _trim(self) -> None:
+        """Drop what is too old or too much; an eighth more than needed, so that it is not done at every write."""
+        now, limits = self._clock.monotonic(), self._limits
+        if not self._times or now - self._times[-1][0] >= TIMES_SECONDS:
+            self._times.append((now, self.revision))
+        elif self._times:
+            self._times[-1] = (self._times[-1][0], self.revision)
+        past = 0
+        while self._times and now - self._times[0][0] > limits.seconds + TIMES_SECONDS:
+            past = self._times.popleft()[1]
+        if past:
+            self.compact(past)
+        if len(self._history) <= limits.events and self.history_bytes <= limits.bytes:
+            return
+        events, size = len(self._history), self.history_bytes
+        for change in self._history:
+            if events <= limits.events * 7 // 8 and size <= limits.bytes * 7 // 8:
+                break
+            events, size, past = events - 1, size - weight(change), change.revision
+        self.compact(past)
 
     def keys(self, prefix: str, after: str | None) -> tuple[int, int]:
         start = bisect_left(self._keys, prefix)
@@ -89,9 +155,13 @@ class Mirror:
         if after < self.compacted:
             raise too_old(after, self.compacted)
         watch = MirrorWatch(self, prefix, after)
-        watch.offer(self._history[self._after(after) :])
+        watch.offer(self.since(after))
         self._watches.add(watch)
         return watch
+
+    def since(self, revision: int) -> Sequence[Change]:
+        """The changes later than a revision that is not compacted."""
+        return self._history[self._after(revision) :]
 
     def forget(self, watch: MirrorWatch) -> None:
         self._watches.discard(watch)
@@ -100,8 +170,13 @@ class Mirror:
         revision = min(revision, self.revision)
         if revision <= self.compacted:
             return
-        del self._history[: self._after(revision)]
+        count = self._after(revision)
+        self.history_bytes -= sum(weight(change) for change in islice(self._history, count))
+        del self._history[:count]
+        self._cooled = max(0, self._cooled - count)
         self.compacted = revision
+        for watch in tuple(self._watches):
+            watch.on_compacted(revision)
 
     def close(self) -> None:
         for watch in tuple(self._watches):
@@ -119,32 +194,37 @@ class Mirror:
 
 
 class MirrorWatch:
-    """A `Watch` over a mirror."""
+    """A `Watch` over a mirror: everything of its prefix up to `_seen` was handed out."""
 
     def __init__(self, mirror: Mirror, prefix: str, after: int) -> None:
         self._mirror = mirror
         self._prefix = prefix
-        self._after = after
-        self._waiting: deque[Change] = deque()
+        self._seen = after
+        self._first: int | None = None  # revision of the oldest change that waits to be taken
         self._wake: asyncio.Future[None] | None = None
         self._lost = False
         self._closed = False
 
     def offer(self, changes: Sequence[Change]) -> None:
-        prefix, waiting = self._prefix, self._waiting
-        before = len(waiting)
+        """Hear of changes that have just been made, or that were made since the watch's start."""
+        if self._first is not None or self._lost or not changes:
+            return
+        prefix = self._prefix
         for change in changes:
-            if change.key.startswith(prefix) and change.revision > self._after:
-                waiting.append(change)
-        if len(waiting) > WATCH_BACKLOG_EVENTS:
-            self._lost = True
-            waiting.clear()
+            if change.revision > self._seen and change.key.startswith(prefix):
+                self._first = change.revision
+                self._rouse()
+                return
+        self._seen = max(self._seen, changes[-1].revision)
+
+    def on_compacted(self, revision: int) -> None:
+        if self._first is not None and self._first <= revision:
+            self._lost, self._first = True, None
             self._mirror.forget(self)
-        if len(waiting) != before or self._lost:
             self._rouse()
 
     async def next(self) -> Sequence[Change]:
-        while not self._waiting:
+        while self._first is None:
             if self._lost:
                 raise Expired("too old resource version: the watch fell too far behind")
             if self._closed:
@@ -154,14 +234,28 @@ class MirrorWatch:
                 await self._wake
             finally:
                 self._wake = None
-        taken = list(self._waiting)
-        self._waiting.clear()
+        return self._take(self._first)
+
+    def _take(self, first: int) -> list[Change]:
+        taken: list[Change] = []
+        size = 0
+        prefix = self._prefix
+        for change in self._mirror.since(first - 1):
+            if not change.key.startswith(prefix):
+                continue
+            if size > TAKE_BYTES:
+                self._first = change.revision
+                return taken
+            taken.append(change)
+            size += weight(change)
+            self._seen = change.revision
+        self._first, self._seen = None, self._mirror.revision
         return taken
 
     def caught_up_at(self) -> int | None:
-        if self._waiting or self._lost:
+        if self._first is not None or self._lost:
             return None
-        return max(self._after, self._mirror.revision)
+        return max(self._seen, self._mirror.revision)
 
     def close(self) -> None:
         self._closed = True
@@ -180,8 +274,8 @@ def too_old(revision: int, compacted: int) -> Expired:
 class MemoryStorage:
     """A `Storage` that forgets everything with the process."""
 
-    def __init__(self, *, history_events: int = HISTORY_EVENTS) -> None:
-        self._mirror = Mirror(history_events=history_events)
+    def __init__(self, *, limits: HistoryLimits = HISTORY_LIMITS, clock: Clock = SYSTEM) -> None:
+        self._mirror = Mirror(limits=limits, clock=clock)
 
     async def start(self) -> None:
         pass

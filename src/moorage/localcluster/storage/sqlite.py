@@ -12,6 +12,9 @@ StorageError, and leaves file and mirror as they were; the next write tries anew
 The history of changes is not stored: after a restart every revision before the last one
 counts as compacted, and a watch from there gets Expired and lists again, as it would on etcd after
 a compaction. A watch that was up to date goes on.
+
+A start refuses a file that holds less than was acknowledged (`apimachinery.databasefile`) and one with a row
+that does not match its checksum. It changes nothing then.
 """
 
 from __future__ import annotations
@@ -21,32 +24,39 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.errors import StorageError, StorageFull
-from moorage.localcluster.storage.contract import HISTORY_EVENTS, Change, Page, Record
-from moorage.localcluster.storage.memory import Mirror, MirrorWatch
+from moorage.apimachinery.databasefile import HINT, HighWater, make_high_water, reading, refuse_less
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import StorageDamaged, StorageError, StorageFull
+from moorage.localcluster.storage.contract import Change, Page, Record
+from moorage.localcluster.storage.memory import HISTORY_LIMITS, HistoryLimits, Mirror, MirrorWatch
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BATCH = 512  # writes in one transaction at most; 88 were seen on average under full load
-_SCHEMA = """
+LOG_BYTES = 64 * 2**20  # what the write-ahead log is cut back to after a larger transaction
+_RECORDS = """
 CREATE TABLE IF NOT EXISTS records (
     key TEXT PRIMARY KEY,
     value BLOB NOT NULL,
     create_revision INTEGER NOT NULL,
-    mod_revision INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS state (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    revision INTEGER NOT NULL
-);
-INSERT OR IGNORE INTO state (one, revision) VALUES (1, 0);
+    mod_revision INTEGER NOT NULL,
+    checksum INTEGER
+) WITHOUT ROWID
 """
+_PUT = (
+    "INSERT INTO records (key, value, create_revision, mod_revision, checksum) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET value = excluded.value, create_revision = excluded.create_revision,"
+    " mod_revision = excluded.mod_revision, checksum = excluded.checksum"
+)
+_ROWS = "SELECT CAST(key AS BLOB), value, create_revision, mod_revision, checksum FROM records"
 _FULL = (sqlite3.SQLITE_FULL,)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(slots=True)
@@ -58,11 +68,19 @@ class _Write:
 class SqliteStorage:
     """A `Storage` in the file `path`; its folder must exist. One process at a time."""
 
-    def __init__(self, path: Path, *, history_events: int = HISTORY_EVENTS, max_pages: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        limits: HistoryLimits = HISTORY_LIMITS,
+        clock: Clock = SYSTEM,
+        max_pages: int | None = None,
+    ) -> None:
         """`max_pages` caps the file (4 KiB each), so that a full disk can be tried out."""
         self._path = path
         self._max_pages = max_pages
-        self._mirror = Mirror(history_events=history_events)
+        self._mirror = Mirror(limits=limits, clock=clock)
+        self._high_water = HighWater(path)
         self._next_revision = 1
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._under_way: dict[str, asyncio.Future[None]] = {}
@@ -163,25 +181,35 @@ class SqliteStorage:
                 one.done.exception()  # a caller that was cancelled will not ask for it
 
     def _open(self) -> sqlite3.Connection:
+        refuse_less(self._path)
+        database: sqlite3.Connection | None = None
         try:
             database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
-            database.execute("PRAGMA locking_mode=EXCLUSIVE")
-            if self._max_pages is not None:
-                database.execute(f"PRAGMA max_page_count={int(self._max_pages)}")
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, SCHEMA_VERSION):
+            if version not in range(SCHEMA_VERSION + 1):
                 raise StorageError(
                     f"{self._path} has layout {version}; this program reads layout {SCHEMA_VERSION}",
                     hint="use the version of moorage that wrote it, or another data folder",
                 )
-            database.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
-            rows = database.execute("SELECT key, value, create_revision, mod_revision FROM records").fetchall()
-            revision = int(database.execute("SELECT revision FROM state").fetchone()[0])
+            rows = _read_rows(database, version, self._path)  # all of it, before anything is changed
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+            database.execute("PRAGMA synchronous=FULL")
+            database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            if self._max_pages is not None:
+                database.execute(f"PRAGMA max_page_count={int(self._max_pages)}")
+            if version < SCHEMA_VERSION:
+                _migrate(database, version)
+            revision = self._high_water.attach(database)
         except sqlite3.Error as error:
+            if database is not None:
+                database.close()
             raise _storage_error("open", self._path, error) from error
-        self._mirror.load([Record(*row) for row in rows], revision)
+        except StorageError:
+            if database is not None:
+                database.close()
+            raise
+        self._mirror.load(rows, revision)
         self._next_revision = revision + 1
         return database
 
@@ -206,6 +234,7 @@ class SqliteStorage:
             self._loop.call_soon_threadsafe(self._landed, batch, error)
         try:
             database.close()
+            self._high_water.close()
         except sqlite3.Error as problem:
             log.warning("closing the store failed", extra={"path": str(self._path), "error": str(problem)})
 
@@ -218,13 +247,13 @@ class SqliteStorage:
                     database.execute("DELETE FROM records WHERE key = ?", (one.change.key,))
                 else:
                     database.execute(
-                        "INSERT INTO records (key, value, create_revision, mod_revision) VALUES (?, ?, ?, ?)"
-                        " ON CONFLICT (key) DO UPDATE SET value = excluded.value,"
-                        " create_revision = excluded.create_revision, mod_revision = excluded.mod_revision",
-                        (after.key, after.value, after.create_revision, after.mod_revision),
+                        _PUT,
+                        (after.key, after.value, after.create_revision, after.mod_revision, checksum(after)),
                     )
-            database.execute("UPDATE state SET revision = ?", (batch[-1].change.revision,))
+            revision = batch[-1].change.revision
+            database.execute("UPDATE high_water SET count = ?", (revision,))
             database.execute("COMMIT")
+            self._high_water.acknowledge(revision)
         except sqlite3.Error as problem:
             error = _storage_error("write", self._path, problem)
             try:
@@ -236,8 +265,85 @@ class SqliteStorage:
         return None
 
 
+def checksum(record: Record) -> int:
+    """What a stored row must match: CRC-32 of its value, key and revisions."""
+    rest = f"{record.key} {record.create_revision} {record.mod_revision}"
+    return zlib.crc32(rest.encode(), zlib.crc32(record.value))
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file that nobody has open. Raises StorageDamaged, StorageError; changes nothing."""
+    try:
+        with reading(path) as database:
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            return _read_rows(database, version, path)
+    except sqlite3.Error as error:
+        raise _storage_error("read", path, error) from error
+
+
+def write_records(path: Path, records: Iterable[Record], revision: int, *, identity: str | None = None) -> None:
+    """Make a file of records anew. It is not on the disk for certain before its folder and it are synced.
+
+    Raises StorageError.
+    """
+    try:
+        database = sqlite3.connect(path, isolation_level=None)
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(_RECORDS)
+            rows = (
+                (one.key, one.value, one.create_revision, one.mod_revision, checksum(one))
+                for one in sorted(records, key=lambda record: record.key)
+            )
+            database.executemany(_PUT, rows)
+            make_high_water(database, count=revision, identity=identity)
+            database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            database.execute("COMMIT")
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise _storage_error("write", path, error) from error
+
+
+def _read_rows(database: sqlite3.Connection, version: int, path: Path) -> list[Record]:
+    """Raises StorageDamaged for a row that is not what was written."""
+    if version == 0:
+        if database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
+            raise StorageDamaged(f"{path} is a database of something else", hint=HINT)
+        return []
+    with_checksum = version > 1
+    records = []
+    for row in database.execute(_ROWS if with_checksum else _ROWS.replace(", checksum", ", NULL")):
+        key, value, created, modified, expected = row
+        try:
+            record = Record(key.decode(), value, int(created), int(modified))
+            whole = isinstance(value, bytes) and (expected is None or checksum(record) == expected)
+        except (AttributeError, TypeError, ValueError):  # not even what such a column holds
+            whole = False
+        if not whole:
+            raise StorageDamaged(f"{path} is damaged: {key!r:.200} does not match its checksum", hint=HINT)
+        records.append(record)
+    return records
+
+
+def _migrate(database: sqlite3.Connection, version: int) -> None:
+    """Layout 1 kept the revision in a table of its own, and no checksums: rows get one when they are written."""
+    database.execute("BEGIN IMMEDIATE")
+    revision = 0
+    if version == 1:
+        revision = int(database.execute("SELECT revision FROM state").fetchone()[0])
+        database.execute("DROP TABLE state")
+        database.execute("ALTER TABLE records ADD COLUMN checksum INTEGER")
+    database.execute(_RECORDS)
+    make_high_water(database, count=revision)
+    database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    database.execute("COMMIT")
+
+
 def _storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _FULL:
         return StorageFull(f"could not {verb} {path}: no room left", hint="free some space on its disk")
+    if code is not None and code & 0xFF in _DAMAGED:
+        return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
     return StorageError(f"could not {verb} {path}: {error}")

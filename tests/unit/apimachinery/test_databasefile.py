@@ -1,0 +1,238 @@
+"""A database that comes back with less than it acknowledged is refused; one that was merely killed is not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.apimachinery.databasefile import (
+    MARK_BYTES,
+    HighWater,
+    Mark,
+    find_problem,
+    mark_path,
+    read_mark,
+    refuse_less,
+    side_files,
+    write_mark,
+)
+from moorage.errors import StorageDamaged
+
+_WRITER = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from moorage.apimachinery.databasefile import HighWater, refuse_less
+
+path = Path(sys.argv[1])
+refuse_less(path)
+db = sqlite3.connect(path, isolation_level=None)
+db.execute("PRAGMA journal_mode=WAL")
+db.execute("PRAGMA synchronous=FULL")
+db.execute("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, text TEXT)")
+water = HighWater(path)
+count = water.attach(db)
+for _ in range(int(sys.argv[2])):
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("INSERT INTO t (text) VALUES (?)", ("x" * 900,))
+    count = water.next(db)
+    db.execute("COMMIT")
+    water.acknowledge(count)
+    print(count, flush=True)
+if sys.argv[3] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+water.close()
+db.close()
+"""
+
+
+def write(path: Path, transactions: int, end: str) -> int:
+    """Write in a process that then closes the database or is killed; returns the last count it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WRITER, str(path), str(transactions), end],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (-signal.SIGKILL if end == "kill" else 0), done.stderr
+    return int(done.stdout.split()[-1]) if done.stdout else 0
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The database and what must not change beside it; the index of the log holds nothing of its own."""
+    return {one.name: one.read_bytes() for one in path.parent.iterdir() if not one.name.endswith("-shm")}
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """What a database of 200 transactions leaves in its folder, closed or killed."""
+    found = {}
+    for end in ("close", "kill"):
+        path = tmp_path_factory.mktemp(end) / "x.db"
+        write(path, 200, end)
+        found[end] = contents(path)
+    return found
+
+
+def lay_out(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder / "x.db"
+
+
+def cut(path: Path, keep: float) -> None:
+    os.truncate(path, int(path.stat().st_size * keep))
+
+
+def damage_page(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(4096 * 3)
+        file.write(random.Random(1).randbytes(4096))
+
+
+WAYS: list[tuple[str, str, Callable[[Path], object], str]] = [
+    ("close", "gone", lambda path: path.unlink(), "is gone"),
+    ("kill", "gone", lambda path: path.unlink(), "is gone"),
+    ("close", "empty", lambda path: cut(path, 0), "is empty"),
+    ("close", "truncated", lambda path: cut(path, 0.5), "is damaged"),
+    ("close", "cut to a part of a page", lambda path: cut(path, 0.001), "is damaged"),
+    ("close", "one damaged page", damage_page, "is damaged"),
+    ("close", "no database at all", lambda path: path.write_bytes(b"x" * 9000), "is damaged"),
+    ("kill", "log cut", lambda path: cut(path.with_name("x.db-wal"), 0.5), "change 200 was acknowledged"),
+    ("kill", "log cut by its last change", lambda path: cut(path.with_name("x.db-wal"), 0.99), "was acknowledged"),
+    ("kill", "log empty", lambda path: cut(path.with_name("x.db-wal"), 0), "acknowledged"),
+    ("kill", "log gone", lambda path: path.with_name("x.db-wal").unlink(), "acknowledged"),
+]
+
+
+@pytest.mark.parametrize(
+    ("end", "harm", "word"),
+    [pytest.param(end, harm, word, id=f"{end}d: {name}") for end, name, harm, word in WAYS],
+)
+def test_a_damaged_database_is_found_and_left_as_it_is(
+    tmp_path: Path,
+    left: dict[str, dict[str, bytes]],
+    end: str,
+    harm: Callable[[Path], object],
+    word: str,
+) -> None:
+    path = lay_out(tmp_path, left[end])
+    assert find_problem(path, deep=True) is None
+    harm(path)
+    before = contents(path)
+    assert word in str(find_problem(path, deep=True))
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("part", range(0, 100, 7))
+def test_wherever_the_log_is_cut_it_is_found_before_anything_is_written(
+    tmp_path: Path, left: dict[str, dict[str, bytes]], part: int
+) -> None:
+    path = lay_out(tmp_path, left["kill"])
+    cut(path.with_name("x.db-wal"), part / 100)
+    before = contents(path)
+    with pytest.raises(StorageDamaged, match=r"x\.db ends at|x\.db holds none") as caught:
+        refuse_less(path)
+    assert "moor restore" in str(caught.value.hint)
+    assert contents(path) == before
+
+
+def test_an_older_file_in_its_place_and_one_of_another_cluster_are_found(
+    tmp_path: Path, left: dict[str, dict[str, bytes]]
+) -> None:
+    path = lay_out(tmp_path, left["close"])
+    older = path.read_bytes()
+    write(path, 5, "close")
+    newer = path.read_bytes()
+    path.write_bytes(older)
+    assert "ends at change 200, but change 205 was acknowledged" in str(find_problem(path, deep=True))
+    path.write_bytes(newer)
+    assert find_problem(path, deep=True) is None
+    path.write_bytes(left["kill"]["x.db"])
+    path.with_name("x.db-wal").write_bytes(left["kill"]["x.db-wal"])
+    assert "is not the file that was used here last" in str(find_problem(path, deep=True))
+
+
+def test_a_kill_at_any_moment_gives_no_false_alarm(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    told = 0
+    for lines in (0, 1, 2, 7, 40, 300):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path), "100000", "kill"], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        for _, line in zip(range(lines), writer.stdout, strict=False):
+            told = int(line)
+        os.kill(writer.pid, signal.SIGKILL)
+        rest = [line for line in writer.stdout if line.endswith("\n")]
+        told = int(rest[-1]) if rest else told
+        writer.stdout.close()
+        writer.wait()
+        assert find_problem(path, deep=True) is None
+        mark = read_mark(path)
+        assert (mark.count if mark else 0) >= told
+
+
+def test_an_older_mark_after_a_power_cut_gives_no_false_alarm(
+    tmp_path: Path, left: dict[str, dict[str, bytes]]
+) -> None:
+    path = lay_out(tmp_path, left["kill"])
+    mark = read_mark(path)
+    assert mark is not None
+    for older in (0, 1, mark.count - 1):
+        write_mark(path, Mark(mark.identity, older))
+        assert find_problem(path, deep=True) is None
+    mark_path(path).unlink()
+    assert find_problem(path, deep=True) is None
+
+
+def test_a_new_file_and_one_that_never_began_are_no_problem(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    assert find_problem(path, deep=True) is None
+    path.touch()
+    assert find_problem(path, deep=True) is None
+
+
+def test_a_database_of_before_marks_gets_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("CREATE TABLE t (id INTEGER)")
+    assert find_problem(path, deep=True) is None
+    assert HighWater(path).attach(db, count=7) == 7
+    db.close()
+    assert read_mark(path) is not None
+    cut(path, 0)
+    assert "is empty" in str(find_problem(path, deep=True))
+
+
+@given(counts=st.lists(st.integers(0, 10**12), min_size=1, max_size=8), torn=st.binary(max_size=MARK_BYTES))
+def test_a_line_that_was_half_written_leaves_the_one_before(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], torn: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "x.db"
+    counts = sorted(counts)
+    write_mark(path, Mark("id", counts[0]))
+    water = HighWater(path)
+    water._identity, water._file = "id", os.open(mark_path(path), os.O_WRONLY)
+    for count in counts:
+        water.acknowledge(count)
+    assert read_mark(path) == Mark("id", counts[-1])
+    os.pwrite(water._file, torn, water._slot * MARK_BYTES)  # the next one, cut off
+    assert read_mark(path) == Mark("id", counts[-1])
+    water.close()
+
+
+def test_files_beside_a_database_are_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    write_mark(path, Mark("id", 1))
+    assert mark_path(path).stat().st_mode & 0o777 == 0o600
+    assert side_files(path)[-1] == mark_path(path)
