@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -32,12 +31,13 @@ from moorage.errors import DocumentError
 BYTES_MAX = 3 * 1024 * 1024  # kube-apiserver's limit on the body of a request
 NESTING_MAX = 100  # levels; Kubernetes' own objects have some 30, the schemas of its largest CRDs some 60
 VALUES_MAX = 1_000_000  # of one text with its aliases put in place; an object has at most 1.5 MiB
+ALIASED_MAX = 100_000  # of these, what aliases put in: a few bytes must not cost what megabytes do
 DIRECTIVES_MAX = 100  # %TAG lines: libyaml compares each with all before it
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_SQUARE = bytes.maketrans(b"{}", b"[]")
 _TAG = "tag:yaml.org,2002:"
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -60,7 +60,7 @@ def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX
     """
     data = _bytes_of(data)
     _check_length(data, bytes_max)
-    if data.count(b"[") + data.count(b"{") > NESTING_MAX and _json_levels(data) > NESTING_MAX:
+    if data.count(b"[") + data.count(b"{") > NESTING_MAX and _is_too_deep(data):
         raise DocumentError(f"the JSON is nested more than {NESTING_MAX} levels deep")
     try:
         return msgspec.json.decode(data, type=type)
@@ -68,10 +68,19 @@ def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX
         raise DocumentError(str(error)) from None
 
 
-def _json_levels(data: bytes) -> int:
-    """How many brackets are open at most, those inside of strings left out."""
-    brackets = _STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS)
-    return max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+def _is_too_deep(data: bytes) -> bool:
+    """Whether more brackets are open at once than is allowed, those inside of strings left out.
+
+    Each round takes the innermost pairs away, all at once. Of a text that is no JSON, what has no partner counts.
+    """
+    left = _STRINGS.sub(b"", data).translate(_SQUARE, _NOT_BRACKETS)
+    for _ in range(NESTING_MAX):
+        before, left = len(left), left.replace(b"[]", b"")
+        if not left:
+            return False
+        if len(left) == before:
+            break
+    return left.count(b"[") > NESTING_MAX or b"[]" in left
 
 
 # --- YAML
@@ -99,22 +108,22 @@ def parse_yaml_documents(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> li
     building = _Building()
     aliased = False
     for event in _bounded_events(text, bytes_max):
-        match event:
-            case yaml.ScalarEvent():
-                building.add(event, _scalar(event))
-            case yaml.SequenceStartEvent():
-                building.begin(event, [])
-            case yaml.MappingStartEvent():
-                building.begin(event, {})
-            case yaml.CollectionEndEvent():
-                building.end()
-            case yaml.AliasEvent():
-                aliased = True
-                building.add(event, building.anchors[event.anchor or ""])
-            case yaml.DocumentStartEvent():
-                building = _Building()
-            case yaml.DocumentEndEvent():
-                documents.append(building.root)
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            building.add(event, _scalar(event))
+        elif kind is yaml.SequenceStartEvent:
+            building.begin(event, [])
+        elif kind is yaml.MappingStartEvent:
+            building.begin(event, {})
+        elif kind is yaml.SequenceEndEvent or kind is yaml.MappingEndEvent:
+            building.end()
+        elif kind is yaml.AliasEvent:
+            aliased = True
+            building.add(event, building.anchors[event.anchor or ""])
+        elif kind is yaml.DocumentStartEvent:
+            building = _Building()
+        elif kind is yaml.DocumentEndEvent:
+            documents.append(building.root)
     if aliased:  # what was shared is written out, so that a change in one place is none in another
         copied: list[Any] = msgspec.json.decode(msgspec.json.encode(documents))
         return copied
@@ -194,47 +203,52 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
     """The events of libyaml's parser, which does not recurse, as long as they are within the bounds."""
     if text.count("%TAG") > DIRECTIVES_MAX:
         raise DocumentError(f"the YAML has more than {DIRECTIVES_MAX} %TAG directives")
-    values = characters = 0
+    values = aliased = characters = 0
     stack: list[_Open] = []
     anchors: dict[str, tuple[int, int, int] | None] = {}  # values, characters and levels; None: not closed yet
+    event: Any
     try:
         for event in yaml.parse(text, Loader=_Loader):
-            levels = 0
-            match event:
-                case yaml.CollectionStartEvent():
-                    values += 1
-                    stack.append(_Open(event.anchor, values - 1, characters))
-                    if event.anchor is not None:
-                        anchors[event.anchor] = None
-                case yaml.ScalarEvent():
-                    values += 1
-                    characters += len(event.value)
-                    if event.anchor is not None:
-                        anchors[event.anchor] = (1, len(event.value), 0)
-                case yaml.CollectionEndEvent():
-                    closed = stack.pop()
-                    levels = closed.levels
-                    if closed.anchor is not None:
-                        anchors[closed.anchor] = (values - closed.values, characters - closed.characters, levels)
-                    if stack:
-                        stack[-1].levels = max(stack[-1].levels, levels + 1)
-                        levels = 0
-                case yaml.AliasEvent():
-                    if event.anchor not in anchors:
-                        raise _refused(event, f"the alias *{event.anchor} has no anchor")
-                    size = anchors[event.anchor]
-                    if size is None:
-                        raise _refused(event, f"&{event.anchor} holds itself")
-                    values, characters, levels = values + size[0], characters + size[1], size[2]
-                    if stack:
-                        stack[-1].levels = max(stack[-1].levels, levels + 1)
-                case yaml.DocumentStartEvent():
-                    values += 1
-                    anchors = {}
+            kind, levels = type(event), 0
+            if kind is yaml.ScalarEvent:
+                values += 1
+                characters += len(event.value)
+                if event.anchor is not None:
+                    anchors[event.anchor] = (1, len(event.value), 0)
+            elif kind is yaml.SequenceStartEvent or kind is yaml.MappingStartEvent:
+                values += 1
+                stack.append(_Open(event.anchor, values - 1, characters))
+                if event.anchor is not None:
+                    anchors[event.anchor] = None
+            elif kind is yaml.SequenceEndEvent or kind is yaml.MappingEndEvent:
+                closed = stack.pop()
+                if closed.anchor is not None:
+                    anchors[closed.anchor] = (
+                        values - closed.values,
+                        characters - closed.characters,
+                        closed.levels,
+                    )
+                if stack:
+                    stack[-1].levels = max(stack[-1].levels, closed.levels + 1)
+            elif kind is yaml.AliasEvent:
+                if event.anchor not in anchors:
+                    raise _refused(event, f"the alias *{event.anchor} has no anchor")
+                size = anchors[event.anchor]
+                if size is None:
+                    raise _refused(event, f"&{event.anchor} holds itself")
+                values, characters, levels = values + size[0], characters + size[1], size[2]
+                aliased += size[0]
+                if aliased > ALIASED_MAX:
+                    raise _refused(event, f"the YAML's aliases put in more than {ALIASED_MAX:,} values")
+                if stack:
+                    stack[-1].levels = max(stack[-1].levels, levels + 1)
+            elif kind is yaml.DocumentStartEvent:
+                values += 1
+                anchors = {}
             if len(stack) + levels > NESTING_MAX:
                 raise _refused(event, f"the YAML is nested more than {NESTING_MAX} levels deep")
             if values > VALUES_MAX:
-                raise _refused(event, f"the YAML holds more than {VALUES_MAX:,} values once aliases are put in")
+                raise _refused(event, f"the YAML holds more than {VALUES_MAX:,} values")
             if characters > characters_max:
                 raise _refused(event, f"the YAML is longer than {characters_max:,} bytes once aliases are put in")
             yield event
@@ -285,27 +299,29 @@ class _Building:
 
     def add(self, event: Any, value: Any) -> None:
         """A scalar, or what an alias stands for."""
-        if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
+        if event.anchor is not None and type(event) is yaml.ScalarEvent:
             self.anchors[event.anchor] = value
         if self._wants_key():
             frame = self._frames[-1]
-            frame.is_merge = value == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]
-            frame.key = _key(event, value)
-            return
-        self._put(event, value)
+            frame.is_merge = value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]
+            frame.key = value if type(value) is str else _key(event, value)
+        else:
+            self._put(event, value)
 
     def _wants_key(self) -> bool:
-        return bool(self._frames) and isinstance(self._frames[-1].container, dict) and self._frames[-1].key is None
+        if not self._frames:
+            return False
+        frame = self._frames[-1]
+        return frame.key is None and type(frame.container) is dict
 
     def _put(self, event: Any, value: Any) -> None:
         if not self._frames:
             self.root = value
             return
         frame = self._frames[-1]
-        if isinstance(frame.container, list):
+        if frame.key is None:
             frame.container.append(value)
             return
-        assert frame.key is not None
         if frame.is_merge:
             parts = value if isinstance(value, list) else [value]
             if not all(isinstance(part, dict) for part in parts):
@@ -318,8 +334,6 @@ class _Building:
 
 def _key(event: Any, value: Any) -> str:
     match value:
-        case str():
-            return value
         case bool():
             return "true" if value else "false"
         case int() | float():
