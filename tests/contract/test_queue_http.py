@@ -24,6 +24,7 @@ class Site:
     def __init__(self, folder):
         self.clock = FakeClock()
         api = FakeApi(users={"ada-token": "ada", "eve-token": "eve", "boss-token": "boss"})
+        self.api = api
         api.readers |= {("ada", "lab"), ("boss", "lab"), ("boss", None)}
         self.service = ServerService(api, usage_db=folder / "usage.db", page_token=PAGE, clock=self.clock)
         self.queue = self.service.queue
@@ -166,6 +167,58 @@ async def test_a_map_is_its_owners_and_theirs_whom_rbac_allows(site):
     assert [one["name"] for one in (await site.ask("GET", "/api/v1/maps/lab", token="ada-token"))[1]["maps"]] == [
         "m"
     ]
+
+
+@pytest.mark.anyio
+async def test_who_left_the_team_neither_reads_nor_changes_nor_feeds_the_map_they_made(site):
+    await site.make(3)
+    site.api.readers.discard(("ada", "lab"))
+    site.clock.advance(61)  # answers of reviews are kept for a minute
+    asked = [
+        ("GET", "", None),
+        ("PATCH", "", {"state": "paused"}),
+        ("GET", "/items", None),
+        ("GET", "/items/0", None),
+        ("POST", "/items?first=3", {"value": 1}),
+        ("GET", "/results", None),
+        ("GET", "/output", None),
+        ("POST", "/retry", None),
+        ("POST", "/token", None),
+        ("DELETE", "", None),
+    ]
+    for method, path, body in asked:
+        status, said = await site.ask(method, f"/api/v1/maps/lab/m{path}", body)
+        assert (status, said["code"]) == (403, "forbidden"), (method, path)
+    again = {"name": "m", "request": "m"}  # the answer to a request of before is not to be had either
+    assert (await site.ask("POST", "/api/v1/maps/lab", again))[0] == 403
+    for path in ("/api/v1/maps", "/api/v1/maps/lab"):
+        assert await site.ask("GET", path) == (200, {"maps": []})
+    assert (await site.ask("GET", "/api/v1/maps/lab/m", token="boss-token"))[1]["counts"]["total"] == 3
+
+
+@pytest.mark.anyio
+async def test_what_a_map_prints_is_followed_no_longer_than_the_asker_is_in_the_team(site):
+    token = await site.make(3)
+    entry = {"item": 0, "lease": 1, "at": 5, "output": base64.b64encode(b"x").decode()}
+    printed = {"session": "w", "pod": "p", "entries": [entry]}
+    assert (await site.ask("POST", "/api/v1/work/output", printed, token=token))[0] == 200
+    following = asyncio.create_task(site.ask("GET", "/api/v1/maps/lab/m/output?follow=true&after=0"))
+    outputs = site.service.outputs
+    async with asyncio.timeout(30):
+        while not outputs._news:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    site.api.readers.discard(("ada", "lab"))
+    site.clock.advance(61)
+    assert (await site.ask("POST", "/api/v1/work/output", printed, token=token))[0] == 200
+    status, lines = await following
+    assert (status, [line["id"] for line in lines]) == (200, [1])
+
+
+@pytest.mark.anyio
+async def test_anothers_request_word_does_not_give_their_map(site):
+    await site.make(1)
+    status, said = await site.ask("POST", "/api/v1/maps/lab", {"name": "m", "request": "m"}, token="boss-token")
+    assert (status, said["code"]) == (409, "already_exists")
 
 
 @pytest.mark.anyio

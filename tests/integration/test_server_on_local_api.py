@@ -10,7 +10,7 @@ import socket
 import aiohttp
 import pytest
 
-from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Resource
 from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM, rfc3339
 from moorage.localcluster.apiserver.server import ApiServer
@@ -20,6 +20,9 @@ from moorage.server.service import ServerService
 PAGE_TOKEN = "page-token"
 RUN_TOKEN = "run-token"
 GPU = "nvidia.com/gpu"
+RBAC = "rbac.authorization.k8s.io"
+ROLES = Resource(RBAC, "v1", "roles", "Role")
+ROLEBINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
 
 pytestmark = pytest.mark.anyio
 
@@ -145,6 +148,15 @@ async def a_run(api, name, *, gpus=1, node=""):
         await api.patch(PODS, f"{name}-x", {"status": status}, "default", subresource="status")
 
 
+async def may_read_pods(api, user, namespace):
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    await api.create(ROLES, {"metadata": {"name": "reads"}, "rules": rules}, namespace)
+    to = {"kind": "Role", "name": "reads", "apiGroup": RBAC}
+    subject = {"kind": "User", "name": user, "apiGroup": RBAC}
+    bound = {"metadata": {"name": "reads"}, "roleRef": to, "subjects": [subject]}
+    await api.create(ROLEBINDINGS, bound, namespace)
+
+
 async def test_runs_are_seen_on_their_gpus_and_the_rest_is_explained(kube, tmp_path):
     async with a_site(kube, tmp_path) as site:
         await a_run(site.api, "first", node="n1")
@@ -157,6 +169,7 @@ async def test_runs_are_seen_on_their_gpus_and_the_rest_is_explained(kube, tmp_p
             ("second", "Waiting"),
         }
         said = "exceeded quota: team"
+        await may_read_pods(site.api, "ada", "default")
         ref = {"kind": "Job", "namespace": "default", "name": "second"}
         await site.api.create(
             EVENTS, {"metadata": {"namespace": "default", "name": "e"}, "involvedObject": ref, "message": said}

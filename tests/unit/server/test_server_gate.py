@@ -245,7 +245,7 @@ async def test_who_may_act_as_another_is_taken_for_that_user(site):
     async with site.running():
         assert (await site.ask("/api/v1/explain/lab/held", headers=sent, token=False)).status == 401
         site.clock.advance(3600)
-        site.api.readers.add(("ada", "bob"))
+        site.api.readers |= {("ada", "bob"), ("bob", "lab")}
         answer = await site.ask("/api/v1/explain/lab/held", headers=sent, token=False)
         assert (answer.status, answer.json["public"]) == (200, False)
         page = {"impersonate-user": "bob"}

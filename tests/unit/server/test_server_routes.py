@@ -165,6 +165,7 @@ async def test_explain_answers_for_a_run_a_job_and_a_pod(site):
 async def test_explain_judges_a_run_without_a_pod_by_the_pod_it_would_make(site):
     site.node(gpus=1)
     site.run("held", pod=False)
+    site.api.readers.add(("ada", "lab"))
     said = 'pods "held-x" is forbidden: exceeded quota: team'
     site.api.put(
         EVENTS,
@@ -185,6 +186,7 @@ async def test_explain_names_the_volume_that_is_missing(site):
     volumes = [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in ("data", "gone")]
     job["spec"]["template"]["spec"]["volumes"] = volumes
     site.api.put(JOBS, job)
+    site.api.readers.add(("ada", "lab"))
     async with site.running():
         answer = await site.ask("/api/v1/explain/lab/train", **AS_ADA)
         assert answer.json["missingClaims"] == ["gone"]

@@ -1,6 +1,6 @@
 """GET /api/v1/explain/{namespace}/{name}: why a run or a pod waits. POST /api/v1/explain: why one would.
 
-Who owns the pod, or may read the pods of its namespace, is told all; everybody else only what is public.
+Who may read the pods of its namespace is told all; everybody else, who made it too, only what is public.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
     suspended = job is not None and bool((job.get("spec") or {}).get("suspend"))
     said = await _explained(context, pod, storage, tuple(events), suspended=suspended)
-    is_owner = not user.is_page and said.owner == user.name
-    return said if is_owner or await context.auth.may_read_pods(user, namespace) else as_public(said)
+    return said if await context.auth.may_read_pods(user, namespace) else as_public(said)
 
 
 async def _explained(

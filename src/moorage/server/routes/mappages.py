@@ -1,7 +1,7 @@
 """The web pages of maps: /maps and /maps/NAMESPACE/NAME, each with a live part that the browser asks for again.
 
 Everybody who may look at the page sees whose map it is and how far; its command, its failed items and what they
-printed see its owner and those whom RBAC lets `get` it.
+printed see those whom RBAC lets `get` it now.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def routes(context: Context) -> list[Route]:
         if found is None:
             raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
         user: User = request.state.user
-        mine = found.owner == user.name and not user.is_page
-        seen = mine or await context.auth.may_use_maps(user, "get", namespace)
+        seen = await context.auth.may_use_maps(user, "get", namespace)
         told = map_json(found, rate=await queue.rate_of(found))
         failed = await _failed(queue, found) if seen else None
         model = map_model(told, await _mapjob(context, namespace, name), failed, context.now())

@@ -18,7 +18,7 @@ from moorage.queue.outputs import Part
 from moorage.server.auth import bearer_of
 from moorage.server.context import Context
 from moorage.server.problems import Json, Problem
-from moorage.server.routes.queue import MAPS, WORK_PATH, body_of, map_of, whole_number
+from moorage.server.routes.queue import MAPS, WORK_PATH, body_of, map_of, while_allowed, whole_number
 
 ENTRIES = 10_000
 BODY_BYTES = 2 * 1024 * 1024
@@ -99,7 +99,8 @@ def routes(context: Context) -> list[Route]:
                 except TimeoutError:
                     last = await ended()
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
+        allowed = while_allowed(context, request.state.user, found.namespace, lines())
+        return StreamingResponse(allowed, media_type="application/x-ndjson")
 
     return [
         Route(f"{WORK_PATH}/output", keep, methods=["POST"]),

@@ -20,7 +20,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide import leasing
 from moorage.decide.leasing import Exchange, MapState, Policy, State
-from moorage.errors import AlreadyExists, NotFound, Unauthorized
+from moorage.errors import AlreadyExists, ApiError, NotFound, Unauthorized
 from moorage.model.names import GROUP
 from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.store import PAGE_ROWS, NewItem, Store, Stored
@@ -167,6 +167,8 @@ def routes(context: Context) -> list[Route]:
             )
         except AlreadyExists as error:
             raise Problem(409, "already_exists", error.message, error.hint, "name") from error
+        if found.owner != _user(request).name:  # another's request may bear the same word
+            raise Problem(409, "already_exists", f"map {namespace}/{asked.name} exists already", None, "name")
         return Json(await view(found), 201)
 
     async def listing(request: Request) -> Response:
@@ -177,8 +179,7 @@ def routes(context: Context) -> list[Route]:
         seen = {
             one: await context.auth.may_use_maps(user, "list", one) for one in {one.namespace for one in stored}
         }
-        mine = "" if user.is_page else user.name
-        return Json({"maps": [await view(one) for one in stored if seen[one.namespace] or one.owner == mine]})
+        return Json({"maps": [await view(one) for one in stored if seen[one.namespace]]})
 
     async def show(request: Request) -> Response:
         """Counts, rate, expected end and policy of a map."""
@@ -275,7 +276,8 @@ def routes(context: Context) -> list[Route]:
                 yield b"".join(_ENCODER.encode(one) + b"\n" for one in page)
                 at = page[-1].item
 
-        return StreamingResponse(pages(), media_type="application/x-ndjson")
+        lines = while_allowed(context, _user(request), found.namespace, pages())
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
     async def retry(request: Request) -> Response:
         """Make the dead items ready again; a cancelled or paused map runs on."""
@@ -323,15 +325,30 @@ def routes(context: Context) -> list[Route]:
 
 
 async def map_of(request: Request, context: Context, queue: Queue, verb: str = "get") -> Stored:
-    """The map of the path, where the one who asks may do this with it. Raises Problem."""
+    """The map of the path, where the one who asks may do this with it now. Raises Problem.
+
+    To have made it gives no right: who left a team has none in its namespace.
+    """
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     found = await queue.read(lambda store: store.find_map(namespace, name))
     if found is None:
         raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
-    user = _user(request)
-    if found.owner != user.name or user.is_page:
-        await _allow(context, user, verb, namespace)
+    await _allow(context, _user(request), verb, namespace)
     return found
+
+
+async def while_allowed(
+    context: Context, user: User, namespace: str, chunks: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """An answer that lasts, for as long as who asked may `get` maps there; then it ends."""
+    async for chunk in chunks:
+        try:
+            await _allow(context, user, "get", namespace)
+        except Problem:
+            return
+        except ApiError:
+            pass  # nobody can tell just now: what was begun goes on
+        yield chunk
 
 
 async def _allow(context: Context, user: User, verb: str, namespace: str) -> None:
@@ -340,7 +357,7 @@ async def _allow(context: Context, user: User, verb: str, namespace: str) -> Non
             403,
             "forbidden",
             f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
-            "ask the owner of the map, or whoever manages the namespace's roles",
+            "ask whoever manages the namespace's roles",
         )
 
 
