@@ -13,13 +13,15 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
 
 from moorage.apimachinery.serving import serve
 from moorage.controllers.mapjob.bundle import worker_zip
@@ -91,7 +93,8 @@ class Site:
 
         return int(self.run(work()))
 
-    def worker(self, orders: dict[str, Any], **env: str) -> subprocess.Popen[bytes]:
+    def worker(self, orders: dict[str, Any], *, before: Sequence[str] = (), **env: str) -> subprocess.Popen[bytes]:
+        """Start one; `before` is a command that starts it."""
         file = self.folder / "worker.pyz"
         file.write_bytes(worker_zip())
         told = {
@@ -101,7 +104,7 @@ class Site:
             "MOORAGE_POD": f"pod-{len(self.workers)}",
         }
         made = subprocess.Popen(
-            [sys.executable, str(file)],
+            [*before, sys.executable, str(file)],
             env={**os.environ, **told, **env},
             cwd=self.folder,
             stdout=subprocess.PIPE,
@@ -619,3 +622,128 @@ def test_the_worker_runs_on_the_oldest_python_it_promises(site: Site) -> None:
 
 def _runs(path: str | None) -> bool:
     return path is not None and subprocess.run([path, "-c", "0"], capture_output=True, check=False).returncode == 0
+
+
+FEW_FILES = ("sh", "-c", 'ulimit -n 24; exec "$@"', "sh")
+
+
+@pytest.mark.parametrize("kind", ["command", "function"])
+def test_a_worker_with_few_file_numbers_runs_fewer_items_at_once_and_fails_none(site: Site, kind: str) -> None:
+    of = site.make(list(range(40)), retries=0)
+    orders = (
+        {"command": ["sh", "-c", "sleep 0.05; printf {item} > $MOORAGE_RESULT"]}
+        if kind == "command"
+        else function(site, "import time\ndef f(n):\n    time.sleep(0.01)\n    return n\n")
+    )
+    assert site.ended(site.worker(orders | {"slots": 16}, before=FEW_FILES))[0] == 0
+    assert site.results(of) == {n: n for n in range(40)}
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_process_that_an_earlier_call_has_ended_takes_no_later_call_with_it(site: Site, batch: int) -> None:
+    text = (
+        "import os, socket\ndef f(n):\n    socket.socket.recv = lambda *_: os._exit(0)  # it takes no other item\n"
+        "    return n\n"
+    )
+    of = site.make(list(range(12)), retries=0, batch_items=batch)
+    assert site.ended(site.worker(function(site, text)))[0] == 0
+    assert [one.failure for one in site.items(of)] == [None] * 12
+    assert site.results(of) == {n: n for n in range(12)}
+
+
+# what items may do with their output, their end and their result: each a command for `sh`, with what comes of it
+KINDS: dict[str, str] = {
+    "nothing": ":",
+    "a line": "echo a line",
+    "half a line": "printf 'no end'",
+    "much": "head -c 300000 /dev/zero | tr '\\0' 'x'",
+    "many lines": "i=0; while [ $i -lt 400 ]; do echo line $i; i=$((i+1)); done",
+    "binary": "printf '\\000\\377\\012\\200\\r\\n\\033[31m'; exit 4",
+    "both": "echo out; echo err >&2; printf more; printf last >&2; exit 5",
+    "closed": "exec >&- 2>&-; sleep 0.02; printf 7 > $MOORAGE_RESULT",
+    "closed, failed": "exec >&- 2>&-; sleep 0.02; exit 6",
+    "left behind": "sleep 60 & echo begun",
+    "left behind, silent": "sleep 60 > /dev/null 2>&1 & :",
+    "escaped": "setsid sleep 1 & echo begun",
+    "escaped, failed": "setsid sleep 1 & echo begun; exit 8",
+    "chatty, left behind": "(while :; do echo x; done) & sleep 0.02; printf 1 > $MOORAGE_RESULT",
+    "result": "printf '{\"a\": [1, null]}' > $MOORAGE_RESULT; echo written",
+    "text": "printf 'no json' > $MOORAGE_RESULT",
+    "path": 'printf \'{"$path": "/data/x"}\' > $MOORAGE_RESULT',
+    "result, failed": "printf 1 > $MOORAGE_RESULT; exit 9",
+    "no result": "rm $MOORAGE_RESULT",
+    "failed": "echo why >&2; exit 3",
+    "killed": "printf half; kill -KILL $$",
+    "ended": "kill -TERM $$",
+    "hung up": "kill -HUP $$",
+}
+
+
+def outcomes(site: Site, of: int) -> list[Any]:
+    """What became of each item: state, result, failure and its last output."""
+    found = site.results(of)
+    return [
+        (
+            one.state,
+            found.get(at),
+            one.failure and (one.failure.cause, one.failure.message),
+            site.output(of, at) if one.failure is not None else None,
+        )
+        for at, one in enumerate(site.items(of))
+    ]
+
+
+# the same for a loaded function, which executes its item
+CALLS: dict[str, str] = {
+    "nothing": "",
+    "a line": "print('a line')",
+    "half a line": "os.write(2, b'no end')",
+    "much": "os.write(1, b'y' * 200_000)",
+    "result": "r = {'a': [1, None]}",
+    "long result": "r = 'x' * 300_000",
+    "closed": "os.close(1); os.close(2); time.sleep(0.02); r = 7",
+    "closed streams": "sys.stdout.close(); sys.stderr.close(); r = 8",
+    "no streams": "sys.stdout = sys.stderr = None",
+    "failed": "print('before'); 1 / 0",
+    "left behind": "subprocess.Popen(['sleep', '60']); r = 1",
+    "left behind, failed": "subprocess.Popen(['sleep', '60']); sys.exit(3)",
+    "left behind, died": "subprocess.Popen(['sleep', '60']); os._exit(4)",
+    "escaped, died": "subprocess.Popen(['sleep', '1'], start_new_session=True); os._exit(4)",
+    "died": "os.write(1, b'half'); os._exit(5)",
+    "died silently": "os.closerange(1, 3); os._exit(0)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+CALL = (
+    "import os, signal, subprocess, sys, time, warnings\nwarnings.simplefilter('ignore')\n"
+    "def f(text):\n    scope = globals() | {'r': None}\n    exec(text, scope)\n    return scope['r']\n"
+)
+
+few_long_examples = settings(
+    max_examples=3,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def assert_same_with_one_slot(site: Site, orders: dict[str, Any], values: list[str], slots: int) -> None:
+    ended = []
+    for count in (slots, 1):
+        of = site.make(values, name=f"m{len(site.workers)}", retries=0)
+        assert site.ended(site.worker(orders | {"slots": count}))[0] == 0
+        ended.append(outcomes(site, of))
+    assert ended[0] == ended[1]
+
+
+@few_long_examples
+@given(st.lists(st.sampled_from(sorted(KINDS)), min_size=40, max_size=80), st.integers(2, 16))
+@example([kind for kind in KINDS for _ in range(4)], 16)
+@example(["closed", "a line", "nothing"] * 25, 4)
+def test_commands_end_the_same_however_many_slots_a_worker_has(site: Site, kinds: list[str], slots: int) -> None:
+    assert_same_with_one_slot(site, {"command": ["sh", "-c", "{item}"]}, [KINDS[kind] for kind in kinds], slots)
+
+
+@few_long_examples
+@given(st.lists(st.sampled_from(sorted(CALLS)), min_size=40, max_size=80), st.integers(2, 16))
+@example([kind for kind in CALLS for _ in range(3)], 16)
+def test_calls_end_the_same_however_many_slots_a_worker_has(site: Site, kinds: list[str], slots: int) -> None:
+    assert_same_with_one_slot(site, function(site, CALL), [CALLS[kind] for kind in kinds], slots)

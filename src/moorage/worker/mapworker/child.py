@@ -14,6 +14,7 @@ Values are JSON, answers on OUT are JSON, one per line.
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import json
 import math
@@ -30,6 +31,8 @@ from typing import IO, Any
 CANNOT_LOAD = 3
 PICKLED = "$pickle"
 SAFE_INTEGER = 2**53
+RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
+TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
 PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out, numbers may take thrice that
 
 
@@ -102,6 +105,7 @@ def serve(
             return
         os.dup2(to, 1)
         os.dup2(to, 2)
+        _open_again()
         _forget_peak()
         began = time.monotonic()
         try:
@@ -109,6 +113,9 @@ def serve(
             answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
             text = json.dumps(answer, allow_nan=False)
             check_text(text)
+            if len(text) > RESULT_BYTES:
+                answer = {"ok": False, "message": TOO_LONG % len(text)}
+                text = json.dumps(answer)
         except MemoryError as error:
             traceback.print_exc()
             answer = {"ok": False, "oom": True, "message": describe(error)}
@@ -118,8 +125,7 @@ def serve(
             answer = {"ok": False, "message": describe(error)}
             text = json.dumps(answer)
         taken = time.monotonic() - began
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         text = text[:-1] + f', "seconds": {taken:.6f}, "memory": {_peak()}}}\n'
         try:
             sink.write(text.encode())
@@ -181,6 +187,24 @@ def describe(error: BaseException) -> str:
 def _say(sink: IO[bytes], message: dict[str, Any]) -> None:
     sink.write(json.dumps(message).encode() + b"\n")
     sink.flush()
+
+
+def _flush() -> None:
+    """Write what the item has printed. It may have closed or replaced the streams: that is not the next item's."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # whatever an item has put there
+            pass
+
+
+def _open_again() -> None:
+    """Give the next item streams that write, where an item has closed its own."""
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None or getattr(stream, "closed", False):
+            raw = io.FileIO(fd, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
 
 
 def _forget_peak() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import resource
 import selectors
 import shutil
 import signal
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from .child import preload
 from .orders import LEAVING_SECONDS, Orders
-from .slots import CommandSlot, FunctionSlot, Slot, Task
+from .slots import CommandSlot, FunctionSlot, Scarce, Slot, Task
 from .wire import Exchanger, Heart, Kept, Line, Refused
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ REPORT_SECONDS = 1.0  # an answer waits here so long for others to go with it
 REPORT_MANY = 100  # or until there are so many
 BODY_BYTES = 6 * 1024 * 1024  # of answers in one request
 LOOK_SECONDS = 0.1  # between two looks at memory
+SCARCE_PAUSE_SECONDS = 1.0  # after an item could not be started for want of processes, memory, files or disk
+SCARCE_SECONDS = 60.0  # nothing runs and nothing can be started for so long: the worker ends
+SLOT_FILES = 7  # that a loaded function needs: two socket pairs, three pipes; a command needs one
+OWN_FILES = 64  # of the worker: connections, standard streams, and what is open while a process starts
 FIRST_LEASE_SECONDS = 15.0  # assumed until the server has said
 
 
@@ -57,7 +62,7 @@ class Engine:
         self._heart = Heart(Line(orders.server, orders.token), WORK, self._heartbeat, self._hear)
         self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod)
         self._todo: deque[Task] = deque()
-        self._slots = [self._make_slot(child) for _ in range(orders.slots)]
+        self._slots = [self._make_slot(child) for _ in range(slots_with_files(orders.slots))]
         self._reports: list[Report] = []  # not acknowledged yet
         self._oldest = 0.0  # when the first unsent report came
         self._unsent = 0
@@ -73,7 +78,10 @@ class Engine:
         self._leave_by = 0.0
         self._bye_sent = False
         self._exit: int | None = None
+        self._code = 0  # when it has left in order
         self._said = ""
+        self._try_again = 0.0  # nothing could be started: not before then
+        self._scarce_since: float | None = None
 
     # -- the loop
 
@@ -104,7 +112,7 @@ class Engine:
                 self._reap()
         finally:
             for slot in self._slots:
-                slot.close()
+                slot.kill()
             self._heart.stopped.set()
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._kept.drain(LEAVING_SECONDS)
@@ -150,20 +158,25 @@ class Engine:
             times.append(self._oldest + REPORT_SECONDS)
         if self._leaving:
             times.append(self._leave_by)
+        elif self._todo and self._try_again > now:
+            times.append(self._try_again)
         return max(0.0, min(times) - now)
 
     def _reap(self) -> None:
         while True:
             try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if not pid:
+            if ended is None:
                 return
-            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            for slot in self._slots:
-                if slot.exited(pid, code, used.ru_maxrss * 1024):
-                    break
+            slot = next((slot for slot in self._slots if slot.pid == ended.si_pid), None)
+            if slot is not None:
+                slot.kill()
+            _, status, used = os.wait4(ended.si_pid, 0)
+            if slot is not None:
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                slot.exited(code, used.ru_maxrss * 1024)
 
     def _wake(self) -> None:
         try:
@@ -182,14 +195,33 @@ class Engine:
 
     def _begin(self) -> None:
         """Give each free slot an item, and those with short ones the next."""
+        if time.monotonic() < self._try_again:
+            return
         for slot in self._slots:
             while slot.task is None and self._exit is None and (self._todo or self._recall()):
-                slot.start(self._todo.popleft(), self._timeout)
+                task = self._todo.popleft()
+                try:
+                    slot.start(task, self._timeout)
+                except Scarce as lack:
+                    self._todo.appendleft(task)
+                    self._wait_for_room(str(lack))
+                    return
+                self._scarce_since = None
         for slot in self._slots:
             if not self._todo:
                 break
             if slot.follow(self._todo[0]):
                 self._todo.popleft()
+
+    def _wait_for_room(self, lack: str) -> None:
+        """Try again in a while. A worker that can start nothing for long hands back what it has, and ends."""
+        now = time.monotonic()
+        self._try_again = now + SCARCE_PAUSE_SECONDS
+        if self._scarce_since is None or any(slot.task is not None for slot in self._slots):
+            self._scarce_since = now
+        elif now >= self._scarce_since + SCARCE_SECONDS:
+            self._said, self._code = f"no item can be started here: {lack}", 1
+            self._told_to_leave()
 
     def _recall(self) -> bool:
         """Take back one item that waits behind another, for a slot that has none; whether there was one."""
@@ -350,7 +382,7 @@ class Engine:
         if wanted:
             self._dry = not items
         if self._bye_sent:
-            self._exit = 0
+            self._exit = self._code
         else:
             self._mind(reply["state"])
 
@@ -376,6 +408,29 @@ class Engine:
             self._said, self._exit = f"the server refuses this map's token: {refused}", 3
         else:
             self._said, self._exit = f"the server does not understand this worker: {refused}", 1
+
+
+def slots_with_files(slots: int) -> int:
+    """Of so many slots those for which there are numbers of open files; at least one.
+
+    Raises the soft limit for them as far as the hard limit lets, and not further: items inherit it, and some
+    programs close all numbers below it before they begin.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = slots * SLOT_FILES + OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return slots
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    fitting = min(slots, max(1, (allowed - OWN_FILES) // SLOT_FILES))
+    if fitting < slots:
+        print(
+            f"moorage worker: runs {fitting} items at once, not {slots}: {slots} slots need {needed} open files,"
+            f" the limit here is {allowed}",
+            file=sys.stderr,
+            flush=True,
+        )
+    return fitting
 
 
 def say(text: str) -> None:

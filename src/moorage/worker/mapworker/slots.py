@@ -6,6 +6,7 @@ All of it is driven by the engine's loop: nothing here waits.
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
 import os
@@ -24,11 +25,12 @@ from . import child, memory
 
 TAIL_BYTES = 16 * 1024  # of an item's output that goes with a failure
 KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
-RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
 STOP_SECONDS = 3.0  # between TERM and KILL
 READ_BYTES = 64 * 1024
 READS = 16  # a full pipe has one such part, or as many where somebody has made it larger
+UNUSED = 3  # processes that end before they take an item; the next such end is the item's
 SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
+SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")
 
 if TYPE_CHECKING:
@@ -48,6 +50,59 @@ class Task:
     @property
     def pair(self) -> list[int]:
         return [self.item, self.lease]
+
+
+class Scarce(Exception):
+    """Nothing can be started now: this machine or pod lacks processes, memory, file numbers or room on a disk."""
+
+
+class Source:
+    """The reading end of a pipe, and the only owner of its number.
+
+    The number of a closed pipe goes to the next one, of whichever slot. So nobody keeps a number: they keep this.
+    """
+
+    __slots__ = ("_call", "_fd", "_selector", "_watched")
+
+    def __init__(self, selector: selectors.BaseSelector, fd: int, call: Callable[[Source], None]) -> None:
+        """Owns `fd`, also when this raises. `call` is called when there is something to read, or the end."""
+        self._selector = selector
+        self._fd = fd
+        self._call = call
+        self._watched = False
+        try:
+            os.set_blocking(fd, False)
+            selector.register(fd, selectors.EVENT_READ, self._ready)
+        except BaseException:
+            self.close()
+            raise
+        self._watched = True
+
+    def read(self, size: int) -> bytes | None:
+        """What is there, `b""` at the end and when closed, None when there is nothing now."""
+        if self._fd < 0:
+            return b""
+        try:
+            return os.read(self._fd, size)
+        except BlockingIOError:
+            return None
+
+    def ignore(self) -> None:
+        """Call no more."""
+        if self._watched:
+            self._watched = False
+            self._selector.unregister(self._fd)
+
+    def close(self) -> None:
+        """Once or more often."""
+        self.ignore()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _ready(self, _fd: int) -> None:
+        if self._watched:  # the same round of events may have closed it
+            self._call(self)
 
 
 class Output:
@@ -126,11 +181,15 @@ class Slot:
         """Make ready before there is an item; this process has one thread then."""
 
     def start(self, task: Task, timeout: float | None) -> None:
+        """Raises Scarce: `task` has not begun, and nothing is wrong with it."""
         self._timeout = timeout
         self._now_runs(task)
         try:
             self._begin(task)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in SCARCE:
+                self._forget()
+                raise Scarce(f"{error.strerror}") from error
             self._finish({"outcome": "error", "message": f"cannot be started: {error}"})
 
     def follow(self, _next: Task) -> bool:
@@ -172,17 +231,23 @@ class Slot:
         times = [one for one in (deadline, self._kill_at) if one is not None]
         return min(times, default=None)
 
-    def exited(self, pid: int, status: int, peak: int) -> bool:
-        """Take note of a process that has ended; whether it was this slot's."""
-        if self._process is None or self._process.pid != pid:
-            return False
-        self._process.returncode = status
-        self._ended(status, peak)
-        return True
+    @property
+    def pid(self) -> int | None:
+        """Of its process, which leads a group of the same number."""
+        return None if self._process is None else self._process.pid
 
-    def close(self) -> None:
-        """End what is left when the worker leaves."""
+    def kill(self) -> None:
+        """End the process and what it has left behind in its group.
+
+        Only while the process is there or has not been reaped: afterwards the number may be another's.
+        """
         self._signal(signal.SIGKILL)
+
+    def exited(self, status: int, peak: int) -> None:
+        """Take note that the process has ended and was reaped."""
+        if self._process is not None:
+            self._process.returncode = status
+        self._ended(status, peak)
 
     # -- for the two kinds
 
@@ -194,6 +259,11 @@ class Slot:
         self._kill_at = self._verdict = None
         self._peak = 0
         self._oom_kills = memory.kills_for_memory()
+
+    def _forget(self) -> None:
+        """There is no item any more."""
+        self.task = self._output = None
+        self._deadline = self._kill_at = None
 
     def _begin(self, task: Task) -> None:
         raise NotImplementedError
@@ -208,12 +278,11 @@ class Slot:
             except OSError:
                 pass  # it has ended already
 
-    def _read(self, fd: int) -> bool:
+    def _read(self, source: Source) -> bool:
         """Read what is there, not more than READS at once: others wait; False at the end."""
         for _ in range(READS):
-            try:
-                data = os.read(fd, READ_BYTES)
-            except BlockingIOError:
+            data = source.read(READ_BYTES)
+            if data is None:
                 return True
             if not data:
                 return False
@@ -222,17 +291,6 @@ class Slot:
             if len(data) < READ_BYTES:
                 break
         return True
-
-    def _watch(self, fd: int, call: Callable[[int], None]) -> None:
-        os.set_blocking(fd, False)
-        self._selector.register(fd, selectors.EVENT_READ, call)
-
-    def _unwatch(self, fd: int) -> None:
-        try:
-            self._selector.unregister(fd)
-        except KeyError:
-            return
-        os.close(fd)
 
     def _how_it_died(self, status: int) -> Report:
         """The report for a process that ended with a status other than 0."""
@@ -257,8 +315,7 @@ class Slot:
         assert output is not None
         output.close()
         dropped = self._verdict == "dropped"
-        self.task = self._output = None
-        self._deadline = self._kill_at = None
+        self._forget()
         report = dict(report, item=task.item, lease=task.lease)
         report.setdefault("seconds", round(time.monotonic() - self._began, 6))
         report.setdefault("memory", self._peak)
@@ -285,15 +342,19 @@ class CommandSlot(Slot):
         self._command = command
         self._scratch = scratch
         self._result = ""
+        self._prints: Source | None = None
 
     def _begin(self, task: Task) -> None:
+        os.makedirs(self._scratch, 0o700, exist_ok=True)  # an item before may have removed it
         fd, self._result = tempfile.mkstemp(prefix="result-", dir=self._scratch)
         os.close(fd)
         env = dict(os.environ, MOORAGE_ITEM=json.dumps(task.value), MOORAGE_INDEX=str(task.item))
         env["MOORAGE_RESULT"] = self._result
         env.pop("MOORAGE_MAP_TOKEN", None)
-        reading, writing = os.pipe()
+        writing = -1
         try:
+            reading, writing = os.pipe()
+            self._prints = Source(self._selector, reading, self._printed)
             self._process = subprocess.Popen(
                 fill(self._command, task),
                 stdin=subprocess.DEVNULL,
@@ -303,40 +364,43 @@ class CommandSlot(Slot):
                 start_new_session=True,
             )
         except (OSError, ValueError):
-            os.close(reading)
-            os.unlink(self._result)
+            self._clear()
             raise
         finally:
-            os.close(writing)
-        self._pipe = reading
-        self._watch(reading, self._printed)
+            if writing >= 0:
+                os.close(writing)
 
-    def _printed(self, fd: int) -> None:
-        if not self._read(fd):
-            self._unwatch(fd)
+    def _printed(self, source: Source) -> None:
+        if not self._read(source):
+            source.close()
 
-    def _ended(self, status: int, peak: int) -> None:
-        self._peak = max(self._peak, peak)
-        self._signal(signal.SIGKILL)  # what it left behind in its session
-        if self._pipe in self._selector.get_map():
-            self._read(self._pipe)
-            self._unwatch(self._pipe)
-        self._process = None
-        report = self._how_it_died(status) if status or self._verdict in ("oom", "timeout") else self._answer()
+    def _clear(self) -> None:
+        """Close its pipe and remove its file."""
+        prints, self._prints = self._prints, None
+        if prints is not None:
+            prints.close()
         try:
             os.unlink(self._result)
         except OSError:
             pass  # the item removed it
+
+    def _ended(self, status: int, peak: int) -> None:
+        self._peak = max(self._peak, peak)
+        if self._prints is not None:
+            self._read(self._prints)
+        self._process = None
+        report = self._how_it_died(status) if status or self._verdict in ("oom", "timeout") else self._answer()
+        self._clear()
         self._finish(report)
 
     def _answer(self) -> Report:
         try:
             with open(self._result, "rb") as file:
-                data = file.read(RESULT_BYTES + 1)
+                data = file.read(child.RESULT_BYTES + 1)
         except OSError as error:
             return {"outcome": "error", "message": f"its result cannot be read: {error.strerror}"}
-        if len(data) > RESULT_BYTES:
-            return {"outcome": "error", "message": _TOO_LONG % f"more than {RESULT_BYTES}"}
+        if len(data) > child.RESULT_BYTES:
+            return {"outcome": "error", "message": child.TOO_LONG % f"more than {child.RESULT_BYTES}"}
         if not data.strip():
             return {"outcome": "done"}
         try:
@@ -372,14 +436,16 @@ class FunctionSlot(Slot):
         self._function = function
         self._broken = broken
         self._returned = returned
-        self._answers = -1
+        self._answers: Source | None = None
         # two of each, for items by turns
         self._turn = 1  # of the item that runs, or has run last
-        self._prints: list[int] = []
+        self._prints: list[Source] = []
         self._sending: list[socket.socket] = []
         self._theirs: list[socket.socket] = []  # the other ends: what has not begun is read back from them
         self._buffer = b""
         self._reason = ""
+        self._loaded = False  # the process has said so
+        self._unused = 0  # processes in a row that have loaded, and ended before they took an item
         self._short = False  # the last item was
         self._followed = False  # the item that runs was handed over while the one before did
 
@@ -413,7 +479,7 @@ class FunctionSlot(Slot):
             return False
 
     def settle(self) -> None:
-        if self._process is not None:
+        if self._answers is not None:
             self._answered(self._answers)
 
     def stop(self, verdict: str) -> None:
@@ -432,28 +498,44 @@ class FunctionSlot(Slot):
         if self._process is None:
             self._launch(forked=False)
         self._followed = False
-        self._turn = 1 - self._turn
-        self._sending[self._turn].send(_packet(task))
+        self._sending[1 - self._turn].send(_packet(task))
+        self._turn = 1 - self._turn  # not before: the process takes turns by what it gets
 
     def _launch(self, *, forked: bool) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-        self._theirs, self._sending = [one for one, _ in pairs], [other for _, other in pairs]
-        for end in self._sending:
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, child.PACKET_BYTES)
-            end.setblocking(False)
-        self._answers, ours = os.pipe()
-        pipes = [os.pipe(), os.pipe()]
-        self._prints = [reading for reading, _ in pipes]
-        given = (*(end.fileno() for end in self._theirs), ours, *(writing for _, writing in pipes))
+        given: list[int] = []  # numbers that are the process's; ours only until it has them
         try:
-            self._process = (self._fork if forked else self._spawn)(given)
+            for _ in range(2):
+                theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._theirs.append(theirs)
+                self._sending.append(ours)
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, child.PACKET_BYTES)
+                ours.setblocking(False)
+            reading, writing = os.pipe()
+            given.append(writing)
+            self._answers = Source(self._selector, reading, self._answered)
+            for _ in range(2):
+                reading, writing = os.pipe()
+                given.append(writing)
+                self._prints.append(Source(self._selector, reading, self._printed))
+            numbers = (*(end.fileno() for end in self._theirs), *given)
+            self._process = (self._fork if forked else self._spawn)(numbers)
+        except BaseException:
+            self._clear()
+            raise
         finally:
-            for fd in given[2:]:
+            for fd in given:
                 os.close(fd)
-        self._turn, self._buffer, self._reason, self._short = 1, b"", "", False
-        self._watch(self._answers, self._answered)
-        for fd in self._prints:
-            self._watch(fd, self._printed)
+        self._turn, self._buffer, self._reason = 1, b"", ""
+        self._short = self._loaded = False
+
+    def _clear(self) -> None:
+        """Close all ends of what went to the process."""
+        for source in (self._answers, *self._prints):
+            if source is not None:
+                source.close()
+        for end in (*self._sending, *self._theirs):
+            end.close()
+        self._answers, self._prints, self._sending, self._theirs = None, [], [], []
 
     def _spawn(self, given: tuple[int, ...]) -> subprocess.Popen[bytes]:
         env = {name: one for name, one in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
@@ -497,44 +579,45 @@ class FunctionSlot(Slot):
         finally:
             os._exit(code)
 
-    def _printed(self, fd: int) -> None:
-        if fd != self._prints[self._turn]:
+    def _printed(self, source: Source) -> None:
+        if source is not self._prints[self._turn]:
             self.settle()  # the item before has ended, and its successor prints
-        if not self._read(fd):
-            self._selector.unregister(fd)
+        if source is self._prints[self._turn]:
+            if not self._read(source):
+                source.ignore()
+        elif source.read(READ_BYTES) == b"":  # what comes from what an item has left behind is nobody's
+            source.ignore()
 
-    def _answered(self, fd: int) -> None:
-        try:
-            data = os.read(fd, 1024 * 1024)
-        except BlockingIOError:
+    def _answered(self, source: Source) -> None:
+        data = source.read(1024 * 1024)
+        if data is None:
             return
         if not data:
-            if fd in self._selector.get_map():
-                self._selector.unregister(fd)
+            source.ignore()
             return
         self._buffer += data
         while b"\n" in self._buffer:
             line, _, self._buffer = self._buffer.partition(b"\n")
-            self._take(json.loads(line), len(line))
+            self._take(json.loads(line))
 
-    def _take(self, answer: dict[str, Any], size: int) -> None:
+    def _take(self, answer: dict[str, Any]) -> None:
         if "loaded" in answer:
             if not answer["loaded"]:
                 self._reason = str(answer["message"])
             else:
+                self._loaded = True
                 self._began = time.monotonic()  # loading is not the item's
                 if self._deadline is not None and self._timeout is not None:
                     self._deadline = self._began + self._timeout
             return
         if self.task is None:
             return
+        self._unused = 0
         self._read(self._prints[self._turn])
         self._peak = max(self._peak, int(answer["memory"]))
         seconds = answer["seconds"]
         self._short = seconds < SHORT_SECONDS
-        if answer["ok"] and size > RESULT_BYTES:
-            report = {"outcome": "error", "message": _TOO_LONG % size, "seconds": seconds}
-        elif answer["ok"]:
+        if answer["ok"]:
             report = {"outcome": "done", "value": answer["value"], "seconds": seconds}
         else:
             outcome = "oom" if answer.get("oom") else "error"
@@ -547,32 +630,33 @@ class FunctionSlot(Slot):
             self._now_runs(following)
 
     def _ended(self, status: int, peak: int) -> None:
-        self._signal(signal.SIGKILL)
-        selected = self._selector.get_map()
-        if self._answers in selected:
-            self._answered(self._answers)
-        if self._prints[self._turn] in selected:
-            self._read(self._prints[self._turn])
+        self.settle()
+        self._read(self._prints[self._turn])
         self._process = None
-        for fd in (self._answers, *self._prints):
-            if fd in selected:
-                self._selector.unregister(fd)
-            os.close(fd)
-        left = self.recall()
-        if left is None and self.task is not None and self._followed and self._taken_back(self._turn):
-            left, self.task, self._output = self.task, None, None
-            self._deadline = self._kill_at = None
-        for end in (*self._sending, *self._theirs):
-            end.close()
-        self._sending, self._theirs, self.ahead = [], [], None
-        if left is not None:
-            self._returned(left)
+        left = [self.recall()]
+        if self.task is not None and self._has_not_begun():
+            left.append(self.task)
+            self._forget()
+        self._clear()
+        self.ahead = None
+        for task in left:
+            if task is not None:
+                self._returned(task)
         if self._reason:
             self._broken(self._reason)
             return
         if self.task is not None:
             self._peak = max(self._peak, peak)
             self._finish(self._how_it_died(status or 1))
+
+    def _has_not_begun(self) -> bool:
+        """Whether the process has ended before it took `task`: an earlier item has ended it."""
+        if self._verdict not in (None, "preempted"):
+            return False
+        if not (self._followed or (self._loaded and self._unused < UNUSED)) or not self._taken_back(self._turn):
+            return False
+        self._unused += 1
+        return True
 
 
 class Forked:
@@ -588,9 +672,6 @@ def _packet(task: Task) -> bytes:
         return json.dumps(task.value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half a character
         return json.dumps(task.value).encode()
-
-
-_TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
 
 
 def fill(command: list[str], task: Task) -> list[str]:

@@ -1,0 +1,217 @@
+"""The map worker's slots: who owns the number of a pipe, and what a lack of room means for an item."""
+
+from __future__ import annotations
+
+import os
+import resource
+import selectors
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.worker.mapworker.engine import OWN_FILES, SLOT_FILES, slots_with_files
+from moorage.worker.mapworker.slots import CommandSlot, Scarce, Slot, Source, Task
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    with selectors.DefaultSelector() as found:
+        yield found
+
+
+@pytest.fixture
+def no_more_files() -> Iterator[Callable[[], None]]:
+    """Takes every number of an open file that is left, until the test ends or calls `restore`."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+
+    def take() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            return
+
+    yield take
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    for fd in taken:
+        os.close(fd)
+
+
+def ready(selector: selectors.BaseSelector) -> None:
+    for key, _ in selector.select(0):
+        key.data(key.fd)
+
+
+def test_a_closed_source_neither_reads_nor_closes_the_pipe_that_has_its_number_now(selector):
+    reading, writing = os.pipe()
+    first = Source(selector, reading, lambda _: None)
+    first.close()
+    os.close(writing)
+    again, writing = os.pipe()
+    assert again == reading, "the lowest free number is given first"
+    got: list[bytes | None] = []
+    second = Source(selector, again, lambda source: got.append(source.read(100)))
+    os.write(writing, b"the second's")
+    assert first.read(100) == b""
+    first.ignore()
+    first.close()
+    ready(selector)
+    assert got == [b"the second's"]
+    second.close()
+    os.close(writing)
+
+
+def test_a_source_closed_by_another_in_the_same_round_of_events_is_not_called(selector):
+    pipes = [os.pipe() for _ in range(2)]
+    called: list[int] = []
+    sources: list[Source] = []
+
+    def call(source: Source) -> None:
+        called.append(sources.index(source))
+        for one in sources:
+            one.close()
+
+    sources += [Source(selector, reading, call) for reading, _ in pipes]
+    for _, writing in pipes:
+        os.write(writing, b"x")
+    ready(selector)
+    assert len(called) == 1
+    for _, writing in pipes:
+        os.close(writing)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["open", "close", "write", "read"]), st.integers(0, 5)), max_size=40))
+def test_each_source_reads_what_was_written_for_it_whatever_was_closed_between(steps):
+    """Against a model: a list of what was written and not yet read."""
+    live: dict[int, tuple[Source, int, bytes]] = {}
+    with selectors.DefaultSelector() as selector:
+        for count, (step, at) in enumerate(steps):
+            if step == "open" and at not in live:
+                reading, writing = os.pipe()
+                live[at] = (Source(selector, reading, lambda _: None), writing, b"")
+            elif at in live:
+                source, writing, waiting = live[at]
+                if step == "close":
+                    source.close()
+                    os.close(writing)
+                    assert source.read(1000) == b""
+                    del live[at]
+                elif step == "write":
+                    os.write(writing, b"%d," % count)
+                    live[at] = (source, writing, waiting + b"%d," % count)
+                elif step == "read":
+                    assert source.read(1000) == (waiting or None)
+                    live[at] = (source, writing, b"")
+        assert len(selector.get_map()) == len(live)
+        for source, writing, _ in live.values():
+            source.close()
+            os.close(writing)
+
+
+def a_slot(selector: selectors.BaseSelector, scratch: Path, reports: list[dict[str, Any]], *command: str) -> Slot:
+    return CommandSlot(
+        selector,
+        lambda _, report: reports.append(report),
+        lambda *_: None,
+        0,
+        command=list(command),
+        scratch=str(scratch),
+    )
+
+
+def until_ended(slot: Slot) -> None:
+    assert slot.pid is not None
+    os.waitid(os.P_PID, slot.pid, os.WEXITED | os.WNOWAIT)
+    slot.kill()
+    _, status, _ = os.wait4(slot.pid, 0)
+    slot.exited(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), 0)
+
+
+def test_an_item_that_cannot_be_started_for_want_of_files_has_not_failed(selector, tmp_path, no_more_files):
+    reports: list[dict[str, Any]] = []
+    slot = a_slot(selector, tmp_path, reports, "sh", "-c", "printf 1 > $MOORAGE_RESULT")
+    no_more_files()
+    with pytest.raises(Scarce, match="Too many open files"):
+        slot.start(Task(0, 1, "x"), None)
+    assert slot.task is None
+    assert reports == []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 16, hard))
+    slot.start(Task(0, 2, "x"), None)
+    until_ended(slot)
+    assert [(report["outcome"], report["value"], report["lease"]) for report in reports] == [("done", 1, 2)]
+    assert not selector.get_map()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_item_whose_command_is_not_there_has_failed_and_leaves_nothing_open(selector, tmp_path):
+    reports: list[dict[str, Any]] = []
+    slot = a_slot(selector, tmp_path, reports, "no-such-program-here")
+    before = os.listdir("/proc/self/fd")
+    slot.start(Task(0, 1, "x"), None)
+    assert reports[0]["outcome"] == "error"
+    assert reports[0]["message"].startswith("cannot be started: [Errno 2]")
+    assert os.listdir("/proc/self/fd") == before
+    assert not selector.get_map()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_item_that_removes_the_scratch_folder_takes_no_other_with_it(selector, tmp_path):
+    reports: list[dict[str, Any]] = []
+    slot = a_slot(selector, tmp_path / "scratch", reports, "sh", "-c", "printf 2 > $MOORAGE_RESULT")
+    slot.start(Task(0, 1, "x"), None)
+    until_ended(slot)
+    (tmp_path / "scratch").rmdir()
+    slot.start(Task(1, 1, "x"), None)
+    until_ended(slot)
+    assert [report["outcome"] for report in reports] == ["done", "done"]
+
+
+def test_what_an_item_left_behind_ends_with_it_and_nothing_is_signalled_afterwards(selector, tmp_path):
+    """Afterwards the number may be another's."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    reports: list[dict[str, Any]] = []
+    slot = a_slot(selector, tmp_path, reports, "sh", "-c", f"sleep 600 > {fifo} & exit 0")
+    slot.start(Task(0, 1, "x"), None)
+    until_ended(slot)
+    os.set_blocking(reading, True)
+    assert os.read(reading, 1) == b"", "nobody has it open any more"
+    os.close(reading)
+    assert slot.pid is None
+    slot.kill()
+    slot.stop("preempted")
+    assert [report["outcome"] for report in reports] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "slots", "wanted", "raised"),
+    [
+        pytest.param(1024, 4096, 16, 16, 1024, id="there are enough: nothing changes"),
+        pytest.param(100, 4096, 16, 16, 16 * SLOT_FILES + OWN_FILES, id="raised to what is needed"),
+        pytest.param(100, 120, 16, (120 - OWN_FILES) // SLOT_FILES, 120, id="fewer slots"),
+        pytest.param(60, 60, 16, 1, 60, id="one at least"),
+    ],
+)
+def test_slots_are_as_many_as_there_are_files_for(soft, hard, slots, wanted, raised):
+    reading, writing = os.pipe()
+    pid = os.fork()  # a hard limit does not come back
+    if pid == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            fitting = slots_with_files(slots)
+            os.write(writing, b"%d %d" % (fitting, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as out:
+        assert out.read() == b"%d %d" % (wanted, raised)
