@@ -2,19 +2,19 @@
 
     python benchmarks/kills.py [SCENE …] [--full] [--kills N] [--objects N] [--seed S] [--minutes M]
 
-Each scene starts a local cluster of its own with `moor up` and kills its processes (-9) at moments drawn by the seed,
-the supervisor among them, while somebody works on it:
+Each scene starts a local cluster of its own with `moor up` and kills its processes (-9) at moments drawn by the
+seed, the supervisor among them, while somebody works on it:
 
-apiserver   writers and watchers of ConfigMaps: no acknowledged write is missing after a restart, revisions never go
-            back, and a watcher that resumes hears each event once and in order
+apiserver   writers and watchers of ConfigMaps: no acknowledged write is missing after a restart, revisions never
+            go back, and a watcher that resumes hears each event once and in order
 runs        `moor run`: each run ends once, with its own exit code, and was started once
 map         items under kills, stops (SIGSTOP, SIGCONT) and freezes longer than a lease: each item is done once
 guests      guests of a Machine with four places: never more at a time, each served once
-workspaces  workspaces stay the same process, and answer through the ingress afterwards
+workspaces  workspaces stay the same process and are led to afterwards; those that are deleted go
 datasets    the filler is killed (`benchmarks/dataset_fill.py`)
 
-Without `--full` each is small, for a try. One line for each scene; exit code 1 when one does not hold, or does not end
-within `--minutes`.
+Without `--full` each is small, for a try. One line for each scene; exit code 1 when one does not hold, or does not
+end within `--minutes`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,20 @@ SCENES = {  # full: twice what outsiders did at commit 06d327b
     "apiserver": Scene(
         things="acknowledged writes", small=Size(kills=4, objects=200), full=Size(kills=140, objects=41_702)
     ),
+    "runs": Scene(things="runs", small=Size(kills=5, objects=8), full=Size(kills=96, objects=120)),
+    "map": Scene(
+        things="items",
+        small=Size(kills=8, objects=300),
+        full=Size(kills=200, objects=10_000),
+        up=("--nodes", "3"),
+    ),
+    "guests": Scene(
+        things="guests",
+        small=Size(kills=5, objects=12),
+        full=Size(kills=220, objects=144),
+        up=("--nodes", "2", "--gpus", "2", "--gpu-type", "a100"),
+    ),
+    "workspaces": Scene(things="workspaces", small=Size(kills=5, objects=4), full=Size(kills=48, objects=24)),
 }
 
 
@@ -97,9 +111,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=f"of {', '.join(SCENES)}; all of them")
     parser.add_argument("--full", action="store_true", help="the sizes of the proof")
     parser.add_argument("--kills", type=int)

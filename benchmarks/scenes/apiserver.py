@@ -1,12 +1,13 @@
 """Writers and watchers while the API server is killed: what was acknowledged stays, and each event comes once.
 
-Each writer creates, updates, patches and deletes ConfigMaps of its own, one after the other. A write is acknowledged
-when its answer has come; one whose answer never came may have happened or not, and is looked up afterwards. Every
-version of an object has a number of its own, so that what is found can be told from what was there before.
+Each writer creates, updates, patches and deletes ConfigMaps of its own, one after the other. A write is
+acknowledged when its answer has come; one whose answer never came may have happened or not, and is looked up
+afterwards. Every version of an object has a number of its own, so that what is found can be told from what was
+there before.
 
-A watcher lists, then watches from where it is, and resumes there when the watch breaks; it lists again only when it
-is told that its place has expired. What it must have heard is then: each acknowledged write once, by an event, or by
-the list that bridged the gap in which it happened.
+A watcher lists, then watches from where it is, and resumes there when the watch breaks; it lists again only when
+it is told that its place has expired. What it must have heard is then: each acknowledged write once, by an event
+or by the list that bridged the gap in which it happened.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenes.outcome import Outcome, tell
-
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, Obj
 from moorage.errors import AlreadyExists, ApiError, Expired, NotFound
 from moorage.kube.client import KubeClient
-from moorage.testing.killing import Trouble
+from moorage.testing.killing import Trouble, until_so
+from scenes.outcome import Outcome, tell
 
 NAMESPACE = "kills"
 WRITERS, KEYS_EACH = 6, 40
@@ -178,9 +178,7 @@ class Watcher:
 
     async def _list(self) -> None:
         floor = max(self.at, self._bench.newest)
-        listed = await self._bench.api.list(
-            CONFIGMAPS, self._namespace, label_selector=self._selector
-        )
+        listed = await self._bench.api.list(CONFIGMAPS, self._namespace, label_selector=self._selector)
         revision = int(listed.resource_version)
         self._bench.see(revision, floor, f"a list of {self.name}")
         self.objects = {obj["metadata"]["name"]: obj for obj in listed.items if _is_ours(obj)}
@@ -307,8 +305,7 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
                 await _strike(trouble, bench)
                 if trouble.total % 10 == 0:
                     tell(f"apiserver: {trouble.total} kills, {bench.acknowledged} writes")
-            while bench.acknowledged < objects:
-                await asyncio.sleep(0.1)
+            await until_so(lambda: bench.acknowledged >= objects)
             for task in writing:
                 task.cancel()
             await asyncio.wait(writing)
@@ -328,11 +325,7 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
 
 async def _strike(trouble: Trouble, bench: Bench) -> None:
     """One kill, sometimes another while the server starts; then all that was acknowledged must be there."""
-    if not await trouble.kill("localcluster"):
-        await asyncio.sleep(0.05)  # it is just being started
-        return
-    if trouble.pid("supervisor") is None:
-        await trouble.bring_back()
+    await trouble.strike("localcluster")
     if trouble.chance.random() < 0.25:
         await asyncio.sleep(trouble.chance.uniform(0.0, 1.0))
         return  # the next kill may find it starting
@@ -343,7 +336,9 @@ async def _caught_up(bench: Bench, watchers: list[Watcher]) -> None:
     """Wait until each watcher's copy is what the server lists; what then differs is told as stuck."""
     found = await audit(bench)
     ends = time.monotonic() + PATIENCE_SECONDS
-    while (wrong := [fault for watcher in watchers for fault in watcher.differs(found)]) and time.monotonic() < ends:
+    while (
+        wrong := [fault for watcher in watchers for fault in watcher.differs(found)]
+    ) and time.monotonic() < ends:
         await asyncio.sleep(0.1)
         found = await audit(bench)
     bench.outcome.stuck += wrong

@@ -1,8 +1,8 @@
 """Trouble for a local cluster: its processes are killed, or stopped for a while, and brought back.
 
 What is killed is the process itself (SIGKILL), at whatever it does. The supervisor starts its children again, each
-time later than the last; so that a scene of hundreds of kills ends, a child that died twice takes the supervisor
-with it the third time, and `moor up` starts everything anew.
+time later than the last; so that a scene of hundreds of kills ends, a child that died three times takes the
+supervisor with it the next time, and `moor up` starts everything anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from moorage.cli.datafolder import DataFolder
@@ -24,7 +24,7 @@ from moorage.testing.cluster import Cluster
 
 EVERYTHING = "everything"
 MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
-DEATHS_OF_A_CHILD = 2  # after these the supervisor waits 5 s and more
+DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
 UP_SECONDS = 240.0  # bounds a hang of `moor up`; nothing is said about time
 
 
@@ -59,7 +59,7 @@ def pids_with(*words: str) -> list[int]:
 
 
 class Trouble:
-    """Kills and stops the processes of one `moor up`, and brings them back. `counts`: how often which was struck."""
+    """Kills and stops the processes of one `moor up`, and brings them back. `counts`: how often which of them."""
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.chance = chance
@@ -91,11 +91,10 @@ class Trouble:
             name = EVERYTHING
         if name == EVERYTHING:
             pids = {one: self.pid(one) for one in (*CHILDREN, "supervisor")}
-            struck = [pid for pid in pids.values() if pid is not None and send(pid, signal.SIGKILL)]
-            await until_gone(struck)
         else:
-            pid = self.pid(name)
-            struck = [pid] if pid is not None and send(pid, signal.SIGKILL) else []
+            pids = {name: self.pid(name)}
+        struck = [pid for pid in pids.values() if pid is not None and send(pid, signal.SIGKILL)]
+        await until_gone(struck)
         if struck:
             self.counts[f"kill {name}"] += 1
             self._deaths[name] += 1
@@ -146,18 +145,43 @@ class Trouble:
                 raise AssertionError(f"`moor up` failed for {UP_SECONDS:g} s: {self.failed_starts[-1]}")
             await asyncio.sleep(0.2)
 
-    @contextlib.asynccontextmanager
-    async def brought_back(self) -> AsyncIterator[None]:
-        """Bring the cluster back while the body runs, which may kill again; and see to it at the end."""
+    async def strike(self, *names: str, again: float = 0.25) -> None:
+        """Kill one of these by chance, bring the cluster back; `again`: the chance of a kill while it starts."""
+        if not await self.kill(self.chance.choice(names)):
+            await asyncio.sleep(0.05)  # it is just being started
+        if self.pid("supervisor") is not None:
+            return
         starting = asyncio.create_task(self.bring_back())
         try:
-            yield
+            if self.chance.random() < again:
+                await asyncio.sleep(self.chance.uniform(0.0, 2.0))
+                await self.kill(self.chance.choice(names))
         finally:
             await starting
-            await self.bring_back()
+        await self.bring_back()
+
+    async def strike_again_and_again(
+        self, kills: int, *names: str, pause: tuple[float, float], seen: Callable[[], str]
+    ) -> None:
+        """Strike until so many were killed, after a pause (seconds) each. `seen` tells how far the work is."""
+        while self.total < kills:
+            await asyncio.sleep(self.chance.uniform(*pause))
+            before = self.total
+            await self.strike(*names)
+            if self.total // 10 != before // 10:
+                print(f"{self.total} kills: {seen()}", file=sys.stderr, flush=True)
+        await self.bring_back()
 
 
 async def until_gone(pids: Iterable[int]) -> None:
     """Wait until these processes have ended."""
-    while any(is_alive(pid) for pid in pids):
-        await asyncio.sleep(0.01)
+    found = list(pids)
+    await until_so(lambda: not any(is_alive(pid) for pid in found), every=0.01)
+
+
+async def until_so(is_so: Callable[[], bool], *, every: float = 0.1) -> None:
+    """Wait for a state that only looking shows; whoever calls bounds the time."""
+    while True:
+        if is_so():
+            return
+        await asyncio.sleep(every)
