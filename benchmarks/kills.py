@@ -26,8 +26,10 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scenes.outcome import Outcome, tell
 
@@ -71,35 +73,45 @@ SCENES = {  # full: twice what outsiders did at commit 06d327b
         up=("--nodes", "2", "--gpus", "2", "--gpu-type", "a100"),
     ),
     "workspaces": Scene(things="workspaces", small=Size(kills=5, objects=4), full=Size(kills=48, objects=24)),
+    "datasets": Scene(things="files", small=Size(kills=2, objects=200), full=Size(kills=10, objects=2000)),
 }
 
 
 def run(name: str, size: Size, seed: int, minutes: float) -> Outcome:
     """Play one scene on a cluster of its own."""
-    scene = SCENES[name]
-    outcome = Outcome(scene=name, seed=seed, things=scene.things)
-    play = importlib.import_module(f"scenes.{name}").play
+    outcome = Outcome(scene=name, seed=seed, things=SCENES[name].things)
     began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix=f"kills-{name}-") as folder,
-        local_cluster(Path(folder) / "data", *scene.up) as cluster,
-    ):
-        trouble = Trouble(cluster, random.Random(seed))
-
-        async def bounded() -> None:
-            async with asyncio.timeout(60 * minutes):
-                await play(trouble, outcome, kills=size.kills, objects=size.objects)
-
+    with tempfile.TemporaryDirectory(prefix=f"kills-{name}-") as folder:
         try:
-            asyncio.run(bounded())
+            if name == "datasets":  # brings its own cluster
+                from scenes import datasets
+
+                work = datasets.play(outcome, Path(folder), kills=size.kills, objects=size.objects)
+                asyncio.run(_bounded(work, minutes))
+            else:
+                _play(outcome, Path(folder), size, minutes)
         except* TimeoutError:
             outcome.stuck.append(f"the scene did not end within {minutes:g} minutes")
         except* AssertionError as group:
             outcome.stuck += [str(error) for error in _leaves(group)]
-        outcome.kills = trouble.total
-        outcome.notes |= {"struck": trouble.counts, "starts that failed": len(trouble.failed_starts)}
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def _play(outcome: Outcome, folder: Path, size: Size, minutes: float) -> None:
+    play = importlib.import_module(f"scenes.{outcome.scene}").play
+    with local_cluster(folder / "data", *SCENES[outcome.scene].up) as cluster:
+        trouble = Trouble(cluster, random.Random(outcome.seed))
+        try:
+            asyncio.run(_bounded(play(trouble, outcome, kills=size.kills, objects=size.objects), minutes))
+        finally:
+            outcome.kills = trouble.total
+            outcome.notes |= {"struck": trouble.counts, "starts that failed": len(trouble.failed_starts)}
+
+
+async def _bounded(work: Coroutine[Any, Any, None], minutes: float) -> None:
+    async with asyncio.timeout(60 * minutes):
+        await work
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -191,9 +191,9 @@ class Watcher:
         )
         async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
             async for event in events:
-                self._hear(event.type, event.object)
+                self.hear(event.type, event.object)
 
-    def _hear(self, kind: str, obj: Obj) -> None:
+    def hear(self, kind: str, obj: Obj) -> None:
         revision, doubled = revision_of(obj), self._bench.outcome.doubled
         if kind == "BOOKMARK":
             if revision < self.at:

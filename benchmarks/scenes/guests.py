@@ -190,7 +190,7 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
         pod = lab.pods.get(name, NAMESPACE)
         if pod is not None and not is_deleting(pod):
             outcome.stuck.append(f"{name} is {phase_of(pod)}: {pod.get('status')}")
-    _judge(lab, log.read_text().splitlines(), outcome)
+    judge(lab, log.read_text().splitlines(), outcome)
     outcome.objects = len(lab.made)
     outcome.notes |= {"slipped past the webhook": len(lab.slipped), "at a time at most": lab.most}
 
@@ -208,7 +208,7 @@ async def _settled(api: KubeClient, outcome: Outcome) -> None:
     outcome.stuck.append(f"the places are not all reserved again: {usage}")
 
 
-def _judge(lab: Lab, notes: list[str], outcome: Outcome) -> None:
+def judge(lab: Lab, notes: list[str], outcome: Outcome) -> None:
     """From what the guests themselves noted."""
     moments = sorted((int(when), word, name) for word, name, when in (line.split() for line in notes))
     counted = Counter((word, name) for _, word, name in moments)

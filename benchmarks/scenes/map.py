@@ -136,13 +136,13 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
     await asyncio.gather(*frozen)  # a worker that comes back late brings what must not count
     await scene.look()
     await asyncio.to_thread(trouble.cluster.moor, "map", "results", NAME, "-o", str(results))
-    _judge(scene, outcome, [json.loads(line) for line in results.read_text().splitlines()], objects)
+    judge(scene, outcome, [json.loads(line) for line in results.read_text().splitlines()], objects)
     outcome.objects = objects
     begun = log.read_text().split()
     outcome.notes |= {"leases lost": scene.counts["lost"], "items begun": len(begun)}
 
 
-def _judge(scene: Scene, outcome: Outcome, rows: list[dict[str, Any]], objects: int) -> None:
+def judge(scene: Scene, outcome: Outcome, rows: list[dict[str, Any]], objects: int) -> None:
     counts = scene.counts
     by_item: dict[int, list[Any]] = {}
     for row in rows:

@@ -86,7 +86,7 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
             kills, *VICTIMS, pause=PAUSE_SECONDS, seen=lambda: f"{submitted} runs submitted"
         )
     found = await _ended(cluster, objects)
-    _judge(outcome, found, log.read_text().split("\n")[:-1] if log.exists() else [], objects)
+    judge(outcome, found, log.read_text().split("\n")[:-1] if log.exists() else [], objects)
     outcome.objects = submitted
     outcome.notes["submissions typed again"] = typed_again
 
@@ -107,7 +107,7 @@ async def _ended(cluster: Cluster, objects: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _judge(outcome: Outcome, found: dict[str, dict[str, Any]], notes: list[str], objects: int) -> None:
+def judge(outcome: Outcome, found: dict[str, dict[str, Any]], notes: list[str], objects: int) -> None:
     counted = Counter(tuple(line.split()[:2]) for line in notes)
     for number in range(objects):
         name, code = name_of(number), code_of(number)

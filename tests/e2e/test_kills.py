@@ -1,0 +1,33 @@
+"""Nothing is lost, doubled or stuck while the local cluster is killed under work: the benchmark, small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+
+
+@pytest.mark.parametrize(
+    ("scene", "size"),
+    [
+        ("apiserver", ("--kills", "3", "--objects", "100")),
+        ("runs", ("--kills", "3", "--objects", "4")),
+        ("map", ("--kills", "6", "--objects", "60")),
+        ("guests", ("--kills", "3", "--objects", "8")),
+        ("workspaces", ("--kills", "3", "--objects", "2")),
+    ],
+)
+def test_nothing_is_lost_doubled_or_stuck(scene, size):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), scene, *size, "--minutes", "3"],
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lost 0, doubled 0, stuck 0" in done.stdout
