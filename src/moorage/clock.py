@@ -71,7 +71,10 @@ def parse_rfc3339(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text!r} is no year from 1 to 9999 in UTC") from None
 
 
 def format_duration(span: timedelta) -> str:

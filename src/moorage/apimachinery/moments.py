@@ -5,11 +5,21 @@ The pure part of `moorage.clock`, for code that may not read the clock.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from moorage.clock import format_duration, parse_rfc3339, rfc3339, rfc3339_micro
 
-__all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro"]
+SPAN_MAX_SECONDS = 100 * 365 * 86400  # a span that, added to any moment of our time, still gives a date
+
+__all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro", "span_of"]
+
+
+def span_of(seconds: float) -> timedelta:
+    """A number of seconds out of an object as a span, of a hundred years at most, forwards or backwards.
+
+    Objects hold numbers of 64 bits; added to a date they would give none.
+    """
+    return timedelta(seconds=max(-SPAN_MAX_SECONDS, min(seconds, SPAN_MAX_SECONDS)))
 
 
 def moment(text: str | None) -> datetime | None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting, labels_of
-from moorage.apimachinery.moments import format_duration, moment
+from moorage.apimachinery.moments import format_duration, moment, span_of
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
@@ -360,7 +360,7 @@ def _view_pod(pod: Obj) -> PodView:
         message=message,
         memory_limit_bytes=_bytes(limits.get("memory")),
         peak_memory_bytes=_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)),
-        deadline=accepted + timedelta(seconds=int(deadline)) if accepted and deadline else None,
+        deadline=accepted + span_of(int(deadline)) if accepted and deadline else None,
         disrupted=disrupted,
         deleting=is_deleting(pod),
     )

@@ -7,10 +7,11 @@ https://kubernetes.io/docs/concepts/policy/resource-quotas/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import parse_rfc3339
@@ -147,7 +148,7 @@ def is_charged(pod: Mapping[str, Any], now: datetime) -> bool:
     grace = meta.get("deletionGracePeriodSeconds")
     if not meta.get("deletionTimestamp") or grace is None:
         return True
-    return now <= parse_rfc3339(meta["deletionTimestamp"]) + timedelta(seconds=int(grace))
+    return now <= parse_rfc3339(meta["deletionTimestamp"]) + span_of(grace)
 
 
 def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.meta import (
@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import (
     owner_reference,
     with_condition,
 )
-from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.moments import moment, rfc3339, span_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.injection import tolerations_of
@@ -96,8 +96,8 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
         deleting=is_deleting(pod),
         unschedulable=_is_unschedulable(pod),
         pod=parse_pod(pod) if gated else None,
-        limit=None if (limit := spec.get("activeDeadlineSeconds")) is None else timedelta(seconds=limit),
-        grace=timedelta(seconds=grace_of(pod)),
+        limit=None if (limit := spec.get("activeDeadlineSeconds")) is None else span_of(limit),
+        grace=span_of(grace_of(pod)),
         backfill=labels_of(pod).get(BACKFILL_LABEL) == "true",
         started=_moment((pod.get("status") or {}).get("startTime")),
         leaves=_moment(meta.get("deletionTimestamp")),

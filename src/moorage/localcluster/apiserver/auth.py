@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from moorage.apimachinery.documents import parse_json
 from moorage.errors import Forbidden
 
 MASTERS = "system:masters"
@@ -125,9 +126,9 @@ class Tokens:
             signature = _unb64(parts[2])
             if not hmac.compare_digest(signature, self._mac(f"{parts[0]}.{parts[1]}")):
                 return None
-            head = msgspec.json.decode(_unb64(parts[0]))
-            claims = msgspec.json.decode(_unb64(parts[1]))
-        except (binascii.Error, ValueError, msgspec.DecodeError):
+            head = parse_json(_unb64(parts[0]))
+            claims = parse_json(_unb64(parts[1]))
+        except (binascii.Error, ValueError):
             return None
         if not isinstance(head, dict) or head.get("alg") != "HS256" or not isinstance(claims, dict):
             return None

@@ -12,7 +12,7 @@ from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import NotFound
 from moorage.localcluster.apiserver.auth import User, service_user
 from moorage.localcluster.apiserver.kinds import Kind
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, ListOptions
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, ListOptions, meta_of
 
 if TYPE_CHECKING:
     from moorage.localcluster.apiserver.server import ApiServer
@@ -77,6 +77,7 @@ class InProcessClient:
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
+        namespace = namespace or meta_of(obj).get("namespace")
         return await self._server.create(self._call(dry_run=dry_run), self._kind(resource), _copy(obj), namespace)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:

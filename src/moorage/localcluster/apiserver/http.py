@@ -16,13 +16,17 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
+from moorage.apimachinery.documents import parse_document, parse_json
+from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.errors import (
     ApiError,
     BadRequest,
+    DocumentError,
     Expired,
     MethodNotAllowed,
     NotFound,
+    NumberError,
     ServerError,
     TooLarge,
     Unauthorized,
@@ -48,6 +52,9 @@ MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server's limit on resource reque
 WARNINGS_MAX, WARNING_MAX = 4096, 256  # characters of all warnings of an answer, and of each when they are more
 BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
+WATCH_SECONDS_MAX = 7 * 86400.0  # whatever timeoutSeconds asks for
+THREAD_BYTES = 64 * 1024  # YAML longer than this is read beside the event loop: a megabyte takes a second
+SHOWN_MAX = 100  # characters of a client's text in a message
 PROTOBUF = protobuf.CONTENT_TYPE
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "application/x-yaml")
 ANSWERED_WHOLE = frozenset(
@@ -91,9 +98,9 @@ class Request:
         if not text:
             return None
         try:
-            return int(text)
-        except ValueError:
-            raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+            return parse_integer(text, minimum=-INT64_MAX - 1)
+        except NumberError:
+            raise BadRequest(f"strconv.ParseInt: parsing {json.dumps(text[:SHOWN_MAX])}: invalid syntax") from None
 
     async def body(self) -> bytes:
         """Raises TooLarge."""
@@ -115,7 +122,7 @@ class Request:
         kind = self.header("content-type").split(";")[0].strip().lower()
         data = await self.body()
         if kind in YAML_TYPES:
-            return _yaml(data)
+            return await _yaml(data)
         if kind == PROTOBUF:
             return protobuf.decode(data)
         if kind and not (kind == "application/json" or kind.endswith("+json")):
@@ -138,31 +145,20 @@ class Disconnected(Exception):
 
 def _json(data: bytes) -> Any:
     try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return parse_json(data, bytes_max=MAX_BODY_BYTES)
+    except DocumentError as error:
         raise BadRequest(
             f"the object provided is unrecognized: couldn't get version/kind; json parse error: {error}"
         ) from None
 
 
-def _yaml(data: bytes) -> Any:
-    if data.lstrip()[:1] in (b"{", b"["):
-        return _json(data)
-    import yaml
-
+async def _yaml(data: bytes) -> Any:
     try:
-        loaded = yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        return json.loads(json.dumps(loaded, default=_yaml_scalar))
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"error converting YAML to JSON: {error}") from None
-
-
-def _yaml_scalar(value: Any) -> str:
-    import datetime
-
-    if isinstance(value, datetime.datetime | datetime.date):
-        return value.isoformat()
-    raise TypeError(f"a {type(value).__name__} has no place in an object")
+        if len(data) <= THREAD_BYTES:
+            return parse_document(data, bytes_max=MAX_BODY_BYTES)
+        return await asyncio.to_thread(parse_document, data, bytes_max=MAX_BODY_BYTES)
+    except DocumentError as error:
+        raise BadRequest(f"error converting YAML to JSON: line {error.line}: {error}") from None
 
 
 class Answer:
@@ -351,7 +347,7 @@ class HttpApp:
             rest, watching = rest[1:], True
         namespace: str | None = None
         if rest[0] == "namespaces" and len(rest) >= 3 and not (group == "" and rest[2] in ("status", "finalize")):
-            namespace, rest = rest[1], rest[2:]
+            namespace, rest = rest[1] or None, rest[2:]
         kind = self._server.kinds.find(group, version, rest[0])
         if kind is not None and kind.resource.namespaced and namespace is None and len(rest) > 1:
             kind = None
@@ -525,8 +521,8 @@ class HttpApp:
                 await events.aclose()
 
         stream = lines()
-        seconds = request.number("timeoutSeconds") or WATCH_SECONDS
-        return Stream(stream, content_type=_JSON, seconds=float(seconds))
+        seconds = min(float(request.number("timeoutSeconds") or WATCH_SECONDS), WATCH_SECONDS_MAX)
+        return Stream(stream, content_type=_JSON, seconds=max(0.0, seconds))
 
     async def _write(
         self,
@@ -538,6 +534,15 @@ class HttpApp:
         subresource: str | None,
     ) -> Answer:
         server, pipeline = self._server, self._server.pipeline
+        verb = _VERBS.get(request.method)
+        if verb is None:
+            raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
+        if verb == "delete" and name is None:
+            verb = "deletecollection"
+        # before a byte of the body is read, and by the URL alone
+        pipeline.authorise(call, verb, kind, namespace, name or "", subresource)
+        if kind.resource.namespaced and namespace is None:
+            raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
         match request.method:
             case "POST":
                 if name is None:
@@ -557,7 +562,8 @@ class HttpApp:
                 patch_kind = _PATCH_KINDS.get(content_type)
                 if patch_kind is None:
                     raise UnsupportedMediaType("415: Unsupported Media Type", details={})
-                body = _yaml(await request.body()) if patch_kind == "apply" else _json(await request.body())
+                data = await request.body()
+                body = await _yaml(data) if patch_kind == "apply" else _json(data)
                 before = patch_kind == "apply" and not subresource and not server.exists(kind, name, namespace)
                 obj = await server.patch(
                     call,
@@ -625,8 +631,10 @@ async def _delete_options(request: Request, call: Call) -> DeleteOptions:
         kind = request.header("content-type").split(";")[0].strip().lower()
         if kind and kind not in ("application/json", PROTOBUF, *YAML_TYPES):
             raise UnsupportedMediaType("the body of the request was in an unknown format")
-        read = protobuf.decode if kind == PROTOBUF else _yaml if kind in YAML_TYPES else _json
-        body = read(data)
+        if kind in YAML_TYPES:
+            body = await _yaml(data)
+        else:
+            body = protobuf.decode(data) if kind == PROTOBUF else _json(data)
         if not isinstance(body, dict):
             raise BadRequest("DeleteOptions must be an object")
     if body.get("dryRun"):
@@ -650,10 +658,18 @@ def delete_options_of(body: Obj, query: MutableMapping[str, str]) -> DeleteOptio
         errors.unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
         errors.raise_if_any(Resource("meta.k8s.io", "v1", "deleteoptions", "DeleteOptions"), "")
     wanted = body.get("preconditions") or {}
-    try:
-        seconds = None if grace in (None, "") else int(grace)
-    except (TypeError, ValueError):
-        raise BadRequest(f"gracePeriodSeconds must be an integer, not {grace!r}") from None
+    if not isinstance(wanted, dict):
+        raise BadRequest("preconditions must be an object")
+    seconds = None
+    if isinstance(grace, str) and grace:
+        try:
+            seconds = parse_integer(grace, minimum=-INT64_MAX - 1, name="gracePeriodSeconds")
+        except NumberError as error:
+            raise BadRequest(error.message) from None
+    elif grace not in (None, ""):
+        if type(grace) is not int or not -INT64_MAX - 1 <= grace <= INT64_MAX:
+            raise BadRequest(f"gracePeriodSeconds must be an integer of 64 bits, not {str(grace)[:SHOWN_MAX]}")
+        seconds = grace
     return DeleteOptions(
         grace_period_seconds=seconds,
         uid=wanted.get("uid"),

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from moorage.apimachinery.api import PatchKind
+from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.integers import UINT64_MAX, parse_integer
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.apimachinery.selectors import (
     LabelSelector,
@@ -37,6 +40,7 @@ from moorage.errors import (
     Invalid,
     MethodNotAllowed,
     NotFound,
+    NumberError,
     SelectorError,
     ServerError,
     StorageError,
@@ -241,6 +245,10 @@ class Pipeline:
         after: str | None = None
         if options.cont:
             revision, after = _continue_from(options.cont)
+            if not after.startswith(kind.list_prefix(namespace)):
+                raise BadRequest("invalid continue token: continue key is not valid")
+            if revision > self.storage.revision:
+                raise Expired("The provided continue parameter is of another cluster: list again without it")
         elif options.resource_version and options.resource_version_match == "Exact":
             revision = _listed_version(options.resource_version)
         elif options.resource_version not in (None, "", "0"):
@@ -249,7 +257,7 @@ class Pipeline:
                 raise _from_the_future(wanted, self.storage.revision)
         prefix = kind.list_prefix(namespace)
         items: list[Obj] = []
-        limit = options.limit or 0
+        limit = max(0, options.limit or 0)  # the real server, too, takes none and a negative one for no limit
         while True:
             page = self.storage.list(prefix, after=after, limit=limit or None, revision=revision)
             if revision is None:
@@ -379,7 +387,7 @@ class Pipeline:
         self._may(kind, "create")
         obj = self._shaped(kind, obj, namespace)
         meta = obj["metadata"]
-        namespace = meta.get("namespace")
+        namespace = namespace if kind.resource.namespaced else None
         name = meta.get("name") or ""
         self.authorise(call, "create", kind, namespace, name if call.applying else "")
         dated = meta.get("resourceVersion")
@@ -476,7 +484,7 @@ class Pipeline:
         if given and given != name:
             raise BadRequest(f"the name of the object ({given}) does not match the name on the URL ({name})")
         obj["metadata"]["name"] = name
-        namespace = obj["metadata"].get("namespace")
+        namespace = namespace if kind.resource.namespaced else None
         self.authorise(call, "update", kind, namespace, name, subresource)
         version = obj["metadata"].get("resourceVersion")
         if self.storage.get(kind.key(name, namespace)) is None:
@@ -527,8 +535,11 @@ class Pipeline:
                 errors.raise_if_any(Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions"), "")
             if not isinstance(body, dict):
                 raise BadRequest("an apply patch must be an object")
+            given = meta_of(body).get("name")
+            if given and given != name:
+                raise BadRequest(f"the name of the object ({given}) does not match the name on the URL ({name})")
             if self.storage.get(kind.key(name, namespace)) is None and subresource is None:
-                fresh = {**body, "metadata": {**(body.get("metadata") or {}), "name": name}}
+                fresh = {**body, "metadata": {**meta_of(body), "name": name}}
                 try:
                     return await self.create(replace(call, applying=True), kind, fresh, namespace)
                 except AlreadyExists:
@@ -553,9 +564,9 @@ class Pipeline:
                 raise BadRequest("the patch leaves no object")
             if patch_kind == "apply":
                 wanted = self._managed(wanted, call, kind, subresource)
-            meta = wanted.get("metadata")
-            if not isinstance(meta, dict):
+            if not wanted.get("metadata"):
                 raise BadRequest("the patch leaves no metadata")
+            meta = meta_of(wanted)
             for key in ("name", "namespace"):
                 was = current["metadata"].get(key)
                 if meta.get(key) != was:
@@ -720,7 +731,7 @@ class Pipeline:
         asked = Admission(
             operation="UPDATE",
             kind=kind,
-            namespace=old["metadata"].get("namespace"),
+            namespace=old["metadata"].get("namespace") if kind.resource.namespaced else None,
             name=old["metadata"]["name"],
             subresource=subresource,
             obj=new,
@@ -854,11 +865,11 @@ class Pipeline:
                         return self._with_finalizers(kind, new, options, call), False
                     grace = max(0, asked)
                     was = parse_rfc3339(meta["deletionTimestamp"])
-                    meta["deletionTimestamp"] = rfc3339(was - timedelta(seconds=left - grace))
+                    meta["deletionTimestamp"] = rfc3339(was - span_of(left - grace))
                     meta["deletionGracePeriodSeconds"] = grace
                     graceful = True
             else:
-                meta["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+                meta["deletionTimestamp"] = rfc3339(now + span_of(grace))
                 meta["deletionGracePeriodSeconds"] = grace
                 if meta.get("generation"):
                     meta["generation"] += 1
@@ -931,7 +942,7 @@ class Pipeline:
     ) -> None:
         """Raises Forbidden."""
         where = kind.resource
-        if where.plural == "namespaces" and not where.group:
+        if where.plural == "namespaces" and not where.group and verb != "create":
             namespace = name  # a role in a namespace may be about the namespace itself
         asked = Attributes(
             verb=verb,
@@ -965,24 +976,14 @@ class Pipeline:
             raise self._unhandled(name, str(version), where)
         if name != where.kind:
             raise self._unhandled(name, str(version), where)
-        meta = obj.get("metadata")
-        if meta is None:
-            meta = {}
-        if not isinstance(meta, dict):
-            raise BadRequest("metadata must be an object")
-        meta = {**meta}
+        meta = {**meta_of(obj)}
+        check_namespace(where, meta, namespace)
         if where.namespaced:
-            given = meta.get("namespace")
-            if given and namespace and given != namespace:
-                raise BadRequest(
-                    "the namespace of the provided object does not match the namespace sent on the request"
-                )
-            chosen = namespace or given
-            if not chosen:
+            if not namespace:
                 raise BadRequest("an empty namespace may not be set during creation")
-            meta["namespace"] = chosen
-        elif meta.get("namespace") == "":
-            del meta["namespace"]
+            meta["namespace"] = namespace
+        else:
+            meta.pop("namespace", None)  # as the real server
         return {**obj, "apiVersion": version, "kind": name, "metadata": meta}
 
     def _unhandled(self, name: Any, version: str, where: Resource) -> BadRequest:
@@ -1140,6 +1141,28 @@ def _details(resource: Resource, name: str) -> Obj:
     return out
 
 
+def meta_of(body: Obj) -> Obj:
+    """The metadata of a body, empty where it has none. Raises BadRequest for metadata of another shape."""
+    meta = body.get("metadata")
+    if meta is None:
+        return {}
+    if not isinstance(meta, dict):
+        raise BadRequest("metadata must be an object")
+    for key in ("name", "namespace", "generateName", "resourceVersion", "uid"):
+        if not isinstance(meta.get(key), str | None):
+            raise BadRequest(
+                f"json: cannot unmarshal {patch.json_kind(meta[key])} into metadata.{key} of type string"
+            )
+    return meta
+
+
+def check_namespace(resource: Resource, meta: Obj, namespace: str | None) -> None:
+    """Raise BadRequest for a body of another namespace than the URL's, which alone was authorised."""
+    given = meta.get("namespace")
+    if resource.namespaced and given and given != (namespace or ""):
+        raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
+
+
 def named_by(field_selector: str | None) -> str:
     """The name of the only object that a field selector picks: rules for that name then hold. Else empty."""
     terms = [term for term in (field_selector or "").split(",") if term.startswith("metadata.name=")]
@@ -1175,11 +1198,13 @@ def modified(resource: Resource, name: str) -> Conflict:
 
 def parse_version(text: str) -> int:
     """A resourceVersion as the revision it stands for. Raises BadRequest."""
-    if not text.isdigit():
+    try:
+        return parse_integer(text, maximum=UINT64_MAX)
+    except NumberError:
+        shown = json.dumps(text[:100])
         raise BadRequest(
-            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        )
-    return int(text)
+            f"resourceVersion: Invalid value: {shown}: strconv.ParseUint: parsing {shown}: invalid syntax"
+        ) from None
 
 
 def _listed_version(text: str) -> int:
@@ -1207,10 +1232,14 @@ def _continue_at(revision: int, after: str) -> str:
 
 def _continue_from(token: str) -> tuple[int, str]:
     try:
-        found = msgspec.json.decode(base64.urlsafe_b64decode(token))
-        return int(found["rv"]), str(found["after"])
-    except (binascii.Error, ValueError, KeyError, TypeError, msgspec.DecodeError):
-        raise BadRequest("invalid continue token: continue key is not valid") from None
+        found = parse_json(base64.urlsafe_b64decode(token))
+    except (binascii.Error, ValueError):
+        found = None
+    if isinstance(found, dict):
+        revision, after = found.get("rv"), found.get("after")
+        if type(revision) is int and 0 <= revision <= UINT64_MAX and isinstance(after, str):
+            return revision, after
+    raise BadRequest("invalid continue token: continue key is not valid")
 
 
 __all__ = [

@@ -220,7 +220,7 @@ def _string(value: Any, _: Reading) -> Any:
 
 
 def _integer(value: Any, _: Reading) -> Any:
-    if type(value) is not int:
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise _Mismatch("int32" if type(value) is float else "int64", value)
     return value
 
@@ -252,7 +252,7 @@ def _bytes(value: Any, _: Reading) -> Any:
 
 
 def _int_or_string(value: Any, _: Reading) -> Any:
-    if type(value) not in (int, str):
+    if type(value) not in (int, str) or (type(value) is int and not -(1 << 31) <= value < 1 << 31):
         raise _Mismatch("intstr.IntOrString", value)
     return value
 

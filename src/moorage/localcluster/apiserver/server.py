@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from moorage.apimachinery.api import PatchKind
-from moorage.apimachinery.resources import NAMESPACES, PRIORITYCLASSES, SERVICES, Obj, Resource
+from moorage.apimachinery.resources import NAMESPACES, PODS, PRIORITYCLASSES, SERVICES, Obj, Resource
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import AlreadyExists, MethodNotAllowed, NotFound
+from moorage.errors import AlreadyExists, BadRequest, MethodNotAllowed, NotFound
 from moorage.localcluster.apiserver import patch, subresources
 from moorage.localcluster.apiserver.admission import BuiltinAdmission
 from moorage.localcluster.apiserver.auth import Tokens, User, service_user
@@ -20,7 +20,7 @@ from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.crd import CustomResources
 from moorage.localcluster.apiserver.kinds import Kind, Kinds
 from moorage.localcluster.apiserver.limits import LimitRanger
-from moorage.localcluster.apiserver.pipeline import Call, Pipeline
+from moorage.localcluster.apiserver.pipeline import Call, Pipeline, check_namespace, meta_of
 from moorage.localcluster.apiserver.quota import QuotaAdmission
 from moorage.localcluster.apiserver.rbac import NoEscalation, RbacAuthorizer
 from moorage.localcluster.apiserver.rbacdefaults import default_objects
@@ -174,9 +174,12 @@ class ApiServer:
     async def create(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
         """Create an object, or answer a review; a Binding posted to `bindings` binds."""
         if kind.resource.group == "" and kind.resource.plural == "bindings":
-            name = ((obj if isinstance(obj, dict) else {}).get("metadata") or {}).get("name") or ""
-            pods = self.kind_of(Resource("", "v1", "pods", "Pod"))
-            return await self.create_subresource(call, pods, name, namespace, "binding", obj)
+            self.pipeline.authorise(call, "create", kind, namespace, "")
+            if not isinstance(obj, dict):
+                raise BadRequest("not a Binding object")
+            name = meta_of(obj).get("name") or ""
+            self.admission.check_namespace(self.kind_of(PODS), namespace, name)
+            return await subresources.bind(self, call, self.kind_of(PODS), name, namespace, obj)
         if kind.rules.virtual:
             return subresources.review(
                 self, call, kind, self.pipeline.decode(call, kind, obj, namespace), namespace
@@ -202,6 +205,8 @@ class ApiServer:
             return await self.pipeline.update(call, kind, obj, name, namespace, subresource=subresource)
         self._offers(kind, subresource, "update")
         self.pipeline.authorise(call, "update", kind, namespace, name, subresource)
+        if isinstance(obj, dict):
+            check_namespace(kind.resource, meta_of(obj), namespace)
         if subresource == "scale":
             return await subresources.set_scale(self, call, kind, name, namespace, obj)
         if subresource == "finalize":
@@ -239,6 +244,8 @@ class ApiServer:
         """POST to a subresource: binding, eviction, token."""
         self._offers(kind, subresource, "create")
         self.pipeline.authorise(call, "create", kind, namespace, name, subresource)
+        if isinstance(body, dict):
+            check_namespace(kind.resource, meta_of(body), namespace)
         self.admission.check_namespace(kind, namespace, name)
         match (kind.resource.plural, subresource):
             case ("pods", "binding"):

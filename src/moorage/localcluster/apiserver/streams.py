@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Mutabl
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, unquote
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth import User
@@ -220,8 +221,8 @@ async def _run(socket: Socket, running: Running, protocol: str, wants: MutableMa
                 await running.write(data)
             elif channel == RESIZE:
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    size = json.loads(data)
-                    running.resize(int(size["Width"]), int(size["Height"]))
+                    width, height = (_side(parse_json(data)[key]) for key in ("Width", "Height"))
+                    running.resize(width, height)
             elif channel == CLOSE and data[:1] == bytes([STDIN]):
                 await running.close_input()
 
@@ -244,6 +245,13 @@ async def _run(socket: Socket, running: Running, protocol: str, wants: MutableMa
         for one in results:
             if isinstance(one, Exception) and not isinstance(one, OSError):
                 log.warning("a command's stream broke", extra={"error": f"{type(one).__name__}: {one}"})
+
+
+def _side(value: Any) -> int:
+    """Columns or rows of a terminal; the kernel keeps 16 bits of them. Raises TypeError."""
+    if type(value) is not int:
+        raise TypeError(f"a terminal's side is an integer, not {value!r}")
+    return max(0, min(value, (1 << 16) - 1))
 
 
 async def _attach(server: ApiServer, pod: Obj, container: str, socket: Socket, protocol: str) -> None:

@@ -23,7 +23,7 @@ from moorage.localcluster.apiserver.auth import (
 )
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, not_found
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, check_namespace, meta_of, not_found
 
 if TYPE_CHECKING:
     from moorage.localcluster.apiserver.server import ApiServer
@@ -37,8 +37,7 @@ TOKEN_SECONDS_MAX = 2**32
 def _named(body: Any, name: str, kind: str) -> Obj:
     if not isinstance(body, dict):
         raise BadRequest(f"not a {kind} object")
-    meta = body.get("metadata") or {}
-    given = meta.get("name") if isinstance(meta, dict) else None
+    given = meta_of(body).get("name")
     if given and given != name:
         raise BadRequest(f"name in URL does not match name in {kind} object")
     return body
@@ -50,6 +49,7 @@ def _named(body: Any, name: str, kind: str) -> Obj:
 async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`pods/binding`: put a pod on a node. Raises Conflict when it is bound, gated or going."""
     binding = _named(body, name, "Binding")
+    check_namespace(kind.resource, meta_of(binding), namespace)
     node = (binding.get("target") or {}).get("name")
     if not node:
         raise BadRequest("target.name: Required value")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import condition, is_condition_true, is_deleting, owner_reference
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 
@@ -77,7 +78,7 @@ def finished_at(pod: Mapping[str, Any]) -> datetime:
     if ready is not None and ready.get("status") == "False" and ready.get("lastTransitionTime"):
         return parse_rfc3339(ready["lastTransitionTime"])
     if meta.get("deletionTimestamp"):
-        grace = timedelta(seconds=int(meta.get("deletionGracePeriodSeconds") or 0))
+        grace = span_of(meta.get("deletionGracePeriodSeconds") or 0)
         return parse_rfc3339(meta["deletionTimestamp"]) - grace
     return parse_rfc3339(meta["creationTimestamp"])
 

@@ -19,6 +19,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import annotations_of, is_deleting, key_of
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.quantity import amount
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -345,7 +346,7 @@ class NodeAgent:
         active = pod["spec"].get("activeDeadlineSeconds")
         if admission is None or active is None or is_deleting(pod):
             return
-        left = parse_rfc3339(admission.at) + timedelta(seconds=int(active)) - self._clock.now()
+        left = parse_rfc3339(admission.at) + span_of(active) - self._clock.now()
         if left > timedelta(0):
             self._queue.add_after(_uid(pod), left.total_seconds())
         else:
@@ -924,7 +925,7 @@ class NodeAgent:
 
         since = None
         if since_seconds is not None:
-            since = self._clock.now() - timedelta(seconds=since_seconds)
+            since = self._clock.now() - span_of(since_seconds)
         elif since_time:
             since = parse_rfc3339(since_time)
         async for chunk in logs.read_log(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent import gpus as gpu
@@ -88,7 +88,7 @@ def make_order(
     active = spec.get("activeDeadlineSeconds")
     deadline = None
     if active is not None:
-        deadline = (parse_rfc3339(admitted_at) + timedelta(seconds=int(active))).timestamp()
+        deadline = (parse_rfc3339(admitted_at) + span_of(active)).timestamp()
     grace = spec.get("terminationGracePeriodSeconds")
 
     def containers(field: str) -> list[Obj]:

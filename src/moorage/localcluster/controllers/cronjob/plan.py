@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from moorage.apimachinery.meta import is_condition_true, is_deleting, owner_reference
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.job.plan import is_job_finished
@@ -131,7 +132,7 @@ def plan(seen: Observed) -> Plan:
     earliest = parse_rfc3339(status.get("lastScheduleTime") or cron["metadata"]["creationTimestamp"])
     deadline = spec.get("startingDeadlineSeconds")
     if deadline is not None:
-        earliest = max(earliest, seen.now - timedelta(seconds=int(deadline)))
+        earliest = max(earliest, seen.now - span_of(deadline))
     scheduled = schedule.until(seen.now)
     if scheduled is None or scheduled <= earliest:
         return done(look_again=look_again)

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of, owner_reference
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.intorpercent import scaled
@@ -430,7 +431,7 @@ class _Pass:
         seconds = self.spec.get("progressDeadlineSeconds", PROGRESS_DEADLINE_SECONDS)
         if seconds is None or int(seconds) >= 2**31 - 1:  # MaxInt32 means none
             return None
-        return timedelta(seconds=int(seconds))
+        return span_of(seconds)
 
     def _look_again(self) -> timedelta | None:
         known = condition(self.deployment, "Progressing")

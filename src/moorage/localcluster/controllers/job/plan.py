@@ -27,6 +27,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.job.failure_policy import judge
@@ -175,7 +176,7 @@ def _after_the_end(seen: Observed) -> Plan:
         return Plan(released)
     ended = condition(seen.job, "Complete") if is_condition_true(seen.job, "Complete") else None
     ended = ended or condition(seen.job, "Failed") or {}
-    due = parse_rfc3339(ended["lastTransitionTime"]) + timedelta(seconds=int(ttl))
+    due = parse_rfc3339(ended["lastTransitionTime"]) + span_of(ttl)
     if due <= seen.now:
         return Plan((*released, DeleteJob()))
     return Plan(released, due - seen.now)
@@ -361,7 +362,7 @@ class _Pass:
         deadline = self.spec.get("activeDeadlineSeconds")
         if deadline is not None and not self.suspended:
             started = self.status.get("startTime") or self.now
-            left = timedelta(seconds=int(deadline)) - (self.seen.now - parse_rfc3339(started))
+            left = span_of(deadline) - (self.seen.now - parse_rfc3339(started))
             if left <= timedelta(0):
                 return _Outcome(
                     "FailureTarget", "DeadlineExceeded", "Job was active longer than specified deadline"

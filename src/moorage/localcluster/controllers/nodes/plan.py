@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import condition, is_deleting
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import Taint, Toleration, parse_pod
 from moorage.clock import parse_rfc3339, rfc3339
@@ -181,7 +182,7 @@ def leaves_at(
         if seconds is None:
             continue
         added = parse_rfc3339(one["timeAdded"]) if one.get("timeAdded") else now
-        due.append(added + timedelta(seconds=max(0, seconds)) + (slept_since(added) if seconds else timedelta(0)))
+        due.append(added + span_of(max(0, seconds)) + (slept_since(added) if seconds else timedelta(0)))
     return min(due, default=None)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import parse_rfc3339
@@ -45,7 +46,7 @@ def plan(seen: Observed) -> Plan:
         status["used"] = used
     ends = [
         parse_rfc3339(pod["metadata"]["deletionTimestamp"])
-        + timedelta(seconds=int(pod["metadata"].get("deletionGracePeriodSeconds") or 0))
+        + span_of(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
         for resource, there in seen.objects.items()
         if (resource.group, resource.plural) == ("", "pods")
         for pod in there

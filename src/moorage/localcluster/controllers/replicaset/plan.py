@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.meta import is_deleting, labels_of, with_condition
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import rfc3339
 from moorage.localcluster.controllers.pods import (
@@ -74,7 +75,7 @@ def plan(seen: Observed) -> Plan:
             crowd = Counter((pod.get("spec") or {}).get("nodeName") or "" for pod in active)
             surplus = removal_order(active, crowd=crowd)[: min(-missing, PODS_MAX)]
             actions += [DeletePod(pod) for pod in surplus]
-    min_ready = timedelta(seconds=int(spec.get("minReadySeconds") or 0))
+    min_ready = span_of(spec.get("minReadySeconds") or 0)
     ready = [pod for pod in active if is_ready(pod)]
     waits = [available_in(pod, min_ready, seen.now) for pod in ready]
     template = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.apimachinery.meta import is_deleting, labels_of, owner_reference
+from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.controllers.pods import (
     available_in,
@@ -110,7 +111,7 @@ class _Pass:
         self.start = int((self.spec.get("ordinals") or {}).get("start") or 0)
         self.size = 1 if self.spec.get("replicas") is None else int(self.spec["replicas"])
         self.in_order = self.spec.get("podManagementPolicy") != "Parallel"
-        self.min_ready = timedelta(seconds=int(self.spec.get("minReadySeconds") or 0))
+        self.min_ready = span_of(self.spec.get("minReadySeconds") or 0)
         self.update, self.revising = find_revision(seen.set, seen.revisions)
         wanted = (seen.set.get("status") or {}).get("currentRevision")
         known = (one for one in seen.revisions if one["metadata"]["name"] == wanted)
