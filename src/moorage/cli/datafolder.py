@@ -39,6 +39,9 @@ def default_folder() -> Path:
     return (Path(base).expanduser() / "moorage").absolute()
 
 
+_DAMAGED_HINT = "`moor restore` shows the copies that are kept of it and brings one back"
+
+
 @dataclass(slots=True)
 class Config:
     """What config.json holds. `nodes` are dicts with the fields of the local cluster's NodeSpec."""
@@ -47,6 +50,21 @@ class Config:
     ports: dict[str, int] = field(default_factory=dict)
     user: str = ""
     extender: bool = True
+
+
+def _config_fault(config: Config) -> str | None:
+    """What is missing in a configuration that was written by a start of the cluster."""
+    if not (
+        isinstance(config.nodes, list) and config.nodes and all(isinstance(one, dict) for one in config.nodes)
+    ):
+        return "`nodes` is no list of nodes"
+    if not (isinstance(config.ports, dict) and all(type(port) is int for port in config.ports.values())):
+        return "`ports` is no table of numbers"
+    if missing := DEFAULT_PORTS.keys() - {"ingress"} - config.ports.keys():
+        return f"`ports` lacks {', '.join(sorted(missing))}"
+    if not isinstance(config.user, str) or not isinstance(config.extender, bool):
+        return "`user` or `extender` is of another type"
+    return None
 
 
 class DataFolder:
@@ -69,18 +87,27 @@ class DataFolder:
             raise DataFolderError(f"{self.path} is not a folder", hint="name another with --data or $MOORAGE_DATA")
         version = self.path / "VERSION"
         if not version.exists():
-            if any(self.path.iterdir()):
+            if any(self.path.iterdir()) and not self._looks_ours():
                 raise DataFolderError(
                     f"{self.path} is not empty and is no data folder of Moorage",
                     hint="name an empty or new folder with --data or $MOORAGE_DATA",
                 )
             return
-        text = version.read_text().strip()
-        if text != str(LAYOUT):
+        text = version.read_bytes().strip().decode("utf-8", "replace")
+        if text.isdecimal() and text != str(LAYOUT):
             raise DataFolderError(
-                f"{self.path} has layout {text or '(empty)'}; this moor reads layout {LAYOUT}",
+                f"{self.path} has layout {text}; this moor reads layout {LAYOUT}",
                 hint="use the moor that made it, or start afresh with another folder (--data FOLDER)",
             )
+        if text != str(LAYOUT) and not self._looks_ours():
+            raise DataFolderError(
+                f"{version} holds no number: this is no data folder of Moorage",
+                hint="name an empty or new folder with --data or $MOORAGE_DATA",
+            )
+
+    def _looks_ours(self) -> bool:
+        """Whether a folder whose VERSION is damaged or gone was made by us: `moor up` then names the file."""
+        return any((self.path / name).exists() for name in ("cluster.db", "cluster.db-mark", "copies", "run/lock"))
 
     def prepare(self) -> None:
         """Make the folder and its parts. Raises DataFolderError when it cannot be written or the disk is full."""
@@ -142,16 +169,19 @@ class DataFolder:
             return None
 
     def load_config(self) -> Config | None:
+        """None when there is none. Raises DataFolderError for one that is damaged or lacks something."""
+        path = self.path / "config.json"
         try:
-            raw = json.loads((self.path / "config.json").read_text())
-            return Config(**raw)
+            raw = json.loads(path.read_bytes())
+            config = Config(**raw)
+            fault = _config_fault(config)
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError) as error:
-            raise DataFolderError(
-                f"{self.path / 'config.json'} cannot be read: {error}",
-                hint="mend or remove the file; without it `moor up` takes its options and defaults",
-            ) from error
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            fault = str(error)
+        if fault:
+            raise DataFolderError(f"{path} cannot be read: {fault}", hint=_DAMAGED_HINT)
+        return config
 
     def save_config(self, config: Config) -> None:
         self.write(
@@ -168,12 +198,27 @@ class DataFolder:
             + "\n",
         )
 
+    def load_tokens(self) -> dict[str, dict[str, Any]] | None:
+        """Token → user, groups and role; None when there are none. Raises DataFolderError for a damaged file."""
+        path = self.path / "tokens.json"
+        try:
+            table = json.loads(path.read_bytes())
+            if not isinstance(table, dict):
+                raise TypeError("no table of tokens")
+            for entry in table.values():
+                if not (isinstance(entry["role"], str) and isinstance(entry["user"], str)):
+                    raise TypeError("a token without role or user")
+                if not isinstance(entry["groups"], list):
+                    raise TypeError("a token without groups")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataFolderError(f"{path} cannot be read: {error}", hint=_DAMAGED_HINT) from error
+        return table
+
     def tokens(self, user: str) -> dict[str, str]:
         """Bearer tokens by role (admin, page and one per service), made at the first call and then kept."""
-        path = self.path / "tokens.json"
-        table: dict[str, dict[str, Any]] = {}
-        if path.exists():
-            table = json.loads(path.read_text())
+        table = self.load_tokens() or {}
         by_role = {entry["role"]: token for token, entry in table.items()}
         wanted: dict[str, dict[str, Any]] = {"admin": {"user": user, "groups": ["system:masters"]}}
         for role, name in SERVICE_USERS.items():

@@ -57,6 +57,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),
     ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
     ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),
+    ("This machine", "restore", "moorage.cli.restore:restore", "Bring back damaged files of the local cluster"),
     ("On a cluster", "manifests", "moorage.cli.manifests:manifests", "Print what a cluster needs to run Moorage"),
     ("On a cluster", "operator", "moorage.cli.service_commands:operator", "Run the operator"),
     ("On a cluster", "webhook", "moorage.cli.service_commands:webhook", "Run the admission webhook"),

@@ -69,9 +69,16 @@ def up(
     """Start the local cluster and Moorage's services on this machine.
 
     Without node options: the nodes of the last time, or this machine as one node with the GPUs it has.
+
+    A data folder with a damaged file is refused, with its name and the way back: see `moor restore`.
     """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
+    if folder.path.exists() and not folder.is_running():
+        from moorage.cli.folderhealth import refuse_damage
+
+        stop_leftovers(folder)
+        refuse_damage(folder)
     config = folder.load_config() if folder.exists() else None
     config = config or Config()
     simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
@@ -89,7 +96,7 @@ def up(
     asked = {"server": port, "api": api_port, "ingress": ingress_port}
     folder.prepare()
     lock = folder.lock()
-    _stop_leftovers(folder)
+    stop_leftovers(folder)
     ports = {
         name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
         for name, usual in DEFAULT_PORTS.items()
@@ -210,12 +217,12 @@ def down(keep_pods: bool, data: Path | None) -> None:
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
     if not folder.is_running():
-        _stop_leftovers(folder)
+        stop_leftovers(folder)
         stopped = 0 if keep_pods else _stop_pods(folder)
         extra = f"; {stopped} pods that were left running are stopped" if stopped else ""
         console.say(f"no cluster is running in {folder.path}{extra}")
         return
-    pid = folder.read_pid("supervisor")
+    pid = folder.read_pid("supervisor") or _find_supervisor(folder.path)
     if pid is None:
         raise MoorageError(
             f"the data folder {folder.path} is locked but its supervisor is not known",
@@ -224,7 +231,8 @@ def down(keep_pods: bool, data: Path | None) -> None:
     if keep_pods:
         (folder.run / "stop-pods").unlink(missing_ok=True)
     else:
-        (folder.run / "stop-pods").write_text("")
+        with contextlib.suppress(OSError):  # a full disk: the pods are stopped below
+            folder.write("run/stop-pods", "")
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + 120
@@ -232,6 +240,8 @@ def down(keep_pods: bool, data: Path | None) -> None:
         time.sleep(0.05)
     if folder.is_running():
         raise MoorageError(f"the cluster did not stop within 120 s (process {pid})", hint=f"see {folder.log}")
+    if not keep_pods:
+        _stop_pods(folder)  # of a control plane that could not read its store, or was killed on the way
     console.say("stopped; running pods were left alone" if keep_pods else "stopped")
 
 
@@ -389,7 +399,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _stop_leftovers(folder: DataFolder) -> None:
+def stop_leftovers(folder: DataFolder) -> None:
     """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
     for name in ("services", "ingress", "localcluster"):
         pid = folder.read_pid(name)
@@ -402,13 +412,21 @@ def _stop_leftovers(folder: DataFolder) -> None:
             time.sleep(0.01)
 
 
+def _find_supervisor(data: Path) -> int | None:
+    """The supervisor of a folder whose note of it is gone."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and _is_ours(int(name), data, "moorage.cli.supervisor"):
+            return int(name)
+    return None
+
+
 def _stop_pods(folder: DataFolder) -> int:
     from moorage.localcluster.nodeagent.leftovers import stop_all
 
     return stop_all(folder.path / "nodes")
 
 
-def _is_ours(pid: int, data: Path) -> bool:
+def _is_ours(pid: int, data: Path, module: str = "") -> bool:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         if stat.rpartition(")")[2].split()[0] == "Z":
@@ -416,7 +434,7 @@ def _is_ours(pid: int, data: Path) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return str(data).encode() in words
+    return str(data).encode() in words and (not module or module.encode() in words)
 
 
 def _machine_memory() -> int:

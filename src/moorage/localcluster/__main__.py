@@ -63,6 +63,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.apiserver.server import ApiServer
     from moorage.localcluster.controllers.events import EventRecorder
     from moorage.localcluster.controllers.manager import ControllerManager
+    from moorage.localcluster.copies import copy_now, keep_copies
     from moorage.localcluster.informers import InformerSet
     from moorage.localcluster.ingress.publisher import IngressPublisher
     from moorage.localcluster.nodeagent.addresses import Addresses
@@ -159,6 +160,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             )
             parts = [controllers.run(), ingress.run(), scheduler.run(), *(agent.run() for agent in agents)]
             running = [tasks.create_task(part) for part in parts]
+            running.append(tasks.create_task(keep_copies(data, server.storage, clock=SYSTEM)))
             for agent in agents:
                 await agent.ready.wait()
             gc.collect()
@@ -171,6 +173,8 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                 await asyncio.gather(*(agent.shutdown(stop_pods=True) for agent in agents))
             for task in running:
                 task.cancel()
+            await asyncio.wait(running)
+            await copy_now(data, server.storage, clock=SYSTEM)
     finally:
         await server.stop()
     log.info("stopped")

@@ -17,20 +17,27 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moorage.errors import StorageError, StorageFull
+from moorage.apimachinery.databasefile import HINT, HighWater, refuse_less
+from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
 _CACHE_KB = 32 * 1024
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 class SqliteDatabase:
-    """Opening raises StorageError for a file that is no database or that a newer Moorage has written."""
+    """Opening raises StorageError for a file that is no database or that a newer Moorage has written.
+
+    StorageDamaged for one that holds less than was acknowledged: see `apimachinery.databasefile`.
+    """
 
     def __init__(self, path: Path | str, schema: Schema = QUEUE) -> None:
         self._path = Path(path)
         self._schema = schema
+        self._high_water = HighWater(self._path)
+        refuse_less(self._path)
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -38,9 +45,10 @@ class SqliteDatabase:
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
                 self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
+                self._high_water.attach(self._db)
                 self._migrate()
         except StorageError:
-            self._db.close()
+            self.close()
             raise
 
     @property
@@ -48,6 +56,7 @@ class SqliteDatabase:
         return str(self._path)
 
     def close(self) -> None:
+        self._high_water.close()
         self._db.close()
 
     def locking(self, clause: str) -> str:  # noqa: ARG002  (there is one writer)
@@ -60,17 +69,22 @@ class SqliteDatabase:
         try:
             yield
             with self._errors("write"):
+                count = self._high_water.next(self._db)
                 self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+        self._high_water.acknowledge(count)
 
     def rows(self, statement: str, *values: Any) -> list[Row]:
         with self._errors("read"):
             return self._db.execute(statement, values).fetchall()
 
     def run(self, statement: str, *values: Any) -> int:
+        if not self._db.in_transaction:
+            with self.transaction():
+                return self.run(statement, *values)
         with self._errors("write"):
             return self._db.execute(statement, values).rowcount
 
@@ -141,6 +155,8 @@ class SqliteDatabase:
                     f"could not {verb} {self.name}: the disk is full",
                     hint="free some space; what was written is kept",
                 ) from exc
+            if getattr(exc, "sqlite_errorname", "").startswith(_DAMAGED):
+                raise StorageDamaged(f"could not {verb} {self.name}: it is damaged ({exc})", hint=HINT) from exc
             raise StorageError(f"could not {verb} {self.name}: {exc}") from exc
 
 

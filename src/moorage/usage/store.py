@@ -16,8 +16,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, assert_never
 
+from moorage.apimachinery.databasefile import HINT, HighWater, refuse_less
 from moorage.decide.usage import Close, Interval, Open, Reopen, Step
-from moorage.errors import StorageError, StorageFull
+from moorage.errors import StorageDamaged, StorageError, StorageFull
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup or `sqlite3` shell holds it for less
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,13 +45,16 @@ _OVERLAPPING = "SELECT * FROM intervals WHERE started_at < ?2 AND (ended_at IS N
 class UsageStore:
     """The file of intervals. Methods block for a disk write: call them off the event loop. Safe for threads.
 
-    Opening raises StorageError for a file that is no database or that a newer Moorage has written.
+    Opening raises StorageError for a file that is no database or that a newer Moorage has written,
+    StorageDamaged for one that holds less than was acknowledged.
     Every method raises StorageError, StorageFull when the disk is.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock = threading.Lock()
+        self._high_water = HighWater(self.path)
+        refuse_less(self.path)
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -58,13 +62,16 @@ class UsageStore:
                 self._db.row_factory = sqlite3.Row
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute("PRAGMA synchronous = FULL")
+                self._high_water.attach(self._db)
                 migrate(self._db, migrations(), name=str(path))
         except StorageError:
+            self._high_water.close()
             self._db.close()
             raise
 
     def close(self) -> None:
         with self._lock:
+            self._high_water.close()
             self._db.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
@@ -111,8 +118,11 @@ class UsageStore:
 
     @contextmanager
     def _writing(self, verb: str) -> Iterator[None]:
-        with self._lock, self._errors(verb), transaction(self._db):
-            yield
+        with self._lock, self._errors(verb):
+            with transaction(self._db):
+                yield
+                count = self._high_water.next(self._db)
+            self._high_water.acknowledge(count)
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
@@ -124,6 +134,8 @@ class UsageStore:
                     f"could not {verb} {self.path}: the disk is full",
                     hint="free some space; what was written is kept",
                 ) from exc
+            if getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+                raise StorageDamaged(f"could not {verb} {self.path}: it is damaged ({exc})", hint=HINT) from exc
             raise StorageError(f"could not {verb} {self.path}: {exc}") from exc
 
 

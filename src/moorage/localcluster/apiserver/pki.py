@@ -4,31 +4,36 @@
     server.crt server.key   for localhost and 127.0.0.1, signed by it
     tokens.key              signs service account tokens; 32 random bytes
 
-Keys are readable by their owner only. Everything is made when missing and made anew when it expires within
-RENEW_BEFORE; `cryptography` (140 ms to import) is loaded only then: expiry dates are kept beside the files.
+Keys are readable by their owner only. Everything is made at the first start, `tokens.key` last. From then on an
+authority or a signing key that is missing or damaged is an error: with a new one every kubeconfig and every token
+of a running pod would end. The server's own certificate is made anew when it is damaged, and both when they
+expire within RENEW_BEFORE; `cryptography` (140 ms to import) is loaded only then: expiry dates are kept beside
+the files.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import ipaddress
 import json
 import os
 import secrets
+import ssl
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.databasefile import HINT
 from moorage.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
-from moorage.errors import DataFolderError
+from moorage.errors import DataFolderError, StorageDamaged
 
 LIFETIME = timedelta(days=3653)
 RENEW_BEFORE = timedelta(days=30)
 SIGNING_KEY_BYTES = 32
 DNS_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 ADDRESSES = ("127.0.0.1", "::1", "10.96.0.1")
-_FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,20 +48,25 @@ class Pki:
 
 
 def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
-    """Load what is in the folder; make what is missing or about to expire. Raises DataFolderError."""
+    """Load what is in the folder; make everything at the first start and what is about to expire.
+
+    Raises StorageDamaged for files that were there and are gone or damaged, DataFolderError for other trouble.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         now = clock.now()
-        expiry = _expiry(folder)
-        missing = [name for name in _FILES if not (folder / name).is_file()]
-        ca_bad = expiry.get("ca.crt") is None or expiry["ca.crt"] - now < RENEW_BEFORE
-        if {"ca.crt", "ca.key"} & set(missing) or ca_bad:
-            _make(folder, now, new_ca=True)
-        elif missing or expiry.get("server.crt") is None or expiry["server.crt"] - now < RENEW_BEFORE:
-            _make(folder, now, new_ca=False)
         signing = folder / "tokens.key"
-        if not signing.is_file() or signing.stat().st_size < SIGNING_KEY_BYTES:
+        if not signing.exists():
+            _make(folder, now, new_ca=True)
             _write(signing, secrets.token_bytes(SIGNING_KEY_BYTES), secret=True)
+        elif problems := find_pki_problems(folder):
+            described = "; ".join(f"{folder / name} {problem}" for name, problem in problems.items())
+            raise StorageDamaged(described, hint=HINT)
+        expiry = _expiry(folder)
+        if expiry["ca.crt"] - now < RENEW_BEFORE:
+            _make(folder, now, new_ca=True)
+        elif expiry["server.crt"] - now < RENEW_BEFORE or not _fit(folder / "server.crt", folder / "server.key"):
+            _make(folder, now, new_ca=False)
         return Pki(
             certificate=folder / "server.crt",
             key=folder / "server.key",
@@ -68,22 +78,56 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
         raise DataFolderError(f"could not keep certificates in {folder}: {error}") from error
 
 
-def _expiry(folder: Path) -> dict[str, datetime]:
-    """When the certificates expire: as noted, or read from them when the note is missing."""
+def find_pki_problems(folder: Path) -> dict[str, str]:
+    """What is wrong with the files of a folder that was once complete: name → the end of a sentence."""
+    kept = ("ca.crt", "ca.key", "tokens.key")
+    found = {name: "is gone" for name in kept if not (folder / name).is_file()}
+    if "tokens.key" not in found and (size := (folder / "tokens.key").stat().st_size) != SIGNING_KEY_BYTES:
+        found["tokens.key"] = f"holds {size} bytes instead of {SIGNING_KEY_BYTES}"
+    for name in ("ca.crt", "ca.key"):
+        if name not in found and not _is_pem(folder / name):
+            found[name] = "is damaged" if (folder / name).stat().st_size else "is empty"
+    if not found.keys() - {"tokens.key"} and not _fit(folder / "ca.crt", folder / "ca.key"):
+        found["ca.crt"] = "does not fit ca.key: one of them is damaged"
+    return found
+
+
+def _is_pem(path: Path) -> bool:
     try:
-        noted: Any = json.loads((folder / "expiry.json").read_text())
-        return {str(name): parse_rfc3339(text) for name, text in noted.items()}
-    except (FileNotFoundError, ValueError, AttributeError, TypeError):
+        lines = path.read_bytes().decode("ascii").strip().splitlines()
+        base64.b64decode("".join(lines[1:-1]), validate=True)
+    except (OSError, ValueError):
+        return False
+    return len(lines) > 2 and lines[0].startswith("-----BEGIN ") and lines[-1].startswith("-----END ")
+
+
+def _fit(certificate: Path, key: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError):
+        return False
+    return True
+
+
+def _expiry(folder: Path) -> dict[str, datetime]:
+    """When the certificates expire: as noted, or read from them when the note is missing or damaged."""
+    try:
+        noted: Any = json.loads((folder / "expiry.json").read_bytes())
+        return {name: parse_rfc3339(noted[name]) for name in ("ca.crt", "server.crt")}
+    except (FileNotFoundError, ValueError, AttributeError, TypeError, KeyError, RecursionError):
         pass
     from cryptography import x509
 
     found = {}
     for name in ("ca.crt", "server.crt"):
-        with contextlib.suppress(FileNotFoundError, ValueError):
+        try:
             found[name] = x509.load_pem_x509_certificate((folder / name).read_bytes()).not_valid_after_utc
-    if found:
-        noted = {name: rfc3339(moment) for name, moment in found.items()}
-        _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
+        except (FileNotFoundError, ValueError) as error:
+            if name == "ca.crt":
+                raise StorageDamaged(f"{folder / name} is damaged: {error}", hint=HINT) from error
+            found[name] = datetime.fromtimestamp(0, UTC)  # made anew
+    noted = {name: rfc3339(moment) for name, moment in found.items()}
+    _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
     return found
 
 

@@ -403,7 +403,7 @@ class NodeAgent:
                 rejected=rejected,
             )
             try:
-                folder.write_admission(admission)
+                folder.write_admission(admission, pod)
             except OSError as error:
                 self._retry_later(uid, _not_written(pod, error))
                 await self._publish(pod, folder)

@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from moorage.localcluster.nodeagent.podfolder import PodFolder, is_shim_of, read_json
+from moorage.localcluster.nodeagent.podfolder import PodFolder
 from moorage.localcluster.nodeagent.shim import KILL_SECONDS, UID_MARK
 from moorage.localcluster.nodeagent.status import SHUTDOWN_MESSAGE, SHUTDOWN_REASON
 
@@ -76,25 +76,32 @@ def kill_leftovers(uid: str) -> int:
 def stop_all(nodes: Path, grace_seconds: float = STOP_GRACE_SECONDS) -> int:
     """Stop every pod under a `nodes` folder, without an agent; returns how many were running.
 
-    Each gets its own grace period, at most `grace_seconds`, and is marked as ended by the node's shutdown.
+    Each gets its own grace period, at most `grace_seconds`, and is marked as ended by the node's shutdown. Damaged
+    and missing files keep nothing alive: shims are found by their command line too, their pods by the uid that
+    names the folder.
     """
-    alive = [folder for folder in _folders(nodes) if folder.is_locked()]
+    nodes = nodes.resolve()
+    shims = _shims_under(nodes)
+    alive = [folder for folder in _folders(nodes) if folder.is_locked() or folder.path in shims]
+    gone = [PodFolder(path) for path in shims if not path.is_dir()]
     for folder in alive:
         admission = folder.admission()
         grace = min(grace_seconds, admission.grace_seconds if admission else grace_seconds)
-        folder.request_stop(grace, reason=SHUTDOWN_REASON, message=SHUTDOWN_MESSAGE)
+        with contextlib.suppress(OSError):  # a full disk: it is killed below
+            folder.request_stop(grace, reason=SHUTDOWN_REASON, message=SHUTDOWN_MESSAGE)
     until = time.monotonic() + grace_seconds + KILL_SECONDS
     waiting = list(alive)
     while waiting and time.monotonic() < until:
-        waiting = [folder for folder in waiting if folder.is_locked()]
+        waiting = [folder for folder in waiting if _lives(folder, nodes)]
         time.sleep(0.02)
-    for folder in waiting:
-        _kill_shims(folder)
-    for folder in alive:
-        order = read_json(folder.path / "spec.json")
-        if order is not None:
-            kill_leftovers(order["uid"])
-    return len(alive)
+    left = _shims_under(nodes)
+    for folder in (*alive, *gone):
+        for pid in left.get(folder.path, ()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    for folder in (*alive, *gone):
+        kill_leftovers(folder.path.name)
+    return len(alive) + len(gone)
 
 
 def _folders(nodes: Path) -> list[PodFolder]:
@@ -104,8 +111,24 @@ def _folders(nodes: Path) -> list[PodFolder]:
     return [PodFolder(pod) for pod in found if pod.is_dir()]
 
 
-def _kill_shims(folder: PodFolder) -> None:
+def _lives(folder: PodFolder, nodes: Path) -> bool:
+    if (folder.path / "lock").exists():
+        return folder.is_locked()
+    return folder.path in _shims_under(nodes)
+
+
+def _shims_under(nodes: Path) -> dict[Path, list[int]]:
+    """Processes that were started for pods below this folder, by the pod's folder: shims and their guards."""
+    found: dict[Path, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and is_shim_of(int(name), folder.path):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(name), signal.SIGKILL)
+        if not name.isdigit():
+            continue
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for word in words[1:] if any(word.endswith(b"podshim.py") for word in words) else ():
+            path = Path(os.fsdecode(word))
+            if path.parent.parent == nodes:
+                found.setdefault(path, []).append(int(name))
+    return found

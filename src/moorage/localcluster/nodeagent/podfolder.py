@@ -1,6 +1,7 @@
 """The folder of one pod: what the agent decided, what the shim reports, whether anything lives.
 
-admission.json  written first: who the pod is, its GPUs, when it was admitted, or why it was refused
+admission.json  written first: who the pod is, its GPUs, when it was admitted, or why it was refused; and the
+                object as it was then, for a store that is restored from an older copy
 spec.json       the shim's order                       lock   held (flock) while anything of the pod may run
 state.json      the shim's report                      stop   asks the shim to end
 lost.json       since when its processes are lost      logs/<container>/<attempt>.log
@@ -58,9 +59,16 @@ class PodFolder:
     path: Path
 
     def admission(self) -> Admission | None:
+        """None too for a file that is damaged: nothing is known of the pod but that it is here."""
         found = read_json(self.path / "admission.json")
         if found is None:
             return None
+        try:
+            return self._read_admission(found)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            return None
+
+    def _read_admission(self, found: Obj) -> Admission:
         rejected = found.get("rejected")
         return Admission(
             uid=found["uid"],
@@ -75,7 +83,13 @@ class PodFolder:
             rejected=(rejected[0], rejected[1]) if rejected else None,
         )
 
-    def write_admission(self, admission: Admission) -> None:
+    def recorded_pod(self) -> Obj | None:
+        """The pod as it was when it was admitted; None for folders of older versions and damaged files."""
+        pod = (read_json(self.path / "admission.json") or {}).get("pod")
+        return pod if isinstance(pod, dict) else None
+
+    def write_admission(self, admission: Admission, pod: Obj | None = None) -> None:
+        """Without `pod` the object that was recorded before stays."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(
             self.path / "admission.json",
@@ -90,6 +104,7 @@ class PodFolder:
                 "graceSeconds": admission.grace_seconds,
                 "address": admission.address,
                 "rejected": list(admission.rejected) if admission.rejected else None,
+                "pod": pod or self.recorded_pod(),
             },
         )
 
@@ -142,7 +157,7 @@ class PodFolder:
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            return False
+            return self._shim_pid() != 0  # somebody removed the lock under a pod that runs
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
@@ -186,6 +201,8 @@ class PodFolder:
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
         """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
         before = read_json(self.path / "stop")
+        if before is not None and before.keys() < {"graceSeconds", "reason", "message"}:
+            before = None  # damaged
         if before is None or grace_seconds < float(before["graceSeconds"]):
             order = {"graceSeconds": grace_seconds, "reason": reason, "message": message}
             if before is not None:
@@ -201,11 +218,14 @@ class PodFolder:
 
     def signal_shim(self, number: int) -> None:
         """Signal the shim, if it is the process its state names."""
-        state = self.state() or {}
-        pid = int(state.get("shimPid") or 0)
-        if pid and is_shim_of(pid, self.path):
+        if pid := self._shim_pid():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
+
+    def _shim_pid(self) -> int:
+        """The shim's process, if it is the one its state names; else 0."""
+        pid = (self.state() or {}).get("shimPid")
+        return pid if isinstance(pid, int) and pid > 0 and is_shim_of(pid, self.path) else 0
 
     def remove(self) -> None:
         """Remove the folder. Volumes that belong to others are never inside it."""

@@ -1,0 +1,307 @@
+"""Every file of a data folder × every way it can be damaged: what is found, that nothing changes, the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from moorage.cli.datafolder import Config, DataFolder
+from moorage.cli.folderhealth import find_damage, refuse_damage
+from moorage.cli.main import main
+from moorage.errors import StorageDamaged
+from moorage.localcluster.apiserver.pki import ensure_pki
+from moorage.localcluster.copies import list_copies, take_copy
+from moorage.localcluster.storage.sqlite import SqliteStorage, read_records
+from moorage.queue.sqlite import SqliteDatabase
+from moorage.server.sessions import open_database
+from moorage.usage.store import UsageStore, transaction
+
+TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NODES = [{"name": "node-1", "gpus": 2}]
+PORTS = {"api": 7001, "server": 7002, "ingress": 7003, "extender": 7004, "webhook": 7005}
+
+
+async def _fill(path: Path) -> None:
+    """Leaves cluster.db with a write-ahead log, as after a kill, and one copy."""
+    making = path.with_name("making")
+    making.mkdir()
+    for part in (range(280), range(280, 300)):  # the first in the database, the last in its log
+        store = SqliteStorage(making / "cluster.db")
+        await store.start()
+        for number in part:
+            text = json.dumps({"metadata": {"uid": f"u{number}"}, "x": "y" * 900})
+            await store.put(f"core/configmaps/default/c{number:03}", text.encode())
+        if part.stop < 300:
+            await store.stop()
+    for left in making.iterdir():
+        shutil.copy(left, path)
+    take_copy(path, store.list("").records, store.revision, now=TAKEN)
+    await store.stop()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder as `moor up` leaves it when it is killed, with one copy of it."""
+    path = tmp_path_factory.mktemp("whole") / "data"
+    folder = DataFolder(path)
+    folder.prepare()
+    folder.save_config(Config(nodes=NODES, ports=PORTS, user="ada"))
+    folder.tokens("ada")
+    ensure_pki(path / "pki")
+    usage = UsageStore(path / "usage.db")
+    with transaction(usage._db):
+        usage._db.execute("CREATE TABLE more (text TEXT)")
+        usage._db.executemany("INSERT INTO more VALUES (?)", [("x" * 900,)] * 100)
+    usage.close()
+    for name, opened in (("queue.db", SqliteDatabase), ("people.db", open_database)):
+        database = opened(path / name)
+        database.run("CREATE TABLE more (text TEXT)")
+        for _ in range(100):
+            database.run("INSERT INTO more VALUES (?)", "x" * 900)
+        database.close()
+    asyncio.run(_fill(path))
+    return path
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "data"))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes()
+        for one in sorted(path.rglob("*"))
+        if one.is_file() and not one.name.endswith("-shm")
+    }
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def damage_page(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 3 // 4096 * 4096 or size // 3)
+        file.write(random.Random(7).randbytes(min(4096, size // 2)))
+
+
+def cut_log(path: Path) -> None:
+    os.truncate(path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-wal").stat().st_size // 2)
+
+
+FILES = [
+    "VERSION",
+    "config.json",
+    "tokens.json",
+    "pki/ca.crt",
+    "pki/ca.key",
+    "pki/tokens.key",
+    "cluster.db",
+    "queue.db",
+    "usage.db",
+    "people.db",
+]
+WAYS: dict[str, Callable[[Path], None]] = {
+    "empty": empty,
+    "gone": Path.unlink,
+    "truncated": cut,
+    "damaged page": damage_page,
+}
+# two bytes: half of it is still a version; a key's length is known, what is in it is not
+CASES = [(file, way) for file in FILES for way in WAYS if (file, way) != ("VERSION", "truncated")]
+CASES.remove(("pki/tokens.key", "damaged page"))
+
+
+def test_a_whole_folder_is_no_problem(data: Path) -> None:
+    assert find_damage(DataFolder(data)) == []
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+
+
+@pytest.mark.parametrize(("file", "way"), [*CASES, ("cluster.db", "log cut")])
+def test_a_damaged_file_is_named_nothing_changes_and_restore_brings_it_back(
+    data: Path, file: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(data)
+    (cut_log if way == "log cut" else WAYS[way])(data / file)
+    harmed = contents(data)
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    assert f" {file} " in caught.value.message
+    assert f"moor restore latest --data {data}" in str(caught.value.hint)
+    assert main(["up", "--data", str(data)]) == 1
+    said = capsys.readouterr().err
+    assert caught.value.message in said
+    assert "hint:" in said
+    assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == harmed
+
+    assert main(["restore", "latest", "--data", str(data), "--dry-run"]) == 0
+    assert f"would bring back {file}" in capsys.readouterr().err
+    assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == harmed
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+    assert find_damage(DataFolder(data)) == []
+    after = contents(data)
+    if file == "cluster.db":
+        copied = read_records(data / "copies" / "20261121T120000Z" / "cluster.db")
+        assert read_records(data / file) == copied
+        assert len(copied) == 300
+    elif not file.endswith(".db"):
+        assert after[file] == before[file]
+    kept = {name for name in after if name.startswith("damaged/")}
+    assert any(name.endswith(f"Z/{file}") for name in kept) == (file in harmed)
+    untouched = {name for name in before if not name.startswith((file, "run/"))}
+    assert {name: after[name] for name in untouched} == {name: before[name] for name in untouched}
+
+
+def test_a_restored_store_counts_on_beyond_all_that_clients_have_seen(data: Path) -> None:
+    empty(data / "cluster.db")
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+
+    async def look() -> int:
+        store = SqliteStorage(data / "cluster.db")
+        await store.start()
+        record = await store.put("a", b"{}")
+        await store.stop()
+        return record.mod_revision
+
+    assert asyncio.run(look()) == 300 + 1_000_000 + 1
+    assert find_damage(DataFolder(data)) == []
+
+
+def test_all_damaged_files_are_named_at_once(data: Path) -> None:
+    for name in ("cluster.db", "tokens.json", "queue.db"):
+        empty(data / name)
+    (data / "config.json").unlink()
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    for name in ("cluster.db is empty", "config.json is gone", "queue.db is empty", "tokens.json cannot be read"):
+        assert name in caught.value.message
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+    assert find_damage(DataFolder(data)) == []
+
+
+def test_the_way_back_from_a_damaged_configuration_keeps_its_ports(data: Path) -> None:
+    (data / "config.json").write_text("{")
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    assert "remove" not in str(caught.value.hint)
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+    config = DataFolder(data).load_config()
+    assert config is not None
+    assert (config.ports, config.nodes) == (PORTS, NODES)
+
+
+def test_without_copies_the_hint_says_what_else_can_be_done(data: Path) -> None:
+    shutil.rmtree(data / "copies")
+    (data / "config.json").write_text("{")
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    assert "--api-port" in str(caught.value.hint)
+    assert main(["restore", "latest", "--data", str(data)]) == 1
+    empty(data / "cluster.db")
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    assert "no copy is kept" in str(caught.value.hint)
+    assert "moor down" in str(caught.value.hint)
+
+
+def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> None:
+    (data / "outputs.db").write_bytes(b"no database" * 1000)
+    assert [damage.file for damage in find_damage(DataFolder(data))] == ["outputs.db"]
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+    assert find_damage(DataFolder(data)) == []
+    assert not (data / "outputs.db").exists()
+
+
+def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty(data / "cluster.db")
+    damage_page(data / "copies" / "20261121T120000Z" / "cluster.db")
+    before = contents(data)
+    assert main(["restore", "latest", "--data", str(data)]) == 1
+    assert "cluster.db of the copy 20261121T120000Z is damaged" in capsys.readouterr().err
+    assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == before
+
+
+def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty(data / "cluster.db")
+    held = DataFolder(data).lock()
+    try:
+        assert main(["restore", "latest", "--data", str(data)]) == 1
+    finally:
+        os.close(held)
+    assert "moor down" in capsys.readouterr().err
+    assert (data / "cluster.db").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        pytest.param(["yesterday"], 2, "there is no copy 'yesterday'", id="a copy that is not there"),
+        pytest.param(["latest", "--file", "thesis.tex"], 2, "no copy holds thesis.tex", id="another file"),
+        pytest.param(["--all"], 2, "no copy is named", id="no name"),
+        pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot stand together", id="both"),
+    ],
+)
+def test_wrong_wishes(
+    data: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
+    assert main(["restore", *words, "--data", str(data)]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_copies_are_listed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restore", "-o", "json", "--data", str(data)]) == 0
+    (copy,) = json.loads(capsys.readouterr().out)
+    assert (copy["name"], copy["objects"], copy["taken"]) == ("20261121T120000Z", 300, "2026-11-21T12:00:00Z")
+    assert {"cluster.db", "queue.db", "people.db", "usage.db", "config.json", "pki/tokens.key"} <= set(
+        copy["files"]
+    )
+
+
+def test_a_sound_file_is_brought_back_only_when_it_is_asked_for(data: Path) -> None:
+    folder = DataFolder(data)
+    folder.save_config(Config(nodes=[{"name": "other"}], ports=PORTS, user="ada"))
+    assert main(["restore", "latest", "--data", str(data)]) == 0
+    config = folder.load_config()
+    assert config is not None
+    assert config.nodes == [{"name": "other"}]
+    assert main(["restore", "latest", "--file", "config.json", "--data", str(data)]) == 0
+    config = folder.load_config()
+    assert config is not None
+    assert config.nodes == NODES
+    assert main(["restore", list_copies(data)[0].name, "--all", "--data", str(data)]) == 0
+    assert find_damage(folder) == []
+
+
+def test_a_first_start_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "d")
+    assert find_damage(folder) == []
+    folder.prepare()
+    assert find_damage(folder) == []
+    folder.save_config(Config(nodes=NODES, ports=PORTS, user="ada"))
+    (folder.path / "cluster.db").touch()
+    assert find_damage(folder) == []
+
+
+def test_pods_without_their_store_are_a_sign_that_it_is_gone(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "d")
+    folder.prepare()
+    (folder.path / "nodes" / "node-1" / "uid-1").mkdir(parents=True)
+    damage = find_damage(folder)
+    assert [(one.file, one.problem) for one in damage][:2] == [
+        ("cluster.db", "is gone"),
+        ("config.json", "is gone"),
+    ]
