@@ -56,18 +56,25 @@ def services_of(ingress: Mapping[str, Any]) -> set[str]:
 def make_table(seen: Observed) -> Obj:
     """The table as it is written for the proxy: host → paths; `*.` before a host stands for one label.
 
-    Of two that claim the same host and path, the older Ingress has it.
+    A host is one namespace's: the one whose Ingress named it first, or a wildcard that covers it. First is by
+    creation time, then by namespace and name. Rules of other namespaces for it are left out, whatever their paths,
+    and so are their default backends: who gets a path of a host gets the cookies of the whole. Rules without a
+    host are shared. Of two that claim the same host and path, the older Ingress has it.
     """
     hosts: dict[str, list[Obj]] = {}
+    owners: dict[str, str] = {}
     taken: set[tuple[str, str, bool]] = set()
-    default: Obj | None = None
+    defaults: dict[str, Obj] = {}  # by namespace, the oldest first
     ours = [one for one in seen.ingresses if not is_deleting(one) and is_ours(one, seen.classes)]
     for ingress in sorted(ours, key=_age):
-        spec = ingress.get("spec") or {}
-        if spec.get("defaultBackend") and default is None:
-            default = _backend(seen, ingress, spec["defaultBackend"])
+        spec, namespace = ingress.get("spec") or {}, str(ingress["metadata"].get("namespace") or "")
+        if spec.get("defaultBackend") and namespace not in defaults:
+            defaults[namespace] = _backend(seen, ingress, spec["defaultBackend"])
         for rule in spec.get("rules") or ():
-            host = str(rule.get("host") or "").lower()
+            host = _clean(rule.get("host"))
+            if host and owners.setdefault(host, _holder(host, owners) or namespace) != namespace:
+                continue
+            hosts.setdefault(host, [])
             for path in _paths(rule):
                 exact = path.get("pathType") == "Exact"
                 text = str(path.get("path") or "/")
@@ -77,10 +84,23 @@ def make_table(seen: Observed) -> Obj:
                     continue
                 taken.add((host, text, exact))
                 backend = _backend(seen, ingress, path.get("backend") or {})
-                hosts.setdefault(host, []).append({"path": text, "exact": exact, "backend": backend})
-    for paths in hosts.values():
+                hosts[host].append({"path": text, "exact": exact, "backend": backend})
+    for host, paths in hosts.items():
+        default = defaults.get(owners.get(host, ""))
+        if default is not None and (host, "/", False) not in taken:
+            paths.append({"path": "/", "exact": False, "backend": default})
         paths.sort(key=lambda one: (-len(one["path"]), not one["exact"]))
-    return {"hosts": hosts, "default": default}
+    return {"hosts": hosts, "default": next(iter(defaults.values()), None)}
+
+
+def _holder(host: str, owners: Mapping[str, str]) -> str | None:
+    """The namespace that named this host, or a wildcard over it, already."""
+    _, _, parent = host.partition(".")
+    return owners.get(f"*.{parent}")
+
+
+def _clean(host: Any) -> str:
+    return str(host or "").lower().rstrip(".")
 
 
 def _paths(rule: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -172,9 +192,10 @@ class Router:
         """Where a request for `host` (without port) and `path` (without query) goes; None: nobody claims it.
 
         A host named in full goes before a wildcard, and that before rules without a host. Then the longest path
-        wins, an exact one before a prefix of the same length. A prefix ends at a slash.
+        wins, an exact one before a prefix of the same length. A prefix ends at a slash. What is asked of a host
+        that somebody names goes to nobody else, whatever its path.
         """
-        host = host.lower().rstrip(".")
+        host = _clean(host)
         _, _, parent = host.partition(".")
         for one in (host, f"*.{parent}", ""):
             paths = self._hosts.get(one)
@@ -183,7 +204,8 @@ class Router:
             for wanted, exact, backend in paths:
                 if path == wanted or (not exact and path.startswith(wanted.rstrip("/") + "/")):
                     return backend
-            break
+            if one:
+                return None
         return self._default
 
 

@@ -25,10 +25,17 @@ def a_path(path: str, service: str, kind: str = "Prefix") -> dict[str, Any]:
     return {"path": path, "pathType": kind, "backend": to(service)}
 
 
-def an_ingress(name: str = "i", *, rules: Any = (), created: str = "2026-01-01T00:00:00Z", **spec: Any) -> Any:
+def an_ingress(
+    name: str = "i",
+    *,
+    rules: Any = (),
+    created: str = "2026-01-01T00:00:00Z",
+    namespace: str = "lab",
+    **spec: Any,
+) -> Any:
     made = [{"host": host, "http": {"paths": paths}} for host, *paths in rules]
     return {
-        "metadata": {"name": name, "namespace": "lab", "creationTimestamp": created},
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": created},
         "spec": {"ingressClassName": "moorage-local", "rules": made} | spec,
     }
 
@@ -115,6 +122,71 @@ def test_of_two_that_claim_the_same_the_older_has_it() -> None:
     found = a_router(new, old, slices=[a_slice("new", "10.0.0.1"), a_slice("old", "10.0.0.2")]).find("x", "/")
     assert found is not None
     assert found.addresses == [("10.0.0.2", 8000)]
+
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+
+
+def served_by(*ingresses: Any, host: str, path: str) -> str | None:
+    """The namespace of the Ingress that serves a request; None: nobody does."""
+    table = make_table(Observed(ingresses=ingresses, classes=[INGRESS_CLASS], services={}, slices={}))
+    found = Router(table).find(host, path)
+    return None if found is None else found.problem.partition("Service ")[2].partition("/")[0]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("theirs", "path"),
+    [
+        ("x.example", "/.moorage"),
+        ("x.example", "/.moorage/enter"),
+        ("X.example.", "/login"),
+        ("x.example", "/"),
+    ],
+)
+def test_a_host_is_one_namespaces_whatever_path_another_asks_for(
+    theirs: str, path: str, order: tuple[int, int]
+) -> None:
+    mine = an_ingress(rules=[("x.example", a_path("/", "a"))], created=OLD, namespace="alpha")
+    other = an_ingress(rules=[(theirs, a_path(path, "b"))], created=NEW, namespace="beta")
+    both = [(mine, other)[at] for at in order]
+    for asked in (path, f"{path.rstrip('/')}/x", "/"):
+        assert served_by(*both, host="x.example", path=asked) == "alpha"
+
+
+def test_of_one_second_the_namespace_that_comes_first_has_it_whichever_was_stored_first() -> None:
+    both = [an_ingress(rules=[("x", a_path(f"/{name}", "a"))], namespace=name) for name in ("beta", "alpha")]
+    for made in (both, both[::-1]):
+        assert served_by(*made, host="x", path="/alpha") == "alpha"
+        assert served_by(*made, host="x", path="/beta") is None
+
+
+def test_neither_a_default_nor_a_rule_without_a_host_nor_a_wildcard_gets_what_a_host_leaves_open() -> None:
+    mine = an_ingress(rules=[("x.example", a_path("/api", "a"))], created=NEW, namespace="alpha")
+    catches = {
+        "default": an_ingress("d", created=OLD, namespace="beta", defaultBackend=to("b")),
+        "no host": an_ingress("n", rules=[(None, a_path("/", "b"))], created=OLD, namespace="beta"),
+        "younger wildcard": an_ingress(
+            "w", rules=[("*.example", a_path("/", "b"))], created="2026-03-01T00:00:00Z", namespace="beta"
+        ),
+    }
+    for name, theirs in catches.items():
+        assert served_by(mine, theirs, host="x.example", path="/other") is None, name
+        assert served_by(mine, theirs, host="x.example", path="/api") == "alpha", name
+        assert served_by(mine, theirs, host="y.example", path="/") == "beta", name
+
+
+def test_a_host_below_an_older_wildcard_is_the_wildcards() -> None:
+    wild = an_ingress(rules=[("*.example", a_path("/", "a"))], created=OLD, namespace="alpha")
+    theirs = an_ingress(rules=[("x.example", a_path("/", "b"))], created=NEW, namespace="beta")
+    mine = an_ingress("m", rules=[("x.example", a_path("/mine", "m"))], created=NEW, namespace="alpha")
+    assert served_by(wild, theirs, host="x.example", path="/") == "alpha"
+    assert served_by(wild, theirs, mine, host="x.example", path="/mine") == "alpha"
+
+
+def test_rules_without_a_host_are_shared() -> None:
+    made = [an_ingress(rules=[(None, a_path(f"/{name}", "a"))], namespace=name) for name in ("alpha", "beta")]
+    assert [served_by(*made, host="any", path=f"/{name}") for name in ("alpha", "beta")] == ["alpha", "beta"]
 
 
 @pytest.mark.parametrize(
