@@ -365,16 +365,22 @@ def parse_platform(data: Mapping[str, str]) -> Platform:
     )
 
 
+_HASHED = re.compile(r"-[0-9a-f]{16}$")
+
+
 def host_label(namespace: str, name: str) -> str:
     """The first label of a workspace's host: NAME--NAMESPACE; no two workspaces share one.
 
-    Names that would make it too long or ambiguous, or a reserved label ("xn--…"), are cut and carry a hash.
+    Names that would make it too long or ambiguous, or a reserved label ("xn--…"), are cut and carry a hash of 64
+    bits; so do names that end as if they carried one, lest somebody takes a host by choosing a name.
     """
     plain = f"{name}--{namespace}"
-    if len(plain) <= 63 and "--" not in name and "--" not in namespace and plain[2:4] != "--":
+    is_clear = "--" not in name and "--" not in namespace and not _HASHED.search(name)
+    if len(plain) <= 63 and is_clear and plain[2:4] != "--":
         return plain
-    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:10]
-    return f"{name[:20].strip('-')}-{digest}--{namespace[:20].strip('-')}"
+    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:16]
+    begin, end = (re.sub("-+", "-", text[:20]).strip("-") for text in (name, namespace))
+    return f"{begin}-{digest}--{end}"
 
 
 def make_token(key: bytes, uid: str) -> str:

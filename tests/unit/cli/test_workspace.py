@@ -91,6 +91,18 @@ def test_no_two_workspaces_share_a_host():
     assert host_label("team", "lab") == "lab--team"
 
 
+@pytest.mark.parametrize("name", ["a-notebook-with-a-long-name-of-its-own", "lab--2", "ab"])
+@pytest.mark.parametrize("namespace", ["a-team-with-a-very-long-name-indeed-alpha", "team--2", "team"])
+def test_no_name_can_be_chosen_that_gives_a_workspace_the_host_of_another(name: str, namespace: str) -> None:
+    host = host_label(namespace, name)
+    assert len(host) <= 63
+    assert host[2:4] != "--", "a reserved label (RFC 5891, 4.2.3.1)"
+    for at in range(len(host) - 1):
+        if host[at : at + 2] == "--":
+            theirs = host[at + 2 :], host[:at]
+            assert theirs == (namespace, name) or host_label(*theirs) != host
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [
