@@ -154,7 +154,7 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
     page.locator("#live-workspaces .pill", has_text="Running").wait_for()
     person.press("open-default--lab")
     page.get_by_text("Directory listing").wait_for()
-    assert "lab--default.localhost" in page.url
+    assert "lab--default.workspace.localhost" in page.url
     person.go("/workspaces")
     person.trouble.clear()  # of the application's own page
     person.press("stop-default--lab")

@@ -18,18 +18,30 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
-from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS, SERVICEACCOUNTS
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PRIORITYCLASSES,
+    PVCS,
+    SECRETS,
+    SERVICEACCOUNTS,
+)
+from moorage.apimachinery.resources import INGRESSES as KUBE_INGRESSES
 from moorage.errors import AlreadyExists, NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.kube.facts import server_url
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL, account_name, account_user
 from moorage.model.tenant import TENANTS
-from moorage.model.workspace import WORKSPACES
+from moorage.model.workspace import WORKSPACES, parse_platform
 from moorage.testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
@@ -90,13 +102,35 @@ def a_pod(**spec: Any) -> Any:
     return {"metadata": {"name": "mallory"}, "spec": POD | spec}
 
 
-def an_ingress(host: str) -> Any:
+def an_ingress(host: str, path: str = "/", **spec: Any) -> Any:
     backend = {"service": {"name": "x", "port": {"number": 80}}}
-    rule = {"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
-    return {"metadata": {"name": "mallory"}, "spec": {"rules": [rule]}}
+    rule = {"host": host, "http": {"paths": [{"path": path, "pathType": "Prefix", "backend": backend}]}}
+    return {"metadata": {"name": "mallory"}, "spec": {"rules": [rule]} | spec}
+
+
+def annotated(**notes: str) -> Any:
+    """An Ingress for a host of her own, with annotations of ingress-nginx."""
+    made = an_ingress("own.example.net")
+    made["metadata"]["annotations"] = {
+        f"nginx.ingress.kubernetes.io/{k.replace('_', '-')}": v for k, v in notes.items()
+    }
+    return made
+
+
+def a_service(**spec: Any) -> Any:
+    return {"metadata": {"name": "mallory"}, "spec": {"ports": [{"port": 80}]} | spec}
+
+
+def templated(**spec: Any) -> Any:
+    labels = {"app": "mallory"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": POD["containers"]} | spec}
+    return {"metadata": {"name": "mallory"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
 
 
 OURS = "/apis/moorage.dev/v1alpha1"
+INGRESSES = "/apis/networking.k8s.io/v1/namespaces/{b}/ingresses?dryRun=All"
+INGRESS_OF_HERS = "/apis/networking.k8s.io/v1/namespaces/{b}/ingresses/own"
+LAB_HOST = "thing--{a}.{apps}"
 IN_A, IN_B, PEOPLE = "/api/v1/namespaces/{a}", "/api/v1/namespaces/{b}", "/api/v1/namespaces/moorage-users"
 DRY = "?dryRun=All"
 A_LAB = {"type": "jupyterlab", "running": False, "resources": {"cpu": "100m", "memory": "64Mi"}}
@@ -166,6 +200,45 @@ ATTEMPTS: tuple[Attempt, ...] = (
     kube("takes its host", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress("{a}.example.org"), refused=INVALID),
     kube("takes a host below its", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress("*.x.{a}.example.org"), refused=INVALID),
     kube("takes every host", "POST", f"/apis/networking.k8s.io/v1/namespaces/{{b}}/ingresses{DRY}", an_ingress(""), refused=INVALID),
+    # --- hosts of the platform, by which browsers bring cookies and codes
+    kube("takes a workspace's host", "POST", INGRESSES, an_ingress(LAB_HOST), refused=INVALID),
+    kube("takes its sign-in path", "POST", INGRESSES, an_ingress(LAB_HOST, "/.moorage"), refused=INVALID),
+    kube("takes it in capitals", "POST", INGRESSES, an_ingress("THING--{a}.{apps}"), refused=INVALID),
+    kube("takes it with a dot behind", "POST", INGRESSES, an_ingress(LAB_HOST + "."), refused=INVALID),
+    kube("takes it in other letters", "POST", INGRESSES, an_ingress("thing--{a}\uff0e{apps}"), refused=INVALID),
+    kube("takes a host that is yet to come", "POST", INGRESSES, an_ingress("next--{a}.{apps}"), refused=INVALID),
+    kube("takes a host below it", "POST", INGRESSES, an_ingress(f"x.{LAB_HOST}"), refused=INVALID),
+    kube("takes all workspaces' hosts", "POST", INGRESSES, an_ingress("*.{apps}"), refused=INVALID),
+    kube("takes the domain of workspaces", "POST", INGRESSES, an_ingress("{apps}"), refused=INVALID),
+    kube("takes the platform's own host", "POST", INGRESSES, an_ingress("{page}", "/login"), refused=INVALID),
+    kube("takes a certificate for it", "POST", INGRESSES, an_ingress("own.example.net", tls=[{"hosts": [LAB_HOST], "secretName": "x"}]), refused=INVALID),
+    kube("takes what no rule names", "POST", INGRESSES, {"metadata": {"name": "mallory"}, "spec": {"defaultBackend": {"service": {"name": "x", "port": {"number": 80}}}}}, refused=INVALID),
+    kube("changes her Ingress into it", "PATCH", f"{INGRESS_OF_HERS}{DRY}", {"spec": an_ingress(LAB_HOST)["spec"]}, refused=INVALID),
+    kube("adds it by an alias", "PATCH", f"{INGRESS_OF_HERS}{DRY}", {"metadata": {"annotations": {"nginx.ingress.kubernetes.io/server-alias": LAB_HOST}}}, refused=INVALID),
+    kube("writes into everybody's configuration", "POST", INGRESSES, annotated(configuration_snippet="return 200;"), refused=INVALID),
+    kube("writes a server into it", "POST", INGRESSES, annotated(server_snippet="location /x {}"), refused=INVALID),
+    kube("has the controller read a Secret", "POST", INGRESSES, annotated(auth_secret="{a}/thing"), refused=INVALID),
+    kube("has the controller ask elsewhere", "POST", INGRESSES, annotated(auth_url="http://x#;}"), refused=INVALID),
+    kube("sends people elsewhere", "POST", INGRESSES, annotated(permanent_redirect="https://evil.example"), refused=INVALID),
+    kube("smuggles a line into a value", "POST", INGRESSES, annotated(proxy_body_size="1m;}\nserver {"), refused=INVALID),
+    kube("smuggles a line into a path", "POST", INGRESSES, an_ingress("own.example.net", "/x {}"), refused=INVALID),
+    kube("has the host's name lead to her", "POST", f"{IN_B}/services{DRY}", {"metadata": {"name": "m", "annotations": {"external-dns.alpha.kubernetes.io/hostname": LAB_HOST}}, "spec": {"ports": [{"port": 80}]}}, refused=INVALID),
+    kube("takes an address of others", "POST", f"{IN_B}/services{DRY}", a_service(externalIPs=["10.96.0.10"]), refused=INVALID),
+    kube("leads past NetworkPolicies", "POST", f"{IN_B}/services{DRY}", a_service(type="ExternalName", externalName="thing.{a}.svc.cluster.local"), refused=INVALID),
+    # --- whose turn it is
+    kube("takes anybody's place", "POST", pods("{b}") + DRY, a_pod(priorityClassName="system-node-critical"), refused=INVALID),
+    kube("takes the control plane's class", "POST", pods("{b}") + DRY, a_pod(priorityClassName="system-cluster-critical"), refused=INVALID),
+    kube("names a priority by number", "POST", pods("{b}") + DRY, a_pod(priority=2000001000), refused=INVALID),
+    kube("says that she may preempt", "POST", pods("{b}") + DRY, a_pod(preemptionPolicy="PreemptLowerPriority"), refused=INVALID),
+    kube("takes guests' class", "POST", pods("{b}") + DRY, a_pod(priorityClassName="moorage-guest"), refused=INVALID),
+    kube("calls a pod a reservation", "POST", pods("{b}") + DRY, a_pod(priorityClassName="moorage-reservation"), refused=INVALID),
+    kube("takes a class that is not her team's", "POST", pods("{b}") + DRY, a_pod(priorityClassName="{urgent}"), refused=INVALID),
+    kube("takes it by a deployment", "POST", f"/apis/apps/v1/namespaces/{{b}}/deployments{DRY}", templated(priorityClassName="system-node-critical"), refused=INVALID),
+    kube("takes it by a stateful set", "POST", f"/apis/apps/v1/namespaces/{{b}}/statefulsets{DRY}", templated(priorityClassName="{urgent}"), refused=INVALID),
+    kube("takes it by a job", "POST", f"/apis/batch/v1/namespaces/{{b}}/jobs{DRY}", {"metadata": {"name": "m"}, "spec": {"template": {"spec": POD | {"priorityClassName": "system-node-critical"}}}}, refused=INVALID),
+    kube("takes it by a schedule", "POST", f"/apis/batch/v1/namespaces/{{b}}/cronjobs{DRY}", {"metadata": {"name": "m"}, "spec": {"schedule": "@daily", "jobTemplate": {"spec": {"template": {"spec": POD | {"priorityClassName": "system-node-critical"}}}}}}, refused=INVALID),
+    kube("makes a class", "POST", f"/apis/scheduling.k8s.io/v1/priorityclasses{DRY}", {"metadata": {"name": "mallory"}, "value": 1000000000}),
+    kube("has her tenant list a class", "PATCH", f"{OURS}/tenants/{{b}}{DRY}", {"spec": {"priorityClasses": ["{urgent}"]}}),
     # --- the platform
     kube("reads the platform's secrets", "GET", "/api/v1/namespaces/moorage-system/secrets"),
     kube("sends everybody to another server", "PATCH", f"/api/v1/namespaces/moorage-system/configmaps/moorage{DRY}", {"data": {"serverUrl": "http://evil.example"}}),
@@ -209,7 +282,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     server("stops a workspace", "POST", "/api/v1/workspaces/{a}/{thing}/stop", {}, control=True),
     server("deletes a workspace", "DELETE", "/api/v1/workspaces/{a}/{thing}"),
     server("stops it by the page's form", "POST", "/workspaces/{a}/{thing}/stop", headers={"Sec-Fetch-Site": "same-origin"}),
-    server("enters by its host", "GET", "/", headers={"Host": "thing--{a}.localhost"}, refused=(302, 303, 307, 400, *HIDDEN)),
+    server("enters by its host", "GET", "/", headers={"Host": "thing--{a}.workspace.localhost"}, refused=(302, 303, 307, 400, *HIDDEN)),
     server("reads a dataset", "GET", "/api/v1/datasets/{a}/{thing}", control=True),
     server("shares a dataset over REST", "PATCH", "/api/v1/datasets/{a}/{thing}", {"readers": ["{b}"]}),
     server("deletes a dataset", "DELETE", "/api/v1/datasets/{a}/{thing}"),
@@ -304,13 +377,23 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 
 async def _set_up(cluster: Cluster, unique: str) -> Scene:
-    names = {"a": f"{unique}-a", "b": f"{unique}-b", "thing": "thing", "map": "squares", "node": f"{unique}-cpu"}
+    names = {
+        "a": f"{unique}-a",
+        "b": f"{unique}-b",
+        "thing": "thing",
+        "map": "squares",
+        "node": f"{unique}-cpu",
+        "urgent": f"{unique}-urgent",
+    }
     for who in ("ada", "mallory"):
         names[who] = f"{who}-{unique}"
         names[f"{who}_account"] = account_name(names[who])
         names[f"{who}_user"] = account_user(names[who])
     async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
         base = (await server_url(api)).rstrip("/")
+        names |= await _hosts(api)
+        urgent = {"metadata": {"name": names["urgent"]}, "value": 1000}
+        await api.create(PRIORITYCLASSES, urgent)
         await api.create(NODES, {"metadata": {"name": names["node"], "labels": {"pool": unique}}, "spec": {}})
         for tenant, who in (("a", "ada"), ("b", "mallory")):
             name = names[tenant]
@@ -320,10 +403,13 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
                 "namespace": name,
                 "admins": {"people": [names[who]]},
                 "quota": {"pods": "50"},
-                "ingress": {"domain": f"{name}.example.org"},
             }
             if tenant == "a":
-                spec |= {"cpuNodes": {"selector": {"pool": unique}}, "defaults": {"image": SECRET}}
+                spec |= {
+                    "ingress": {"domain": f"{name}.example.org"},
+                    "cpuNodes": {"selector": {"pool": unique}},
+                    "defaults": {"image": SECRET},
+                }
             kind = {"apiVersion": TENANTS.api_version, "kind": TENANTS.kind}
             await api.create(TENANTS, kind | {"metadata": {"name": name}, "spec": spec})
         scene = Scene(api.connection.server, base, names, {"none": ""})
@@ -333,11 +419,13 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
             scene.tokens[f"{who}_kube"] = await _cluster_token(base, session)
             names[f"{who}_session"] = number if who == "ada" else session
         names["ada_cookie"] = scene.tokens["ada_server"]
-        ada = api.with_token(scene.tokens["ada_kube"])
+        ada, mallory = (api.with_token(scene.tokens[f"{who}_kube"]) for who in ("ada", "mallory"))
         for tenant, token in (("a", "ada_kube"), ("b", "mallory_kube")):
             await _until(lambda tenant=tenant, token=token: _may(api, scene.tokens[token], names[tenant]))  # type: ignore[misc]
         with contextlib.suppress(AlreadyExists):  # a control plane without controllers has none
             await api.create(SERVICEACCOUNTS, {"metadata": {"name": "default"}}, names["a"])
+        own = an_ingress("own.example.net")
+        await mallory.create(KUBE_INGRESSES, own | {"metadata": {"name": "own"}}, names["b"])
         await ada.create(SECRETS, {"metadata": {"name": "thing"}, "stringData": {"x": SECRET}}, names["a"])
         await ada.create(CONFIGMAPS, {"metadata": {"name": "thing"}, "data": {"x": SECRET}}, names["a"])
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
@@ -360,14 +448,25 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         return scene
 
 
+async def _hosts(api: KubeClient) -> dict[str, str]:
+    """The domain of workspaces, made one where there is none, and the host of the platform's page."""
+    info = (await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE))["data"]
+    if not info.get("workspaceUrl"):
+        info["workspaceUrl"] = "https://*.apps.example.org"
+        await api.patch(CONFIGMAPS, INFO_CONFIGMAP, {"data": info}, SYSTEM_NAMESPACE)
+    page = info.get("publicUrl") or info["serverUrl"]
+    return {"apps": parse_platform(info).domain, "page": str(urlsplit(page).hostname)}
+
+
 async def _tear_down(cluster: Cluster, unique: str) -> None:
     async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
         for part in ("a", "b"):
             for resource in (TENANTS, NAMESPACES):
                 with contextlib.suppress(NotFound):
                     await api.delete(resource, f"{unique}-{part}")
-        with contextlib.suppress(NotFound):
-            await api.delete(NODES, f"{unique}-cpu")
+        for resource, name in ((NODES, f"{unique}-cpu"), (PRIORITYCLASSES, f"{unique}-urgent")):
+            with contextlib.suppress(NotFound):
+                await api.delete(resource, name)
         for who in ("ada", "mallory"):
             with contextlib.suppress(NotFound):
                 await people.delete_account(api, f"{who}-{unique}")
@@ -463,6 +562,20 @@ async def test_one_tenant_does_not_reach_the_others_things(scene: Scene, attempt
     if attempt.control:
         status, body = await scene.send(attempt, by=f"ada_{attempt.to}")
         assert status < 300, f"Ada herself is refused: HTTP {status}: {body[:500]}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(INGRESSES, annotated(proxy_body_size="0", rewrite_target="/$1"), id="an Ingress"),
+        pytest.param(f"{IN_B}/services{DRY}", a_service(selector={"app": "m"}), id="a Service"),
+        pytest.param(pods("{b}") + DRY, a_pod(priorityClassName="moorage-default"), id="a pod"),
+        pytest.param(f"/apis/apps/v1/namespaces/{{b}}/deployments{DRY}", templated(), id="a Deployment"),
+    ],
+)
+async def test_what_is_her_own_goes_through(scene: Scene, path: str, body: Any) -> None:
+    status, text = await scene.send(kube("", "POST", path, body))
+    assert status == 201, text
 
 
 def test_there_are_sixty_attempts_and_no_two_bear_one_name() -> None:

@@ -88,7 +88,7 @@ def test_jupyterlab_runs_a_cell_and_after_a_stop_and_a_start_the_file_is_still_t
     page.locator(".jp-LauncherCard[data-category=Notebook]").first.click()
     run_cell(page, "open('kept.txt', 'w').write('still here'); print(6 * 7)", "42")
     assert any("/api/kernels/" in url for url in sockets)
-    assert "--default.localhost" in page.url
+    assert "--default.workspace.localhost" in page.url
     assert "token" not in page.url
     # what the application's own scripts can read of the platform: nothing
     assert "moorage" not in page.evaluate("document.cookie")

@@ -240,7 +240,8 @@ async def _install(api: Api, settings: Settings) -> None:
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:
-        domain, by = f"http://*.localhost:{settings.ingress_port}", LOCAL_INGRESS
+        # a domain of their own: what is below it is nobody else's (`decide.hosts`)
+        domain, by = f"http://*.workspace.localhost:{settings.ingress_port}", LOCAL_INGRESS
     info = make_info(__version__, address, public_url=address, workspace_url=domain, ingress_class=by)
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), info, strict=True):
         await _ensure(api, resource, obj)

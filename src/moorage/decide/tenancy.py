@@ -1,4 +1,4 @@
-"""What holds in a tenant's namespace at admission: its own nodes, and its own hosts."""
+"""What holds in a tenant's namespace at admission: its own nodes. Hosts: `moorage.decide.hosts`."""
 
 from __future__ import annotations
 
@@ -48,37 +48,6 @@ def judge_pod(
     return tuple(found)
 
 
-def judge_ingress(
-    ingress: Mapping[str, Any], tenant: Mapping[str, Any] | None, tenants: Iterable[Mapping[str, Any]]
-) -> tuple[Refusal, ...]:
-    """Refusals of hosts that are another team's, or not one's own where the team has a domain."""
-    name, spec = _name(tenant) if tenant is not None else "", ingress.get("spec") or {}
-    mine = _domain(tenant)
-    others = {_domain(one): _name(one) for one in tenants if _name(one) != name and _domain(one)}
-    hosts = [(f"spec.rules[{at}].host", one.get("host") or "") for at, one in enumerate(spec.get("rules") or ())]
-    hosts += [
-        (f"spec.tls[{at}].hosts[{n}]", host)
-        for at, one in enumerate(spec.get("tls") or ())
-        for n, host in enumerate(one.get("hosts") or ())
-    ]
-    if spec.get("defaultBackend") and (mine or others):
-        hosts.append(("spec.defaultBackend", ""))
-    found = []
-    for where, host in hosts:
-        owner = next((one for domain, one in others.items() if _is_below(host, domain)), None)
-        if owner is not None and not (mine and _is_below(host, mine) and len(mine) > len(_longest(host, others))):
-            found.append(Refusal(where, repr(host), f"is a host of tenant {owner}"))
-        elif mine and not _is_below(host, mine):
-            found.append(Refusal(where, repr(host), f"must be {mine} or below it"))
-        elif not host and others:
-            found.append(Refusal(where, repr(host), "must name a host: without one it takes other teams' too"))
-    wanted = ((tenant or {}).get("spec") or {}).get("ingress", {}).get("className")
-    chosen = spec.get("ingressClassName")
-    if wanted and chosen != wanted:
-        found.append(Refusal("spec.ingressClassName", repr(chosen), f"must be {wanted}"))
-    return tuple(found)
-
-
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
     spec = pod.get("spec") or {}
     return any(
@@ -89,16 +58,6 @@ def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
         if isinstance(amounts, Mapping)
         for name in amounts
     )
-
-
-def _longest(host: str, others: Mapping[str, str]) -> str:
-    return max((one for one in others if _is_below(host, one)), key=len, default="")
-
-
-def _is_below(host: str, domain: str) -> bool:
-    """`*.example.org` is below example.org; so is every name that ends so."""
-    bare = host.lower().rstrip(".")
-    return bare == domain or bare.endswith(f".{domain}")
 
 
 def _is_mine(toleration: Mapping[str, Any], name: str) -> bool:
@@ -112,11 +71,6 @@ def _is_mine(toleration: Mapping[str, Any], name: str) -> bool:
 
 def _name(tenant: Mapping[str, Any]) -> str:
     return str(tenant["metadata"]["name"])
-
-
-def _domain(tenant: Mapping[str, Any] | None) -> str:
-    ingress = ((tenant or {}).get("spec") or {}).get("ingress") or {}
-    return str(ingress.get("domain") or "").lower().rstrip(".")
 
 
 def _selector(tenant: Mapping[str, Any] | None) -> dict[str, str]:

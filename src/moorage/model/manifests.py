@@ -213,7 +213,11 @@ WEBHOOK = Service(
         Rule(group="apps", resources=("replicasets", "statefulsets"), verbs=LIST),
         Rule(group="batch", resources=("jobs",), verbs=LIST),
         Rule(group=GROUP, resources=("tenants", "guardrailpolicies", "machines", "reservations"), verbs=LIST),
+        Rule(group="networking.k8s.io", resources=("ingresses",), verbs=LIST),  # which hosts are taken
+        Rule(group="scheduling.k8s.io", resources=("priorityclasses",), verbs=LIST),
     ),
+    # which hosts are the platform's
+    at_home=(Rule(resources=("configmaps",), verbs=LIST, names=(INFO_CONFIGMAP,)),),
 )
 
 EXTENDER = Service(

@@ -110,6 +110,13 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     quota: Annotated[
         dict[str, Quantity], Meta(description="What the team may use in all: a ResourceQuota's `hard`.")
     ] = {}
+    priority_classes: Annotated[
+        list[Name],
+        Meta(
+            description="PriorityClasses its pods may name, besides the cluster's default and moorage-default."
+            " Those that begin with `system-`, moorage-guest and moorage-reservation are no team's.",
+        ),
+    ] = []
     network: TenantNetwork = TenantNetwork()
     cpu_nodes: TenantNodes | None = None
     ingress: TenantIngress = TenantIngress()

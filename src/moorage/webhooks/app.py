@@ -1,7 +1,7 @@
 """The admission endpoints: `POST /mutate`, `POST /validate`, `GET /healthz`, `GET /readyz`.
 
-Stateless but for caches of tenants, guardrail policies, namespaces, nodes and failed pods, so any number of
-replicas may run.
+Stateless but for caches of tenants, guardrail policies, namespaces, nodes, Ingresses, PriorityClasses and failed
+pods, so any number of replicas may run.
 """
 
 from __future__ import annotations
@@ -19,23 +19,35 @@ from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
-from moorage.apimachinery.meta import controller_ref, labels_of
-from moorage.apimachinery.resources import NAMESPACES, NODES, SERVICEACCOUNTS, Obj, Resource
+from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    INGRESSES,
+    NAMESPACES,
+    NODES,
+    PRIORITYCLASSES,
+    SERVICEACCOUNTS,
+    Obj,
+    Resource,
+)
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.guardrails import OPERATOR, TEMPLATES, Refusal, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.hosts import KINDS as HOST_KINDS
+from moorage.decide.hosts import Claim, claims_of, judge_hosts, reserved_hosts
 from moorage.decide.injection import Injected, is_guest
-from moorage.decide.rulebook import Facts, facts_of
-from moorage.decide.tenancy import inject, judge_ingress, judge_pod
+from moorage.decide.priority import judge_priority
+from moorage.decide.rulebook import WORKLOADS, Facts, facts_of
+from moorage.decide.tenancy import inject, judge_pod
 from moorage.errors import ApiError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
-from moorage.model.names import GUARD_LABEL
+from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE, account_in, person_in
 from moorage.model.policy import POLICIES, Policy, policy_for
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of
-from moorage.model.workspace import WORKSPACES, check_workspace
+from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
 
@@ -44,6 +56,7 @@ log = logging.getLogger(__name__)
 SYNC_SECONDS = 2.0  # a request that comes before the caches are full waits this long; the API server allows 5 s
 NOT_SYNCED = "the caches are not filled yet"
 KIND_SECONDS = 2.0  # how often a cluster without one of our kinds is asked for it again
+NODE_USERS = "system:node:"  # they make mirror pods of what is configured on a node
 NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 _BODY_MAX_BYTES = 8 * 2**20  # an object has at most 1.5 MiB, and an UPDATE brings two
 _WARNING_MAX = 256  # characters; longer ones may be cut on their way
@@ -62,6 +75,7 @@ class _User(msgspec.Struct, frozen=True):
 
 class _Kind(msgspec.Struct, frozen=True):
     kind: str
+    group: str = ""
 
 
 class _Asked(msgspec.Struct, frozen=True, rename="camel"):
@@ -86,18 +100,26 @@ class Webhook:
         self._namespaces = Informer(api, NAMESPACES)
         self._machines = Informer(api, MACHINES)
         self._reservations = Informer(api, RESERVATIONS)
+        self._classes = Informer(api, PRIORITYCLASSES)
+        self._ingresses = Informer(api, INGRESSES, keep=_slim_ingress)
+        self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
         self._people = Informer(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
             one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
+        self._needed = (self._nodes, self._namespaces, self._classes, self._ingresses, self._info)
         self._away: tuple[Obj, ...] | None = None
+        self._reserved: tuple[str, ...] = ()
+        self._taken: tuple[Claim, ...] | None = None
         self._facts: Facts | None = None
         self._policy_of: dict[str, Policy | None] = {}  # by namespace; emptied when either changes
         self._nodes.on_change(self._node_changed)
         self._policies.on_change(self._policy_changed)
         self._namespaces.on_change(self._namespace_changed)
+        self._ingresses.on_change(self._ingress_changed)
+        self._info.on_change(self._info_changed)
         self.app = Starlette(
             routes=[
                 Route("/mutate", self._mutate, methods=["POST"]),
@@ -110,10 +132,8 @@ class Webhook:
     @property
     def synced(self) -> bool:
         """Whether requests can be judged."""
-        return (
-            self._nodes.synced.is_set()
-            and self._namespaces.synced.is_set()
-            and all(one.is_set() for one in self._known.values())
+        return all(one.synced.is_set() for one in self._needed) and all(
+            one.is_set() for one in self._known.values()
         )
 
     async def run(self) -> None:
@@ -123,16 +143,16 @@ class Webhook:
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
             tasks.create_task(self._follow(MACHINES, self._machines), name="informer machines")
             tasks.create_task(self._follow(RESERVATIONS, self._reservations), name="informer reservations")
-            tasks.create_task(self._nodes.run(), name="informer nodes")
-            tasks.create_task(self._namespaces.run(), name="informer namespaces")
+            for informer in self._needed:
+                tasks.create_task(informer.run(), name=f"informer {informer.resource}")
             tasks.create_task(self._people.run(), name="informer people")
             for informer in self._kills.informers:
                 tasks.create_task(informer.run(), name=f"informer {informer.resource} killed")
 
     async def wait_synced(self) -> None:
         """Return when requests can be judged."""
-        await self._nodes.synced.wait()
-        await self._namespaces.synced.wait()
+        for informer in self._needed:
+            await informer.synced.wait()
         for known in self._known.values():
             await known.wait()
 
@@ -147,7 +167,7 @@ class Webhook:
                 kind, asked.object, asked.old_object, user=user.username, groups=user.groups
             )
             refusals += _judge_ours(kind, asked.object, asked.old_object)
-        refusals += self._of_tenants(asked)
+        refusals += self._of_tenants(asked, mutating=mutating)
         if kind not in TEMPLATES:
             return Verdict((), refusals)
         guest = self._desk.admit(kind, asked.operation, asked.object) if mutating else Injected(asked.object)
@@ -160,22 +180,34 @@ class Webhook:
             patches = (*patches, *inject(asked.object, tenant_of(asked.namespace, self._tenants.all())))
         return Verdict(patches, (), (*guest.warnings, *verdict.warnings))
 
-    def _of_tenants(self, asked: _Asked) -> tuple[Refusal, ...]:
-        """What would reach into another team's nodes or hosts."""
-        kind, user, obj = asked.kind.kind, asked.user_info, asked.object
-        if obj is None or kind not in ("Pod", "Ingress") or obj["metadata"].get("deletionTimestamp"):
+    def _of_tenants(self, asked: _Asked, *, mutating: bool) -> tuple[Refusal, ...]:
+        """What would reach into another team's nodes, hosts or turn."""
+        kind, user, obj, old = asked.kind.kind, asked.user_info.username, asked.object, asked.old_object
+        if obj is None:
             return ()
         tenants = self._tenants.all()
         tenant = tenant_of(asked.namespace, tenants)
-        if kind == "Ingress":
-            unchanged = asked.old_object is not None and asked.old_object.get("spec") == obj.get("spec")
-            return () if unchanged or user.username == OPERATOR else judge_ingress(obj, tenant, tenants)
-        if asked.operation != "CREATE" or user.username.startswith("system:node:"):
-            return ()
-        request = Request(kind=kind, operation="CREATE", user=user.username, groups=user.groups, obj=obj)
+        refusals: tuple[Refusal, ...] = ()
+        if not mutating and _names_hosts(asked.kind):
+            if user == OPERATOR or (old is not None and _leads_to(old) == _leads_to(obj)):
+                return ()
+            return judge_hosts(
+                kind,
+                obj,
+                namespace=asked.namespace,
+                tenant=tenant,
+                tenants=tenants,
+                reserved=self._reserved,
+                taken=self._claims(),
+            )
+        if not mutating and kind in WORKLOADS and not user.startswith(NODE_USERS):
+            refusals = judge_priority(kind, obj, old, tenant=tenant, classes=self._classes.all())
+        if kind != "Pod" or asked.operation != "CREATE" or user.startswith(NODE_USERS):
+            return refusals
+        request = Request(kind=kind, operation="CREATE", user=user, groups=asked.user_info.groups, obj=obj)
         if request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet":
-            return ()  # an administrator's, for every node
-        return judge_pod(obj, tenant, tenants)
+            return refusals  # an administrator's, for every node
+        return (*refusals, *judge_pod(obj, tenant, tenants))
 
     def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
         policy = self._policy(asked.namespace)
@@ -277,6 +309,23 @@ class Webhook:
         if before is None or after is None or labels_of(before) != labels_of(after):
             self._policy_of.clear()
 
+    def _ingress_changed(self, _before: Obj | None, _after: Obj | None) -> None:
+        self._taken = None
+
+    def _info_changed(self, _before: Obj | None, after: Obj | None) -> None:
+        data = (after or {}).get("data") or {}
+        try:
+            domain = parse_platform(data).domain
+        except BadWorkspace as error:  # then workspaces have no hosts
+            log.warning("workspaces have no hosts", extra={"error": error.message})
+            domain = ""
+        self._reserved = reserved_hosts(domain, data.get("publicUrl") or "", data.get("serverUrl") or "")
+
+    def _claims(self) -> tuple[Claim, ...]:
+        if self._taken is None:
+            self._taken = tuple(claim for one in self._ingresses.all() for claim in claims_of(one))
+        return self._taken
+
     def _policy(self, namespace: str) -> Policy | None:
         if not len(self._policies):
             return None
@@ -309,6 +358,23 @@ def _judge_ours(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
     if kind not in _CHECKS or unchanged or obj["metadata"].get("deletionTimestamp"):
         return ()
     return tuple(Refusal(one.field, one.value, one.message) for one in _CHECKS[kind](obj))
+
+
+def _names_hosts(kind: _Kind) -> bool:
+    return any(kind.kind == name for _, name in HOST_KINDS.get(kind.group, ()))
+
+
+def _leads_to(obj: Obj) -> Any:
+    """What decides where an object leads: the rest of it may change freely."""
+    return obj.get("spec"), annotations_of(obj)
+
+
+def _slim_ingress(ingress: Obj) -> Obj:
+    meta = {
+        key: ingress["metadata"].get(key) for key in ("name", "namespace", "resourceVersion", "creationTimestamp")
+    }
+    rules = (ingress.get("spec") or {}).get("rules") or ()
+    return {"metadata": meta, "spec": {"rules": [{"host": one.get("host") or ""} for one in rules]}}
 
 
 def _face(node: Obj) -> Any:

@@ -1,4 +1,15 @@
-"""The registration that brings objects before our webhook; one source for `moor up` and for `deploy/`.
+"""The registrations that bring objects before our webhook; one source for `moor up` and for `deploy/`.
+
+Three tell who protects what, by what happens while we are away:
+
+- `….tenants`: in a tenant's namespace pods, and whatever holds a template of theirs, wait for us (Fail). Owner,
+  priority and nodes keep tenants from each other.
+- `….guard`: in namespaces that are guarded and no tenant's they pass without us (Ignore, or as the admin chooses).
+- `hosts.guard`: what names hosts waits for us in every guarded namespace (Fail).
+
+No pod is reviewed twice. Where the cluster evaluates match conditions, Kubernetes' own controllers update what is
+there without us: jobs end, garbage goes. Our own namespace and kube-system are never asked about, so that our pods
+can be made while we are away.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -6,14 +17,17 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Literal
 
-from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj, Resource
+from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 from moorage.decide.guardrails import OPERATOR
+from moorage.decide.hosts import KINDS as HOST_KINDS
 from moorage.model.names import (
     GROUP,
     GUARD_LABEL,
     SYSTEM_NAMESPACE,
+    TENANT_LABEL,
     VERSION,
     WEBHOOK_CONFIGURATION,
     WEBHOOK_SERVICE,
@@ -25,16 +39,23 @@ KINDS = ("machines", "machinenodepools", "reservations", "mapjobs", "workspaces"
 RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
-    ("networking.k8s.io", ("ingresses",)),  # hosts are their tenants'
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
     (GROUP, ("mapjobs", "workspaces")),
 )
+HOST_RULES = tuple((group, tuple(plural for plural, _ in kinds)) for group, kinds in HOST_KINDS.items())
 
 # the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes
 NOT_THE_OPERATOR: Obj = {
     "name": "not-the-operator",
     "expression": "!(request.operation == 'UPDATE' && request.resource.resource == 'pods'"
     f" && request.userInfo.username == '{OPERATOR}')",
+}
+# what they change was judged when it was made; finalizers and replicas must be theirs to set while we are away
+NOT_KUBERNETES: Obj = {
+    "name": "not-an-update-by-kubernetes",
+    "expression": "!(request.operation == 'UPDATE'"
+    " && (request.userInfo.username == 'system:kube-controller-manager'"
+    " || request.userInfo.username.startsWith('system:serviceaccount:kube-system:')))",
 }
 
 FailurePolicy = Literal["Ignore", "Fail"]
@@ -52,20 +73,69 @@ def webhook_configurations(
 
     `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a
     (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
-    which fills it in. With "Ignore", the default, work goes on while we are away; with "Fail" nothing gets past.
-    `conditions`: whether the cluster evaluates match conditions (CEL), which the local one does not; None: only a
-    cluster of its own has a Service, so yes behind one.
+    which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with "Ignore", the
+    default, work goes on there while we are away; with "Fail" nothing gets past. `conditions`: whether the cluster
+    evaluates match conditions (CEL), which the local one does not; None: only a cluster of its own has a Service,
+    so yes behind one.
     """
-    made = [
-        _configuration(MUTATING_WEBHOOKS, "mutate", _client("/mutate", url, service, ca_pem), failure_policy),
-        _configuration(
-            VALIDATING_WEBHOOKS, "validate", _client("/validate", url, service, ca_pem), failure_policy
-        ),
+    if conditions is None:
+        conditions = url is None
+
+    def hook(name: str, path: str, **fields: object) -> Obj:
+        made: Obj = {
+            "name": name,
+            "clientConfig": _client(path, url, service, ca_pem),
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "matchPolicy": "Equivalent",
+        }
+        return made | fields
+
+    def pair(verb: str, **fields: object) -> list[Obj]:
+        more = fields | ({"matchConditions": [NOT_THE_OPERATOR, NOT_KUBERNETES]} if conditions else {})
+        return [
+            hook(
+                f"{verb}.guard.moorage.dev",
+                f"/{verb}",
+                failurePolicy=failure_policy,
+                namespaceSelector=_guarded(tenants=False),
+                rules=_rules(RULES),
+                **more,
+            ),
+            hook(
+                f"{verb}.tenants.moorage.dev",
+                f"/{verb}",
+                failurePolicy="Fail",
+                namespaceSelector=_guarded(tenants=True),
+                rules=_rules(RULES),
+                **more,
+            ),
+        ]
+
+    hosts = hook(
+        "hosts.guard.moorage.dev",
+        "/validate",
+        failurePolicy="Fail",
+        namespaceSelector=_guarded(),
+        rules=_rules(HOST_RULES, any_version=True),
+        **({"matchConditions": [NOT_KUBERNETES]} if conditions else {}),
+    )
+    kinds = hook("kinds.moorage.dev", "/validate", failurePolicy=failure_policy, rules=[_OF_OUR_KINDS])
+    # others may add containers after us (sidecars): see them too. Admitting twice changes nothing more.
+    mutating = pair("mutate", reinvocationPolicy="IfNeeded")
+    return [
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": WEBHOOK_CONFIGURATION},
+            "webhooks": hooks,
+        }
+        for resource, hooks in (
+            (MUTATING_WEBHOOKS, mutating),
+            (VALIDATING_WEBHOOKS, [*pair("validate"), hosts, kinds]),
+        )
     ]
-    if conditions or (conditions is None and url is None):
-        for one in made:
-            one["webhooks"][0]["matchConditions"] = [NOT_THE_OPERATOR]
-    return made
 
 
 def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes) -> Obj:
@@ -80,59 +150,40 @@ def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes)
     return client
 
 
-def _configuration(resource: Resource, verb: str, client: Obj, failure_policy: FailurePolicy) -> Obj:
-    webhook: Obj = {
-        "name": f"{verb}.guard.moorage.dev",
-        "clientConfig": client,
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "timeoutSeconds": TIMEOUT_SECONDS,
-        "failurePolicy": failure_policy,
-        "matchPolicy": "Equivalent",
-        "namespaceSelector": {
-            "matchLabels": {GUARD_LABEL: "enabled"},
-            # never our own pods, nor the control plane's: a webhook that is down must not keep itself down
-            "matchExpressions": [
-                {
-                    "key": "kubernetes.io/metadata.name",
-                    "operator": "NotIn",
-                    "values": [SYSTEM_NAMESPACE, "kube-system"],
-                }
-            ],
-        },
-        "rules": [
-            {
-                "apiGroups": [group],
-                "apiVersions": [VERSION if group == GROUP else "v1"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": list(plurals),
-                "scope": "Namespaced",
-            }
-            for group, plurals in RULES
-        ],
+def _guarded(*, tenants: bool | None = None) -> Obj:
+    """Namespaces that opted in; `tenants`: only those of tenants, or only the others.
+
+    Never our own pods, nor the control plane's: a webhook that is down must not keep itself down.
+    """
+    away: Obj = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": [SYSTEM_NAMESPACE, "kube-system"],
     }
-    more: list[Obj] = []
-    if resource is MUTATING_WEBHOOKS:
-        # others may add containers after us (sidecars): see them too. Admitting twice changes nothing more.
-        webhook["reinvocationPolicy"] = "IfNeeded"
-    else:
-        more = [_of_our_kinds(webhook)]
+    of_tenants = {"key": TENANT_LABEL, "operator": "Exists" if tenants else "DoesNotExist"}
     return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
-        "metadata": {"name": WEBHOOK_CONFIGURATION},
-        "webhooks": [webhook, *more],
+        "matchLabels": {GUARD_LABEL: "enabled"},
+        "matchExpressions": [away] if tenants is None else [away, of_tenants],
     }
 
 
-def _of_our_kinds(guard: Obj) -> Obj:
-    """The registration for kinds of ours, in whichever namespace."""
-    rule = {
-        "apiGroups": [GROUP],
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": list(KINDS),
-        "scope": "*",
-    }
-    kept = {key: value for key, value in guard.items() if key != "namespaceSelector"}
-    return kept | {"name": "kinds.moorage.dev", "rules": [rule]}
+def _rules(rules: Iterable[tuple[str, tuple[str, ...]]], *, any_version: bool = False) -> list[Obj]:
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": ["*"] if any_version else [VERSION if group == GROUP else "v1"],
+            "operations": ["CREATE", "UPDATE"],
+            "resources": list(plurals),
+            "scope": "Namespaced",
+        }
+        for group, plurals in rules
+    ]
+
+
+_OF_OUR_KINDS: Obj = {
+    "apiGroups": [GROUP],
+    "apiVersions": ["*"],
+    "operations": ["CREATE", "UPDATE"],
+    "resources": list(KINDS),
+    "scope": "*",
+}

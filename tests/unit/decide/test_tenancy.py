@@ -1,4 +1,4 @@
-"""Nodes and hosts of tenants at admission."""
+"""Nodes of tenants at admission."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moorage.decide.tenancy import inject, judge_ingress, judge_pod
+from moorage.decide.tenancy import inject, judge_pod
 
 LAB = {"metadata": {"name": "lab"}, "spec": {"namespace": "lab", "cpuNodes": {"selector": {"pool": "lab"}}}}
 OPS = {"metadata": {"name": "ops"}, "spec": {"namespace": "ops"}}
@@ -54,41 +54,3 @@ def test_no_way_leads_onto_another_teams_nodes(spec: Any, tenant: Any) -> None:
 def test_ones_own_nodes_and_other_taints_are_free(tolerations: Any) -> None:
     other = {"metadata": {"name": "b"}, "spec": {"namespace": "b", "cpuNodes": {"selector": {"pool": "b"}}}}
     assert not judge_pod(a_pod(tolerations=tolerations), LAB, [LAB, other])
-
-
-def with_domain(name: str, domain: str, **more: str) -> Any:
-    return {"metadata": {"name": name}, "spec": {"namespace": name, "ingress": {"domain": domain} | more}}
-
-
-A, B = with_domain("a", "a.example.org", className="a"), with_domain("b", "b.example.org")
-
-
-def an_ingress(*hosts: str, tls: tuple[str, ...] = (), cls: str | None = None, **spec: Any) -> Any:
-    rules = [{"host": host} if host else {} for host in hosts]
-    return {"spec": {"rules": rules, "tls": [{"hosts": list(tls)}], "ingressClassName": cls} | spec}
-
-
-@pytest.mark.parametrize(
-    ("ingress", "tenant", "is_good"),
-    [
-        (an_ingress("a.example.org", "x.a.example.org", "*.a.example.org", cls="a"), A, True),
-        (an_ingress("x.A.Example.org.", cls="a"), A, True),
-        (an_ingress("x.a.example.org", cls="nginx"), A, False),
-        (an_ingress("x.a.example.org"), A, False),
-        (an_ingress("evil-a.example.org", cls="a"), A, False),
-        (an_ingress("b.example.org", cls="a"), A, False),
-        (an_ingress("x.a.example.org", tls=("b.example.org",), cls="a"), A, False),
-        (an_ingress("", cls="a"), A, False),
-        (an_ingress(cls="a", defaultBackend={"service": {}}), A, False),
-        (an_ingress("x.b.example.org"), None, False),
-        (an_ingress("*.b.example.org"), OPS, False),
-        (an_ingress(""), OPS, False),
-        (an_ingress("other.example.org"), OPS, True),
-    ],
-)
-def test_hosts_are_their_teams(ingress: Any, tenant: Any, is_good: bool) -> None:
-    assert (judge_ingress(ingress, tenant, [A, B, OPS]) == ()) is is_good
-
-
-def test_where_nobody_has_a_domain_hosts_are_free() -> None:
-    assert judge_ingress(an_ingress("", "x.example.org"), OPS, [OPS, LAB]) == ()

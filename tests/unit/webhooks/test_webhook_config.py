@@ -1,13 +1,33 @@
-"""The registration: one source for both clusters."""
+"""The registrations: one source for both clusters."""
 
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 
+from moorage.apimachinery.selectors import label_selector_of
 from moorage.decide.guardrails import TEMPLATES
 from moorage.webhooks.config import webhook_configurations
+
+NAME = "kubernetes.io/metadata.name"
+GUARD = {"moorage.dev/guard": "enabled"}
+TENANT = GUARD | {"moorage.dev/tenant": "lab"}
+
+
+def hooks(**options: Any) -> list[Any]:
+    return [hook for one in webhook_configurations(**options) for hook in one["webhooks"]]
+
+
+def asked(plural: str, labels: dict[str, str], **options: Any) -> dict[str, str]:
+    """Name → failure policy of the webhooks that are asked about an object in a namespace with these labels."""
+    return {
+        hook["name"]: hook["failurePolicy"]
+        for hook in hooks(**options)
+        if any(plural in rule["resources"] for rule in hook["rules"])
+        and ("namespaceSelector" not in hook or label_selector_of(hook["namespaceSelector"]).matches(labels))
+    }
 
 
 def test_by_url_both_sides_trust_the_given_authority():
@@ -27,36 +47,55 @@ def test_by_url_both_sides_trust_the_given_authority():
 def test_behind_a_service_the_authority_is_left_to_the_operator():
     for one, path in zip(webhook_configurations(), ("/mutate", "/validate"), strict=True):
         service = {"namespace": "moorage-system", "name": "moorage-webhook", "path": path, "port": 443}
-        assert one["webhooks"][0]["clientConfig"] == {"service": service}
+        assert all(webhook["clientConfig"] == {"service": service} for webhook in one["webhooks"])
+
+
+def test_every_webhook_has_a_name_of_its_own():
+    assert len({hook["name"] for hook in hooks()}) == len(hooks())
 
 
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
-def test_the_failure_policy_is_the_admins_choice(policy):
-    found = [one["webhooks"][0]["failurePolicy"] for one in webhook_configurations(failure_policy=policy)]
-    assert found == [policy, policy]
+@pytest.mark.parametrize("plural", ["pods", "jobs", "deployments"])
+def test_outside_tenants_the_failure_policy_is_the_admins_choice_and_in_tenants_it_is_fail(plural, policy):
+    names = (f"{verb}.guard.moorage.dev" for verb in ("mutate", "validate"))
+    assert asked(plural, GUARD, failure_policy=policy) == dict.fromkeys(names, policy)
+    names = (f"{verb}.tenants.moorage.dev" for verb in ("mutate", "validate"))
+    assert asked(plural, TENANT, failure_policy=policy) == dict.fromkeys(names, "Fail")
 
 
-def test_only_opted_in_namespaces_are_guarded_and_never_our_own():
-    for one in webhook_configurations():
-        selector = one["webhooks"][0]["namespaceSelector"]
-        assert selector["matchLabels"] == {"moorage.dev/guard": "enabled"}
-        (expression,) = selector["matchExpressions"]
-        assert expression["operator"] == "NotIn"
-        assert "moorage-system" in expression["values"]
+@pytest.mark.parametrize("labels", [GUARD, TENANT], ids=["guarded", "tenant"])
+@pytest.mark.parametrize(
+    "plural", ["ingresses", "services", "httproutes", "gateways", "ingressroutes", "httpproxies"]
+)
+def test_what_names_hosts_never_gets_past_in_a_guarded_namespace(plural, labels):
+    assert asked(plural, labels) == {"hosts.guard.moorage.dev": "Fail"}
+
+
+@pytest.mark.parametrize("plural", ["pods", "ingresses", "services", "jobs"])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {"moorage.dev/tenant": "lab"},
+        TENANT | {NAME: "moorage-system"},
+        TENANT | {NAME: "kube-system"},
+    ],
+    ids=["free", "not-guarded", "ours", "kube-system"],
+)
+def test_a_webhook_that_is_down_keeps_neither_itself_nor_the_control_plane_down(plural, labels):
+    assert asked(plural, labels) == {}
 
 
 def test_every_kind_that_is_stamped_is_asked_about():
     plurals = {kind.lower() + "s" for kind in TEMPLATES}
-    for one in webhook_configurations():
-        rules = one["webhooks"][0]["rules"]
-        assert {plural for rule in rules for plural in rule["resources"]} == plurals | {"ingresses"}
-        assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in rules)
+    for hook in hooks():
+        if hook["name"] not in ("hosts.guard.moorage.dev", "kinds.moorage.dev"):
+            assert {plural for rule in hook["rules"] for plural in rule["resources"]} == plurals
+        assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in hook["rules"])
 
 
 def test_our_own_kinds_are_judged_in_every_cluster():
-    _, validating = webhook_configurations()
-    ours = validating["webhooks"][1]
-    assert ours["name"] == "kinds.moorage.dev"
+    (ours,) = (hook for hook in hooks() if hook["name"] == "kinds.moorage.dev")
     assert "namespaceSelector" not in ours
     assert ours["rules"][0]["scope"] == "*"
     assert ours["rules"][0]["resources"] == [
@@ -68,11 +107,19 @@ def test_our_own_kinds_are_judged_in_every_cluster():
     ]
 
 
-def test_what_the_operator_changes_about_pods_is_not_reviewed_where_the_cluster_can_tell():
-    for one in webhook_configurations():
-        guard, *others = one["webhooks"]
-        (condition,) = guard["matchConditions"]
-        assert "'system:serviceaccount:moorage-system:moorage-operator'" in condition["expression"]
-        assert not any("matchConditions" in other for other in others)
-    for one in webhook_configurations(url="https://127.0.0.1:8443"):
-        assert not any("matchConditions" in webhook for webhook in one["webhooks"])
+def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_pods_are_not_reviewed():
+    for hook in hooks():
+        names = [one["name"] for one in hook.get("matchConditions", [])]
+        if hook["name"] == "kinds.moorage.dev":
+            assert names == []
+        elif hook["name"] == "hosts.guard.moorage.dev":
+            assert names == ["not-an-update-by-kubernetes"]
+        else:
+            assert names == ["not-the-operator", "not-an-update-by-kubernetes"]
+            assert (
+                "'system:serviceaccount:moorage-system:moorage-operator'"
+                in hook["matchConditions"][0]["expression"]
+            )
+        for one in hook.get("matchConditions", []):  # what is made is always reviewed
+            assert one["expression"].startswith("!(request.operation == 'UPDATE' && ")
+    assert not any("matchConditions" in hook for hook in hooks(url="https://127.0.0.1:8443"))

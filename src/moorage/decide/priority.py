@@ -1,0 +1,124 @@
+"""Which PriorityClasses pods of a guarded namespace may name.
+
+A pod of a higher class takes the place of others; one of Kubernetes' own classes (`system-node-critical`) takes
+anybody's. So a tenant's pods have the classes that its Tenant lists, besides the cluster's default and ours for
+everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are no team's,
+whatever its Tenant says. Guests get theirs from the webhook.
+
+Judged on every pod, whoever makes it, since the templates of unknown kinds are not seen; and on the templates that
+are, so that the error comes at once.
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.decide.guardrails import Refusal
+from moorage.decide.injection import is_guest
+from moorage.decide.rulebook import WORKLOADS, at
+from moorage.model.names import DEFAULT_PRIORITY, GUEST_PRIORITY, MACHINE_GATE, RESERVATION_PRIORITY
+
+SYSTEM_PREFIX = "system-"  # only Kubernetes' own classes may begin so
+OURS = frozenset({GUEST_PRIORITY, RESERVATION_PRIORITY})
+_NEVER = "Never"
+
+
+def judge_priority(
+    kind: str,
+    obj: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    *,
+    tenant: Mapping[str, Any] | None,
+    classes: Iterable[Mapping[str, Any]],
+) -> tuple[Refusal, ...]:
+    """Refusals of a pod's class, or of that in a pod template; `kind` is one of WORKLOADS.
+
+    `tenant` None: the namespace is guarded and no tenant's; then every class but the reserved ones is free.
+    `classes`: the cluster's PriorityClasses. What an update leaves as it was is not judged again.
+    """
+    template = _template(kind, obj)
+    spec = template.get("spec") or {}
+    before = (_template(kind, old).get("spec") or {}) if old is not None else None
+    if before is not None and _face(before) == _face(spec):
+        return ()
+    path = ".".join((*map(str, WORKLOADS[kind]), "spec"))
+    known = {str(one["metadata"]["name"]): one for one in classes}
+    name = spec.get("priorityClassName") or ""
+    found: list[Refusal] = []
+    if told := _why_not(name, kind, template, tenant, known):
+        found.append(Refusal(f"{path}.priorityClassName", repr(name), told))
+    elif kind == "Pod":
+        if not name or name in known:  # a class newer than our copy is Kubernetes' to judge
+            found += _judge_numbers(path, spec, known[name] if name else _default(known.values()))
+    elif spec.get("priority") is not None and (name not in known or spec["priority"] != _value(known[name])):
+        told = "must be left to Kubernetes, which takes it from the PriorityClass"
+        found.append(Refusal(f"{path}.priority", repr(spec["priority"]), told))
+    return tuple(found)
+
+
+def allowed_classes(tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The classes that pods of a tenant may name, by name."""
+    listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
+    default = {str(one["metadata"]["name"]) for one in classes if one.get("globalDefault")}
+    return tuple(sorted(one for one in {*listed, *default, DEFAULT_PRIORITY} if not _is_reserved(one)))
+
+
+def _why_not(
+    name: str,
+    kind: str,
+    template: Mapping[str, Any],
+    tenant: Mapping[str, Any] | None,
+    known: Mapping[str, Mapping[str, Any]],
+) -> str:
+    if not name:
+        return ""
+    if name == GUEST_PRIORITY and _is_let_wait(kind, template):
+        return ""
+    allowed = allowed_classes(tenant, known.values())
+    if _is_reserved(name):
+        return f"is no class for teams: use one of {', '.join(allowed)}, or name none"
+    if tenant is not None and name not in allowed:
+        told = "an administrator adds others to spec.priorityClasses of the Tenant"
+        return f"must be one of {', '.join(allowed)}: {told}"
+    return ""
+
+
+def _is_reserved(name: str) -> bool:
+    return name.startswith(SYSTEM_PREFIX) or name in OURS
+
+
+def _is_let_wait(kind: str, template: Mapping[str, Any]) -> bool:
+    """Whether it is a machine's guest that waits for its turn, which is what the class of guests is for."""
+    if not is_guest({"metadata": template.get("metadata") or {}}):
+        return False
+    gates = (template.get("spec") or {}).get("schedulingGates") or ()
+    return kind != "Pod" or any(one.get("name") == MACHINE_GATE for one in gates)
+
+
+def _judge_numbers(path: str, spec: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> Iterable[Refusal]:
+    """What Kubernetes writes beside the class; a webhook that comes after it could have changed it."""
+    value, policy = spec.get("priority"), spec.get("preemptionPolicy")
+    if value is not None and int(value) > _value(chosen):
+        yield Refusal(f"{path}.priority", repr(value), f"must be {_value(chosen)}, that of its PriorityClass")
+    if policy not in (None, _NEVER) and (chosen or {}).get("preemptionPolicy") == _NEVER:
+        yield Refusal(f"{path}.preemptionPolicy", repr(policy), "must be Never, as its PriorityClass says")
+
+
+def _value(chosen: Mapping[str, Any] | None) -> int:
+    return int((chosen or {}).get("value") or 0)
+
+
+def _default(classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return min((one for one in classes if one.get("globalDefault")), key=_value, default=None)
+
+
+def _template(kind: str, obj: Mapping[str, Any] | None) -> Obj:
+    found = at(obj, WORKLOADS[kind])
+    return found if isinstance(found, dict) else {}
+
+
+def _face(spec: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    return spec.get("priorityClassName") or "", spec.get("priority"), spec.get("preemptionPolicy")

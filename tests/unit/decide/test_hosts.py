@@ -1,0 +1,362 @@
+"""Whose a host is, and what may not steer an ingress controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.decide.hosts import Claim, claims_of, hosts_of, judge_hosts, overlap, reserved_hosts
+
+RESERVED = ("apps.example.org", "moorage.example.org")
+NGINX = "nginx.ingress.kubernetes.io/"
+
+
+def with_domain(name: str, domain: str, **more: str) -> Any:
+    return {"metadata": {"name": name}, "spec": {"namespace": name, "ingress": {"domain": domain} | more}}
+
+
+A, B = with_domain("a", "a.example.org", className="a"), with_domain("b", "b.example.org")
+PARENT = with_domain("parent", "example.org")
+OPS = {"metadata": {"name": "ops"}, "spec": {"namespace": "ops"}}
+TENANTS = [A, B, OPS]
+
+
+def an_ingress(
+    *hosts: str,
+    tls: tuple[str, ...] = (),
+    cls: str | None = None,
+    notes: dict[str, str] | None = None,
+    path: str = "/",
+    **spec: Any,
+) -> Any:
+    paths = {"paths": [{"path": path, "pathType": "Prefix", "backend": {"service": {"name": "x"}}}]}
+    rules = [({"host": host} if host else {}) | {"http": paths} for host in hosts]
+    return {
+        "metadata": {"name": "i", "namespace": "x", "annotations": notes or {}},
+        "spec": {"rules": rules, "tls": [{"hosts": list(tls)}], "ingressClassName": cls} | spec,
+    }
+
+
+def fields(ingress: Any, tenant: Any = None, *, kind: str = "Ingress", **given: Any) -> list[str]:
+    namespace = tenant["spec"]["namespace"] if tenant else "loose"
+    found = judge_hosts(kind, ingress, namespace=namespace, tenant=tenant, **given)
+    return [one.field for one in found]
+
+
+@pytest.mark.parametrize(
+    ("ingress", "tenant", "is_good"),
+    [
+        (an_ingress("a.example.org", "x.a.example.org", "*.a.example.org", cls="a"), A, True),
+        (an_ingress("x.A.Example.org.", cls="a"), A, True),
+        (an_ingress("x.a.example.org", cls="nginx"), A, False),
+        (an_ingress("x.a.example.org"), A, False),
+        (an_ingress("x.a.example.org", cls="a", notes={"kubernetes.io/ingress.class": "nginx"}), A, False),
+        (an_ingress("evil-a.example.org", cls="a"), A, False),
+        (an_ingress("b.example.org", cls="a"), A, False),
+        (an_ingress("x.a.example.org", tls=("b.example.org",), cls="a"), A, False),
+        (an_ingress("", cls="a"), A, False),
+        (an_ingress(cls="a", defaultBackend={"service": {}}), A, False),
+        (an_ingress("x.b.example.org"), None, False),
+        (an_ingress("*.b.example.org"), OPS, False),
+        (an_ingress("*.example.org"), OPS, False),  # covers theirs
+        (an_ingress(""), OPS, False),
+        (an_ingress("other.example.net"), OPS, True),
+        (an_ingress("x.example.org"), PARENT, True),
+        (an_ingress("x.b.example.org"), PARENT, False),
+        (an_ingress("*.example.org"), PARENT, False),
+    ],
+)
+def test_hosts_are_their_teams(ingress: Any, tenant: Any, is_good: bool) -> None:
+    assert (fields(ingress, tenant, tenants=[*TENANTS, PARENT]) == []) is is_good
+
+
+def test_where_nobody_has_a_domain_and_the_platform_no_hosts_they_are_free() -> None:
+    assert fields(an_ingress("", "x.example.org"), OPS, tenants=[OPS]) == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "thing--a.apps.example.org",
+        "apps.example.org",
+        "*.apps.example.org",
+        "deep.thing--a.apps.example.org",
+        "*.thing--a.apps.example.org",
+        "THING--a.Apps.Example.Org",
+        "thing--a.apps.example.org.",
+        " thing--a.apps.example.org ",
+        "*.example.org",
+        "*.org",
+        "moorage.example.org",
+        "x.moorage.example.org",
+        "",
+        "*",
+        "*.",
+        "*.*",
+        "thing--a.apps.ex\u00e4mple.org",  # what a browser makes of it is not ours to guess
+        "thing--a\uff0eapps\uff0eexample\uff0eorg",  # full-width dots become dots
+        "~^thing.*$",
+        "thing--a.apps.example.org:8081",
+        "moorage-server.moorage-system.svc.cluster.local",
+        "moorage-server.moorage-system.svc",
+    ],
+)
+@pytest.mark.parametrize("tenant", [A, OPS, PARENT, None], ids=["a", "ops", "parent", "none"])
+def test_the_platforms_hosts_are_nobodys(host: str, tenant: Any) -> None:
+    cls = "a" if tenant is A else None
+    given = {"tenants": TENANTS, "reserved": RESERVED}
+    assert fields(an_ingress(host, cls=cls), tenant, **given) == ["spec.rules[0].host"]
+    if host:
+        assert fields(an_ingress(tls=(host,), cls=cls), tenant, **given) == ["spec.tls[0].hosts[0]"]
+
+
+def test_without_a_rule_it_is_the_default_of_all_hosts() -> None:
+    ingress = an_ingress(defaultBackend={"service": {"name": "x"}})
+    assert fields(ingress, OPS, tenants=[OPS], reserved=RESERVED) == ["spec.defaultBackend"]
+
+
+def test_reserved_hosts_are_read_from_the_platforms_addresses() -> None:
+    found = reserved_hosts("apps.example.org", "https://Moorage.Example.org:8443/x", "http://[::1", "")
+    assert found == ("apps.example.org", "moorage.example.org")
+
+
+# --- one namespace owns a host
+
+
+def claim(host: str, namespace: str = "first", created: str = "2026-01-01T00:00:00Z") -> Claim:
+    return Claim(created, namespace, "web", host)
+
+
+@pytest.mark.parametrize(
+    ("host", "taken", "is_free"),
+    [
+        ("x.example.net", "x.example.net", False),
+        ("X.example.net.", "x.example.net", False),
+        ("y.example.net", "x.example.net", True),
+        ("x.example.net", "*.example.net", False),
+        ("*.example.net", "x.example.net", False),
+        ("*.x.example.net", "*.example.net", False),
+        ("example.net", "*.example.net", True),
+        ("deep.x.example.net", "x.example.net", True),
+    ],
+)
+def test_a_host_that_another_namespace_names_is_taken(host: str, taken: str, is_free: bool) -> None:
+    found = judge_hosts("Ingress", an_ingress(host), namespace="second", tenant=None, taken=[claim(taken)])
+    assert (found == ()) is is_free
+    assert not found or "first/web" in found[0].message
+    assert not judge_hosts("Ingress", an_ingress(host), namespace="first", tenant=None, taken=[claim(taken)])
+
+
+def test_a_teams_domain_is_its_own_whoever_else_has_a_wildcard_around_it() -> None:
+    given = {"namespace": "b", "tenant": B, "tenants": TENANTS}
+    assert not judge_hosts("Ingress", an_ingress("x.b.example.org"), taken=[claim("*.example.org")], **given)
+    assert judge_hosts("Ingress", an_ingress("x.b.example.org"), taken=[claim("x.b.example.org")], **given)
+
+
+def test_what_an_ingress_claims_are_the_hosts_of_its_rules() -> None:
+    ingress = an_ingress("X.example.net.", "", "*.example.net", tls=("y.example.net",))
+    assert [one.host for one in claims_of(ingress)] == ["*.example.net", "x.example.net"]
+
+
+LABELS = st.sampled_from(["a", "b", "c"])
+HOSTS = st.tuples(st.booleans(), st.lists(LABELS, min_size=1, max_size=3)).map(
+    lambda made: ("*." if made[0] else "") + ".".join(made[1])
+)
+NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
+
+
+def matches(pattern: str, name: str) -> bool:
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else pattern == name
+
+
+@given(HOSTS, HOSTS, NAMES)
+def test_two_hosts_that_some_name_matches_overlap(one: str, other: str, name: str) -> None:
+    if matches(one, name) and matches(other, name):
+        assert overlap(one, other)
+    assert overlap(one, other) == overlap(other, one)
+
+
+@given(HOSTS, HOSTS)
+def test_two_hosts_that_overlap_have_a_name_in_common(one: str, other: str) -> None:
+    if overlap(one, other):
+        bare = max(one, other, key=lambda host: len(host.removeprefix("*."))).removeprefix("*.")
+        assert any(matches(one, name) and matches(other, name) for name in (bare, f"z.{bare}"))
+
+
+# --- other kinds that name hosts
+
+HOST = "thing--a.apps.example.org"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("HTTPRoute", {"hostnames": [HOST]}),
+        ("HTTPRoute", {}),  # those of its Gateway
+        ("GRPCRoute", {"hostnames": ["fine.example.net", HOST]}),
+        ("TLSRoute", {"hostnames": ["*.apps.example.org"]}),
+        ("Gateway", {"listeners": [{"name": "web", "hostname": HOST}]}),
+        ("Gateway", {"listeners": [{"name": "web"}]}),
+        ("ListenerSet", {"listeners": [{"name": "web", "hostname": HOST}]}),
+        ("Gateway", {"servers": [{"hosts": [f"*/{HOST}"]}]}),
+        ("VirtualService", {"hosts": [HOST]}),
+        ("VirtualService", {"hosts": ["db.a.svc.cluster.local"]}),
+        ("HTTPProxy", {"virtualhost": {"fqdn": HOST}}),
+        ("IngressRoute", {"routes": [{"match": f"Host(`{HOST}`) && PathPrefix(`/.moorage`)"}]}),
+        ("IngressRoute", {"routes": [{"match": f'Host(`fine.example.net`, "{HOST}")'}]}),
+        ("IngressRoute", {"routes": [{"match": "PathPrefix(`/.moorage`)"}]}),
+        ("IngressRoute", {"routes": [{"match": "Host(`fine.example.net`) || PathPrefix(`/`)"}]}),
+        ("IngressRoute", {"routes": [{"match": "HostRegexp(`.*`)"}]}),
+        ("IngressRoute", {"routes": [{"match": "!Host(`fine.example.net`)"}]}),
+        ("IngressRouteTCP", {"routes": [{"match": "HostSNI(`*`)"}]}),
+        ("IngressRoute", {"routes": [], "tls": {"domains": [{"main": "x.example.net", "sans": [HOST]}]}}),
+    ],
+)
+def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) -> None:
+    assert fields({"metadata": {"name": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("HTTPRoute", {"hostnames": ["fine.example.net"]}),
+        ("Gateway", {"listeners": [{"name": "web", "hostname": "fine.example.net"}]}),
+        ("IngressRoute", {"routes": [{"match": "Host(`fine.example.net`) && PathPrefix(`/x`)"}]}),
+        ("HTTPProxy", {"virtualhost": {"fqdn": "fine.example.net"}}),
+        ("HTTPProxy", {"routes": []}),  # included by another
+        ("Service", {"ports": [{"port": 80}]}),
+    ],
+)
+def test_other_kinds_with_hosts_of_ones_own_pass(kind: str, spec: Any) -> None:
+    assert not fields({"metadata": {"name": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
+
+
+# --- what steers a controller
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{NGINX}{name}"
+        for name in (
+            "server-alias", "server-snippet", "configuration-snippet", "stream-snippet", "auth-snippet",
+            "modsecurity-snippet", "auth-url", "auth-secret", "auth-tls-secret", "auth-tls-match-cn",
+            "mirror-target", "mirror-host", "permanent-redirect", "temporal-redirect", "from-to-www-redirect",
+            "app-root", "upstream-vhost", "proxy-ssl-secret", "x-forwarded-prefix", "not-known-yet",
+            "Server-Alias",
+        )
+    ]
+    + [
+        "nginx.org/server-snippets",
+        "nginx.org/location-snippets",
+        "haproxy.org/backend-config-snippet",
+        "haproxy-ingress.github.io/server-alias",
+        "haproxy-ingress.github.io/auth-url",
+        "traefik.ingress.kubernetes.io/router.middlewares",
+        "traefik.ingress.kubernetes.io/router.priority",
+        "alb.ingress.kubernetes.io/conditions.x",
+        "alb.ingress.kubernetes.io/actions.x",
+        "alb.ingress.kubernetes.io/group.name",
+        "konghq.com/plugins",
+        "konghq.com/host-aliases",
+    ],
+)  # fmt: skip
+def test_annotations_that_reach_others_are_refused(key: str) -> None:
+    assert fields(an_ingress("x.example.net", notes={key: "x"}), OPS) == [f"metadata.annotations[{key}]"]
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {f"{NGINX}proxy-body-size": "0", f"{NGINX}proxy-read-timeout": "3600"},
+        {f"{NGINX}rewrite-target": "/$2", f"{NGINX}use-regex": "true", f"{NGINX}force-ssl-redirect": "true"},
+        {"haproxy.org/ssl-redirect": "true", "alb.ingress.kubernetes.io/scheme": "internal"},
+        {"alb.ingress.kubernetes.io/listen-ports": '[{"HTTPS": 443}]'},
+        {"traefik.ingress.kubernetes.io/router.entrypoints": "websecure"},
+        {"cert-manager.io/cluster-issuer": "letsencrypt", "team.example.org/note": "a; {b}"},
+    ],
+)
+def test_ordinary_annotations_pass(notes: dict[str, str]) -> None:
+    ingress = an_ingress("x.example.net", notes=notes, path="/api(/|$)(.*)", tls=("x.example.net",))
+    assert fields(ingress, OPS, tenants=TENANTS, reserved=RESERVED) == []
+
+
+@pytest.mark.parametrize("value", ["1m; } location / { return 200", "1\nserver_name x", '"', "a#b", "\\"])
+def test_a_value_that_ends_its_line_is_refused(value: str) -> None:
+    assert fields(an_ingress("x.example.net", notes={f"{NGINX}proxy-body-size": value}), OPS)
+
+
+@pytest.mark.parametrize("path", ["/x;}", "/x {", "/x\nlocation", "/x'", "/#"])
+def test_a_path_that_ends_its_line_is_refused(path: str) -> None:
+    assert fields(an_ingress("x.example.net", path=path), OPS) == ["spec.rules[0].http.paths[0].path"]
+
+
+@pytest.mark.parametrize("kind", ["Ingress", "Service"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "external-dns.alpha.kubernetes.io/hostname",
+        "external-dns.alpha.kubernetes.io/internal-hostname",
+        "cert-manager.io/common-name",
+        "cert-manager.io/alt-names",
+    ],
+)
+def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> None:
+    for value, wrong in ((f"x.example.net, {HOST}", 1), ("x.example.net,y.example.net", 0), ("", 0)):
+        obj = {"metadata": {"name": "x", "annotations": {key: value}}, "spec": {}}
+        assert fields(obj, kind=kind, reserved=RESERVED) == [f"metadata.annotations[{key}]"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("spec", "notes", "field"),
+    [
+        ({"externalIPs": ["10.0.0.7"]}, {}, "spec.externalIPs"),
+        ({"type": "LoadBalancer", "loadBalancerIP": "10.0.0.7"}, {}, "spec.loadBalancerIP"),
+        (
+            {"type": "ExternalName", "externalName": "moorage-server.moorage-system.svc.cluster.local"},
+            {},
+            "spec.type",
+        ),
+        ({"type": "ExternalName", "externalName": "10.0.0.7.nip.io"}, {}, "spec.type"),
+        ({"type": "LoadBalancer"}, {"metallb.io/loadBalancerIPs": "10.0.0.7"}, None),
+        ({"type": "LoadBalancer"}, {"metallb.universe.tf/allow-shared-ip": "x"}, None),
+        ({"type": "LoadBalancer"}, {"io.cilium/lb-ipam-ips": "10.0.0.7"}, None),
+        ({"type": "LoadBalancer"}, {"lbipam.cilium.io/ips": "10.0.0.7"}, None),
+    ],
+)
+def test_a_service_takes_no_address_and_leads_nowhere_else(spec: Any, notes: Any, field: str | None) -> None:
+    obj = {"metadata": {"name": "x", "annotations": notes}, "spec": spec}
+    assert fields(obj, kind="Service") == [field or f"metadata.annotations[{next(iter(notes))}]"]
+
+
+@pytest.mark.parametrize("spec", [{}, {"type": "ClusterIP"}, {"type": "NodePort"}, {"type": "LoadBalancer"}])
+def test_other_services_pass(spec: Any) -> None:
+    assert fields({"metadata": {"name": "x"}, "spec": spec}, kind="Service", reserved=RESERVED) == []
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["rules", "tls", "hosts", "host", "http", "paths", "path", "routes", "match", "hostnames",
+                         "listeners", "hostname", "servers", "virtualhost", "fqdn", "domains", "sans"]),
+        inner,
+        max_size=3,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["Ingress", "Service", "HTTPRoute", "Gateway", "IngressRoute", "HTTPProxy", "VirtualService"]),
+    st.dictionaries(
+        st.sampled_from(["rules", "tls", "routes", "hostnames", "listeners", "servers", "hosts"]), ANYTHING
+    ),
+)
+def test_nothing_that_can_be_written_fails_it(kind: str, spec: Any) -> None:
+    obj = {"metadata": {"name": "x"}, "spec": spec}
+    judge_hosts(kind, obj, namespace="x", tenant=B, tenants=TENANTS, reserved=RESERVED, taken=[claim("x.y")])
+    assert all(isinstance(host, str) for _, host in hosts_of(kind, obj))
