@@ -73,8 +73,8 @@ def parse_rfc3339(text: str) -> datetime:
         raise ValueError(f"{text!r} has no time zone")
     try:
         return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError(f"{text!r} is no year from 1 to 9999 in UTC") from None
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is before the year 1 or after 9999 in UTC") from error
 
 
 def format_duration(span: timedelta) -> str:

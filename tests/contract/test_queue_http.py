@@ -210,7 +210,8 @@ async def test_what_a_map_prints_is_followed_no_longer_than_the_asker_is_in_the_
     site.api.readers.discard(("ada", "lab"))
     site.clock.advance(61)
     assert (await site.ask("POST", "/api/v1/work/output", printed, token=token))[0] == 200
-    status, lines = await following
+    async with asyncio.timeout(30):
+        status, lines = await following
     assert (status, [line["id"] for line in lines]) == (200, [1])
 
 

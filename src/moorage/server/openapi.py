@@ -166,9 +166,9 @@ def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mappin
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "integer", "minimum": 0} if kind == "int" else NAME,
+            "schema": {"type": "integer", "minimum": 0} if name == "item" else NAME,
         }
-        for name, kind in _PARAMETER.findall(route.path)
+        for name, _ in _PARAMETER.findall(route.path)
     ]
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERY.get(key, {}).items()]
     if key in ONCE:

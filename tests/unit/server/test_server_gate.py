@@ -18,7 +18,7 @@ FILLED = {
     "{namespace}": "lab",
     "{name}": "none",
     "{run}": "none",
-    "{item:int}": "0",
+    "{item}": "0",
     "{limit}": "none",
     "{version:float}": "1.45",
 }

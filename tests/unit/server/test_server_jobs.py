@@ -180,10 +180,10 @@ async def test_a_name_that_is_taken_is_a_conflict(ada):
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"command": []}, None),
+        ({"command": []}, "command"),
         ({"command": [""]}, "command"),
         ({"command": ["a\0b"]}, "command"),
-        ({"command": "python"}, None),
+        ({"command": "python"}, "command"),
         ({"env": {"A=B": "c"}}, "env"),
         ({"env": {"A\n": "c"}}, "env"),
         ({"env": {"MOORAGE_RUN": "c"}}, "env"),
@@ -202,7 +202,7 @@ async def test_a_name_that_is_taken_is_a_conflict(ada):
         ({"checkpoint": "Ä"}, "checkpoint"),
         ({"name": "../x"}, "name"),
         ({"hostPath": "/etc"}, None),
-        ({"namespace": "../kube-system"}, None),
+        ({"namespace": "../kube-system"}, "namespace"),
     ],
 )
 async def test_what_is_wrong_is_refused_by_its_field(ada, body, field):

@@ -455,7 +455,7 @@ async def test_a_job_that_the_watch_has_not_brought_is_asked_for(site):
 @pytest.mark.parametrize(
     ("body", "status", "field"),
     [
-        (b"", 400, None),
+        (b"", 422, None),
         (b"{", 400, None),
         (b"\xff", 400, None),
         (b"{}", 422, None),

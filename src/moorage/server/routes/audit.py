@@ -9,6 +9,7 @@ from starlette.routing import Route
 from moorage.apimachinery.moments import parse_rfc3339, rfc3339_micro
 from moorage.model.names import GROUP
 from moorage.server.context import Context
+from moorage.server.inputs import whole_number
 from moorage.server.problems import Json, Problem
 from moorage.server.sessions import AUDIT_PAGE, SessionDesk
 
@@ -25,14 +26,14 @@ def routes(context: Context, desk: SessionDesk) -> list[Route]:
             )
         query = request.query_params
         person = query.get("person")
-        before, limit = _number(query.get("before"), 0, "before"), _number(query.get("limit"), 100, "limit")
+        before, limit = whole_number(request, "before") or 0, whole_number(request, "limit")
         try:
             since = parse_rfc3339(query["since"]) if "since" in query else None
         except ValueError as error:
             raise Problem(400, "bad_request", str(error), "write 2026-01-31T08:00:00Z", "since") from error
         if context.audit_log is not None:
             await context.audit_log.flush()
-        limit = min(max(1, limit), AUDIT_PAGE)
+        limit = min(max(1, 100 if limit is None else limit), AUDIT_PAGE)
         found = await desk.do(lambda store: store.audit(person=person, since=since, before=before, limit=limit))
         entries = [
             {
@@ -50,11 +51,3 @@ def routes(context: Context, desk: SessionDesk) -> list[Route]:
         return Json({"entries": entries, "next": found[-1].number if len(found) == limit else None})
 
     return [Route("/api/v1/audit", audit, methods=["GET"])]
-
-
-def _number(text: str | None, usual: int, name: str) -> int:
-    if text is None:
-        return usual
-    if not text.isdigit() or len(text) > 18:
-        raise Problem(400, "bad_request", f"{name} is {text[:40]!r} and no number", None, name)
-    return int(text)

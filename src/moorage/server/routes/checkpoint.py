@@ -29,6 +29,7 @@ from moorage.model.names import (
 )
 from moorage.server.auth import bearer_of, same
 from moorage.server.context import Context
+from moorage.server.inputs import read_as
 from moorage.server.problems import Json, Problem
 
 BODY_BYTES = 4096
@@ -67,7 +68,9 @@ def routes(context: Context) -> list[Route]:
                 f"the token is not that of run {namespace}/{run}",
                 "the token is in the run's Secret; a deleted run has none",
             )
-        report = await _report(request)
+        report = await read_as(
+            request, Report, BODY_BYTES, hint="send {newest: RFC 3339 or null, checked: RFC 3339}"
+        )
         newest = rfc3339(report.newest) if report.newest else None
         last = written.get((namespace, run))
         now = context.clock.monotonic()
@@ -95,21 +98,3 @@ async def _first_job(context: Context, namespace: str, run: str) -> Obj | None:
         except NotFound:
             return None
     return job if labels_of(job).get(RUN_LABEL) == run else None
-
-
-async def _report(request: Request) -> Report:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES:
-            raise Problem(413, "too_large", f"the body has more than {BODY_BYTES} bytes")
-    try:
-        return msgspec.json.decode(body, type=Report)
-    except msgspec.ValidationError as exc:
-        message, _, path = str(exc).partition(" - at `$")
-        field = path.strip("`.") or None
-        raise Problem(
-            422, "invalid", message, "send {newest: RFC 3339 or null, checked: RFC 3339}", field
-        ) from exc
-    except msgspec.DecodeError as exc:
-        raise Problem(400, "bad_request", f"the body is no JSON: {exc}") from exc

@@ -11,18 +11,21 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.decide.containers import MAIN, container_id
 from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.containers import NAMESPACE_HEADER, Containers
 from moorage.server.context import Context
+from moorage.server.inputs import number
 from moorage.server.problems import Json, Problem
 from moorage.server.routes.containers import MULTIPLEXED, RAW_STREAM, frame, read_body, told
 
@@ -35,6 +38,14 @@ PIECE = 64 * 1024
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255  # first byte of each message
 CHANNEL_MAX = 1024 * 1024
+CHARACTERS_MAX = 99_999  # of a terminal, either way
+
+
+class Size(msgspec.Struct, rename="pascal"):
+    """Of a terminal."""
+
+    width: Annotated[int, msgspec.Meta(ge=1, le=CHARACTERS_MAX)]
+    height: Annotated[int, msgspec.Meta(ge=1, le=CHARACTERS_MAX)]
 
 
 class _ExecApi(Protocol):
@@ -162,11 +173,11 @@ def routes(context: Context) -> list[BaseRoute]:
     async def resize(request: Request) -> Response:
         """Tell the size of the terminal: `h`, `w`."""
         found = mine(request)
-        height, width = (request.query_params.get(one, "") for one in ("h", "w"))
-        if not (height.isdigit() and width.isdigit() and 0 < int(height) < 10**5 and 0 < int(width) < 10**5):
-            raise Problem(400, "bad_request", f"h and w are {height!r} and {width!r}", "use numbers of characters")
+        height, width = (
+            number(request.query_params.get(one, ""), one, minimum=1, maximum=CHARACTERS_MAX) for one in ("h", "w")
+        )
         if found.process is not None and found.running and found.tty:
-            await found.process.resize(int(width), int(height))
+            await found.process.resize(width, height)
         return Response(status_code=200)
 
     async def by_websocket(websocket: WebSocket) -> None:
@@ -312,8 +323,8 @@ async def _hear(websocket: WebSocket, process: ExecProcess) -> None:
             if data[0] == STDIN:
                 await process.write(data[1:])
             elif data[0] == RESIZE:
-                size = json.loads(data[1:])
-                await process.resize(int(size["Width"]), int(size["Height"]))
+                size = parse_json(data[1:], Size, bytes_max=CHANNEL_MAX)
+                await process.resize(size.width, size.height)
             elif data[0] == CLOSE:
                 await process.close_stdin()
     except (WebSocketDisconnect, ServerError, ValueError, KeyError, TypeError):

@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from moorage import __version__
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.decide.containers import (
     API_VERSION,
@@ -35,14 +36,25 @@ from moorage.decide.containers import (
     matches,
     summary,
 )
-from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    DocumentError,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
 from moorage.server.containers import NAMESPACE_HEADER, Containers
 from moorage.server.context import Context
+from moorage.server.inputs import number, read_bytes, read_object
 from moorage.server.problems import Json, Problem
 
 log = logging.getLogger(__name__)
 
 BODY_MAX = 256 * 1024
+FILTERS_MAX = 16 * 1024
 PAGE_MAX = 500
 STDOUT, STDERR = 1, 2
 RAW_STREAM = "application/vnd.docker.raw-stream"
@@ -367,18 +379,7 @@ def frame(stream: int, data: bytes) -> bytes:
 
 async def read_body(request: Request) -> Mapping[str, Any]:
     """A JSON object. Raises Problem 413 and 400."""
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > BODY_MAX:
-            raise Problem(413, "too_large", f"the body is longer than {BODY_MAX} bytes", "say less")
-    try:
-        found = msgspec.json.decode(raw or b"{}")
-    except msgspec.DecodeError as error:
-        raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise Problem(400, "bad_request", "the body is no JSON object")
-    return found
+    return read_object(await read_bytes(request, BODY_MAX))
 
 
 def _filters(text: str | None) -> dict[str, list[str]]:
@@ -386,12 +387,16 @@ def _filters(text: str | None) -> dict[str, list[str]]:
     if not text:
         return {}
     try:
-        found = json.loads(text)
-        return {str(key): [str(one) for one in value] for key, value in found.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        found = parse_json(text, dict[str, dict[str, Any] | list[str]], bytes_max=FILTERS_MAX)
+    except DocumentError as error:
         raise Problem(
-            400, "bad_request", f"filters {text!r} is no JSON object of lists", field="filters"
+            400,
+            "bad_request",
+            f"filters {text[:80]!r} is no JSON object of lists: {error.message}",
+            'such as {"label": ["team=vision"]}',
+            "filters",
         ) from error
+    return {key: list(value) for key, value in found.items()}
 
 
 def _is_true(text: str | None) -> bool:
@@ -401,6 +406,4 @@ def _is_true(text: str | None) -> bool:
 def _number(text: str | None, where: str, least: int, most: int) -> int:
     if text is None:
         return 0
-    if not text.lstrip("-").isdigit() or not least <= max(int(text), least) <= most:
-        raise Problem(400, "bad_request", f"{where} is {text!r}", f"use a number of {least} to {most}", where)
-    return max(int(text), least)
+    return max(number(text, where, minimum=-most, maximum=most), least)  # Docker's -1: no limit

@@ -25,6 +25,7 @@ from moorage.model.names import MACHINE_GATE
 from moorage.server.auth import User
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.inputs import read_as
 from moorage.server.past import history
 from moorage.server.problems import Json, Problem
 
@@ -49,7 +50,9 @@ def routes(context: Context) -> list[Route]:
     async def explain_new(request: Request) -> Response:
         """Why a pod that is not made yet would wait: `{pod, claims}`."""
         cluster = await context.ready()
-        asked = await _asked(request)
+        asked = await read_as(
+            request, Asked, BODY_BYTES, hint="send {pod: a v1 Pod, claims: its namespace's claims}"
+        )
         meta = asked.pod.get("metadata")
         if not isinstance(meta, dict) or meta.get("uid"):
             raise Problem(
@@ -62,7 +65,7 @@ def routes(context: Context) -> list[Route]:
                 storage = await cluster.storage(info.namespace, asked.claims[:CLAIMS_MAX])
             events = ({"reason": "FailedCreate", "message": asked.refused},) if asked.refused else ()
             return _answer(await _explained(context, asked.pod, storage, events))
-        except (QuantityError, KeyError, TypeError, ValueError, AttributeError) as exc:
+        except (QuantityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
             raise Problem(422, "invalid", f"the pod cannot be read: {exc}", "send a v1 Pod", "pod") from exc
 
     return [
@@ -110,20 +113,6 @@ async def _explained(
 
 def _answer(said: Explanation) -> Response:
     return Json(to_json(said) | {"text": explain_text(said)})
-
-
-async def _asked(request: Request) -> Asked:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES:
-            raise Problem(413, "too_large", f"the body has more than {BODY_BYTES} bytes")
-    try:
-        return msgspec.json.decode(body, type=Asked)
-    except msgspec.ValidationError as exc:
-        raise Problem(422, "invalid", str(exc), "send {pod: a v1 Pod, claims: its namespace's claims}") from exc
-    except msgspec.DecodeError as exc:
-        raise Problem(400, "bad_request", f"the body is no JSON: {exc}") from exc
 
 
 def find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None] | None:

@@ -23,6 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from moorage.apimachinery.api import PodApi
+from moorage.apimachinery.integers import INT32_MAX
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, Obj
@@ -40,6 +41,7 @@ from moorage.server.cluster import Cluster
 from moorage.server.containers import known_tenants
 from moorage.server.context import Context
 from moorage.server.idempotency import is_of, request_mark
+from moorage.server.inputs import whole_number
 from moorage.server.problems import Json, Problem
 from moorage.server.routes.login import read_json
 from moorage.server.routes.workspaces import Name, as_problem
@@ -189,9 +191,7 @@ def routes(context: Context) -> list[Route]:
         """What a run printed, attempt after attempt; `follow`: until it has ended; `tail`: lines of each pod."""
         namespace, name = _key(request)
         follow = bool(_switch(request, "follow"))
-        text = request.query_params.get("tail")
-        if text is not None and not (text.isascii() and text.isdecimal() and len(text) < 10):
-            raise Problem(400, "bad_request", f"tail is {text[:20]!r}", "use a number of lines", "tail")
+        tail = whole_number(request, "tail", maximum=INT32_MAX)
         user: User = request.state.user
         api = cast(PodApi, context.acting(user))
         await context.ready()
@@ -199,7 +199,7 @@ def routes(context: Context) -> list[Route]:
             found = await _jobs(context, user, namespace, name)
             pods = (await api.list(PODS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
             run = view_run(found, pods, now=context.now())
-            printing = _Printing(context, api, run, follow=follow, tail=None if text is None else int(text))
+            printing = _Printing(context, api, run, follow=follow, tail=tail)
             await printing.check()
         except ApiError as error:
             raise as_problem(error) from error

@@ -17,6 +17,7 @@ from moorage.apimachinery.texts import visible
 from moorage.model.people import SOURCE_ANNOTATION, groups_in
 from moorage.server.auth import COOKIE, LOGIN_COOKIE, SECURE_LOGIN_COOKIE, SECURITY_HEADERS, User, cookie_of
 from moorage.server.context import Context
+from moorage.server.inputs import number, read_as, read_bytes
 from moorage.server.logins import DEVICE_SECONDS, TOKEN_SECONDS, Logins
 from moorage.server.pages import templates
 from moorage.server.problems import Json, Problem
@@ -337,11 +338,10 @@ def _cli_wish(given: dict[str, str]) -> tuple[str, int, str]:
     challenge, port, state = given.get("challenge", ""), given.get("port", "") or "0", given.get("state", "")
     if not CHALLENGE.fullmatch(challenge):
         raise Problem(400, "bad_request", "this is no S256 challenge", "start with `moor login URL`", "challenge")
-    if not re.fullmatch(r"\d{1,5}", port) or not (port == "0" or 1024 <= int(port) <= 65535):
-        raise Problem(400, "bad_request", f"port is {port[:20]!r}; allowed are 1024 to 65535", None, "port")
-    if int(port) and not CLI_STATE.fullmatch(state):
+    chosen = 0 if port == "0" else number(port, "port", minimum=1024, maximum=65535)
+    if chosen and not CLI_STATE.fullmatch(state):
         raise Problem(400, "bad_request", "state is missing, or holds odd characters", None, "state")
-    return challenge, int(port), state
+    return challenge, chosen, state
 
 
 def _csp(port: int) -> dict[str, str]:
@@ -352,19 +352,11 @@ def _csp(port: int) -> dict[str, str]:
     return {"content-security-policy": policy}
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES:
-            raise Problem(413, "too_large", f"the body has more than {BODY_BYTES} bytes")
-    return body
-
-
 async def _form(request: Request) -> dict[str, str]:
     """A form's fields; of several of one name the last."""
     try:
-        fields = parse_qs((await _body(request)).decode(), keep_blank_values=True, max_num_fields=20)
+        text = (await read_bytes(request, BODY_BYTES)).decode()
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=20)
     except ValueError as error:
         raise Problem(400, "bad_request", f"the form cannot be read: {error}") from error
     return {name: values[-1] for name, values in fields.items()}
@@ -374,9 +366,4 @@ async def read_json(request: Request, kind: type[T]) -> T:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # what a form of another site can send without asking is no JSON
         raise Problem(415, "unsupported_media_type", "the body is to be application/json")
-    try:
-        return msgspec.json.decode(await _body(request) or b"{}", type=kind)
-    except msgspec.ValidationError as error:
-        raise Problem(422, "invalid", str(error)) from error
-    except msgspec.DecodeError as error:
-        raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
+    return await read_as(request, kind, BODY_BYTES)

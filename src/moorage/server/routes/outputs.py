@@ -17,8 +17,9 @@ from moorage.errors import Unauthorized
 from moorage.queue.outputs import Part
 from moorage.server.auth import bearer_of
 from moorage.server.context import Context
+from moorage.server.inputs import whole_number
 from moorage.server.problems import Json, Problem
-from moorage.server.routes.queue import MAPS, WORK_PATH, body_of, map_of, while_allowed, whole_number
+from moorage.server.routes.queue import MAPS, WORK_PATH, body_of, map_of, while_allowed
 
 ENTRIES = 10_000
 BODY_BYTES = 2 * 1024 * 1024

@@ -16,11 +16,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import PVCS, SECRETS, Resource
 from moorage.decide.gpus import gpu_type
 from moorage.decide.runs import PASSED_ON
-from moorage.errors import ApiError, MoorageError
+from moorage.errors import ApiError, MoorageError, NumberError
 from moorage.model.dataset import DATASETS
 from moorage.model.storageclass import RWO, RWX
 from moorage.model.workspace import BUILT_IN, LOGIN, WORKSPACES, App, parse_workspace
@@ -171,13 +172,14 @@ def workspace_body(form: Mapping[str, str], *, on_processes: bool) -> dict[str, 
 
     On a local cluster the application is found as this server's own programs are.
     """
-    gpus = form.get("gpus") or "0"
-    if not (gpus.isascii() and gpus.isdecimal() and len(gpus) <= 4):
-        raise Problem(422, "invalid", f"GPUs are {gpus[:20]!r}; write a whole number", field="gpus")
+    try:
+        gpus = parse_integer(form.get("gpus") or "0", maximum=9999, name="GPUs")
+    except NumberError as error:
+        raise Problem(422, "invalid", error.message, field="gpus") from error
     asked = {"cpu": form.get("cpu"), "memory": form.get("memory")}
     resources: dict[str, Any] = {key: value for key, value in asked.items() if value}
-    if int(gpus):
-        resources["gpus"] = int(gpus)
+    if gpus:
+        resources["gpus"] = gpus
         if kind := form.get("gpu_type"):
             resources["gpuType"] = kind
     spec: dict[str, Any] = {"type": form.get("kind", ""), "running": True}

@@ -26,6 +26,7 @@ from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.store import PAGE_ROWS, NewItem, Store, Stored
 from moorage.server.auth import User, bearer_of
 from moorage.server.context import Context
+from moorage.server.inputs import check_depth, decode, number, whole_number
 from moorage.server.problems import Json, Problem
 
 WORK_PATH = "/api/v1/work"
@@ -211,29 +212,30 @@ def routes(context: Context) -> list[Route]:
         async def flush() -> None:
             nonlocal added, start, part
             told = None if tag is None else f"{tag}/{part}"
-            at, fresh = await queue.add_items(found.map.id, items, first=start, request=told)
+            begin, fresh = await queue.add_items(found.map.id, items, first=start, request=told)
             added, part = added + fresh, part + 1
-            start = None if first is None else at + len(items)
+            start = None if first is None else begin + len(items)
             items.clear()
 
-        async for number, line in _lines(request):
+        async for at, line in _lines(request):
             try:
                 items.append(_LINE.decode(line))
-            except msgspec.DecodeError as exc:
+                check_depth(items[-1].value, f"line {at}")
+            except (msgspec.DecodeError, RecursionError) as exc:
                 raise Problem(
                     422,
                     "invalid",
-                    f"line {number} is no item: {exc}; {added} items before it are added",
+                    f"line {at} is no item: {exc}; {added} items before it are added",
                     'send lines like {"value": "2019-10-03"}',
-                    f"line {number}",
+                    f"line {at}",
                 ) from exc
             if len(items[-1].value) > leasing.VALUE_BYTES:
                 raise Problem(
                     413,
                     "too_large",
-                    f"the value in line {number} has {len(items[-1].value)} bytes; at most {leasing.VALUE_BYTES}",
+                    f"the value in line {at} has {len(items[-1].value)} bytes; at most {leasing.VALUE_BYTES}",
                     "put it into a file and send the path",
-                    f"line {number}",
+                    f"line {at}",
                 )
             if len(items) >= ADD_AT_ONCE:
                 await flush()
@@ -259,7 +261,7 @@ def routes(context: Context) -> list[Route]:
     async def item(request: Request) -> Response:
         """One item, with the last output of its last failure."""
         found = await found_map(request)
-        seq = request.path_params["item"]
+        seq = number(request.path_params["item"], "item")
         one = await queue.read(lambda store: store.get_item(found.map.id, seq))
         if one is None:
             raise Problem(404, "not_found", f"map {found.namespace}/{found.name} has no item {seq}")
@@ -315,7 +317,7 @@ def routes(context: Context) -> list[Route]:
         Route(MAPS, delete, methods=["DELETE"]),
         Route(f"{MAPS}/items", items, methods=["GET"]),
         Route(f"{MAPS}/items", add, methods=["POST"]),
-        Route(f"{MAPS}/items/{{item:int}}", item, methods=["GET"]),
+        Route(f"{MAPS}/items/{{item}}", item, methods=["GET"]),
         Route(f"{MAPS}/results", results, methods=["GET"]),
         Route(f"{MAPS}/retry", retry, methods=["POST"]),
         Route(f"{MAPS}/token", token, methods=["POST"]),
@@ -403,9 +405,10 @@ def _user(request: Request) -> User:
 def _exchange(body: bytes) -> Exchange:
     try:
         asked = _EXCHANGE.decode(body)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, RecursionError) as exc:
         raise _invalid(exc, "see docs/design/0005-map.md for the request") from exc
     for report in asked.reports:
+        check_depth(report.value, f"reports[item={report.item}].value")
         if len(report.value) > leasing.RESULT_BYTES:
             raise Problem(
                 413,
@@ -440,14 +443,10 @@ async def _disconnected(receive: Receive) -> None:
 
 async def body_of(request: Request, kind: type[T], *, most: int = BODY_BYTES) -> T:
     """The JSON body of a request, at most so many bytes. Raises Problem."""
-    body = await _whole(request.receive, most)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as exc:
-        raise _invalid(exc, None) from exc
+    return decode(await _whole(request.receive, most), kind)
 
 
-def _invalid(exc: msgspec.DecodeError, hint: str | None) -> Problem:
+def _invalid(exc: Exception, hint: str | None) -> Problem:
     if not isinstance(exc, msgspec.ValidationError):
         return Problem(400, "bad_request", f"the body is no JSON: {exc}", hint)
     message, _, path = str(exc).partition(" - at `$")
@@ -469,16 +468,6 @@ async def _lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
             )
     if rest.strip():
         yield number + 1, rest
-
-
-def whole_number(request: Request, name: str) -> int | None:
-    """A parameter of the query; None when it is not there. Raises Problem."""
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit():
-        raise Problem(400, "bad_request", f"{name} is {text!r}", "use a whole number from 0 on", name)
-    return int(text)
 
 
 def _states(request: Request) -> list[State]:

@@ -18,6 +18,7 @@ from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.gateway import clean_path
 from moorage.server.idempotency import create_once, request_mark
+from moorage.server.inputs import whole_number
 from moorage.server.problems import Json, Problem, refuse
 from moorage.server.routes.login import read_json
 
@@ -150,10 +151,8 @@ def routes(context: Context) -> list[Route]:
 
 def page_of(request: Request) -> tuple[int | None, str | None]:
     """`limit` and `continue` of a listing. Raises Problem 400."""
-    text = request.query_params.get("limit")
-    if text is not None and not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= PAGE_MOST):
-        raise Problem(400, "bad_request", f"limit is {text[:20]!r}", f"use 1 to {PAGE_MOST}", "limit")
-    return (int(text) if text is not None else None), request.query_params.get("continue") or None
+    limit = whole_number(request, "limit", minimum=1, maximum=PAGE_MOST)
+    return limit, request.query_params.get("continue") or None
 
 
 def as_problem(error: ApiError) -> Problem:

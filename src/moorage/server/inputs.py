@@ -1,0 +1,80 @@
+"""What a request brings, read within bounds: bodies, and whole numbers of the query and the path.
+
+Every room that reads from outside uses these: what is too long, too deep, out of range or no number at all is one
+clear refusal, never a failure of the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from moorage.apimachinery.documents import NESTING_MAX, parse_json
+from moorage.apimachinery.integers import INT64_MAX, parse_integer
+from moorage.errors import DocumentError, NumberError
+from moorage.server.problems import Problem
+
+T = TypeVar("T")
+
+
+async def read_bytes(request: Request, most: int) -> bytes:
+    """The whole body, counted while it comes. Raises Problem 413."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise Problem(413, "too_large", f"the body has more than {most} bytes", "send less at once")
+    return bytes(body)
+
+
+async def read_as(request: Request, kind: type[T], most: int, *, hint: str | None = None) -> T:
+    """The JSON body as `kind`; an empty body is an empty object. Raises Problem 400, 413 and 422."""
+    return decode(await read_bytes(request, most) or b"{}", kind, hint=hint)
+
+
+def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
+    """JSON from outside as `kind`, at most NESTING_MAX levels deep. Raises Problem 400 and 422."""
+    try:
+        parse_json(body, msgspec.Raw, bytes_max=len(body))
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise Problem(422, "invalid", message, hint, path.strip("`.") or None) from error
+    except (DocumentError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "bad_request", f"the body is no JSON: {error}", hint) from error
+
+
+def check_depth(value: bytes | msgspec.Raw, where: str) -> None:
+    """Raise Problem 422 for a value that is nested deeper than those who read it can follow."""
+    data = bytes(value)
+    if data.count(b"[") + data.count(b"{") > NESTING_MAX:
+        try:
+            parse_json(data, msgspec.Raw, bytes_max=len(data))
+        except DocumentError as error:
+            raise Problem(
+                422, "invalid", f"{where}: {error.message}", "put it into a file and send the path", where
+            ) from error
+
+
+def whole_number(request: Request, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int | None:
+    """A parameter of the query; None when it is not there. Raises Problem 400."""
+    text = request.query_params.get(name)
+    return None if text is None else number(text, name, minimum=minimum, maximum=maximum)
+
+
+def number(text: str, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
+    """A whole number that somebody sent. Raises Problem 400."""
+    try:
+        return parse_integer(text, minimum=minimum, maximum=maximum, name=name)
+    except NumberError as error:
+        raise Problem(400, "bad_request", error.message, error.hint, name) from error
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object of any content. Raises Problem 400."""
+    found = decode(body or b"{}", object)
+    if not isinstance(found, dict):
+        raise Problem(400, "bad_request", "the body is no JSON object")
+    return found
