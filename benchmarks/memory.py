@@ -1,10 +1,11 @@
 """Memory of each process over runs that come and go, on an API server that has watched clients.
 
-    python benchmarks/memory.py [--runs 100] [--at-once 8] [--watchers 3] [--job 0] [--out figures.jsonl]
+    python benchmarks/memory.py [--runs 100] [--at-once 8] [--watchers 3] [--job 0] [--delete-events] [--out FILE]
 
 A local cluster of its own. Each run is the Job that `moor run -- true` would make; it ends, is seen to have ended,
 and is deleted as `moor cancel --delete` does. All the while clients list and watch pods, Jobs and events. With
-`--job` a single Job of so many pods runs and is deleted after them.
+`--job` a single Job of so many pods runs and is deleted after them. A cluster keeps events for an hour: with
+`--delete-events` those of a run go with it, so that what stays for good is seen within minutes.
 
 Printed ten times: RSS and PSS of each process in MB, and the size of the data folder's files. Then the growth of
 each process in kB a run over the last half, by least squares. The proof is taken with `--runs 2000 --job 3000`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import tempfile
@@ -29,6 +31,7 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS
 from moorage.cli.datafolder import DataFolder
 from moorage.clock import SYSTEM
 from moorage.decide.runs import Caller, ClusterFacts, RunRequest, plan_run
+from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.facts import Around, read_facts, server_url
 from moorage.kube.runs import cancel_run
@@ -95,6 +98,7 @@ class Bench:
         self.jobs = Informer(api, JOBS, NAMESPACE)
         self.pods = Informer(api, PODS, NAMESPACE)
         self._events = Informer(api, EVENTS)
+        self.delete_events = False
         self.done = 0
         self.failed: list[str] = []
 
@@ -130,7 +134,16 @@ class Bench:
             self.failed.append(f"{name}: {job.get('status')}")
         await cancel_run(self._api, [job], by="bench", delete=True)
         await self._until(lambda: self.jobs.get(name, NAMESPACE) is None)
+        if self.delete_events:
+            await self._forget(name)
         self.done += 1
+
+    async def _forget(self, run: str) -> None:
+        """Delete what events there are of a run and its pods."""
+        for event in self._events.all():
+            if event["involvedObject"]["name"].startswith(run):
+                with contextlib.suppress(NotFound):
+                    await self._api.delete(EVENTS, event["metadata"]["name"], event["metadata"]["namespace"])
 
     async def a_job(self, pods: int) -> tuple[float, float]:
         """Seconds that a Job of so many pods takes to end, and to go with all its pods."""
@@ -213,6 +226,7 @@ def slope(points: list[tuple[float, float]]) -> float:
 async def play(data: Path, options: argparse.Namespace, kubeconfig: Path) -> int:
     async with KubeClient.from_kubeconfig(kubeconfig) as api:
         bench = Bench(api, DataFolder(data), options.watchers)
+        bench.delete_events = options.delete_events
         found = await measure(bench, api, options.runs, options.at_once, options.job)
     if options.out is not None:
         options.out.write_text("".join(json.dumps(asdict(figures)) + "\n" for figures in found))
@@ -232,6 +246,7 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--watchers", type=int, default=3, help="of pods, of Jobs and of events, each")
     parser.add_argument("--job", type=int, default=0, help="pods of a Job that comes after the runs")
+    parser.add_argument("--delete-events", action="store_true", help="delete a run's events with it")
     parser.add_argument("--out", type=Path, default=None, help="a line of JSON for each moment")
     options = parser.parse_args()
     nodes = ("--nodes", "4", "--node-cpu", "64", "--node-memory", "64Gi")
