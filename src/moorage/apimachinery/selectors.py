@@ -6,20 +6,26 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.errors import SelectorError
+from moorage.apimachinery.integers import INT64_MAX, parse_integer
+from moorage.errors import NumberError, SelectorError
 
 Labels = Mapping[str, str]
 
 _KEY = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
-_SET = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(\s*([^()]*)\s*\)\s*")
-_EQUAL = re.compile(rf"\s*({_KEY})\s*(==|=|!=)\s*({_VALUE})\s*")
-_COMPARE = re.compile(rf"\s*({_KEY})\s*(<|>)\s*(-?\d+)\s*")
-_EXISTS = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
+# of a requirement without blanks around it; no two parts that match blanks stand side by side, so that no text
+# takes more steps than a few times its length
+_SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
+_EQUAL = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
+_COMPARE = re.compile(rf"({_KEY})\s*(<|>)\s*(-?[0-9]+)")
+_EXISTS = re.compile(rf"(!?)\s*({_KEY})")
+_PATH = re.compile(r"[A-Za-z0-9_.\[\]/-]+")
+REQUIREMENTS_MAX = 250  # of one text: each is tried on each object of a list
+_SET_MIN = 8  # values from which on looking one up in a set is worth the set
 _LABEL_VALUE = re.compile(_VALUE)
 
 
@@ -30,25 +36,33 @@ class Requirement:
     key: str
     operator: str
     values: tuple[str, ...] = ()
+    _known: Collection[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = frozenset(self.values) if len(self.values) >= _SET_MIN else self.values
+        object.__setattr__(self, "_known", known)
 
     def matches(self, labels: Labels) -> bool:
         present = self.key in labels
         value = labels.get(self.key, "")
         match self.operator:
             case "In":
-                return present and value in self.values
+                return present and value in self._known
             case "NotIn":
-                return not present or value not in self.values
+                return not present or value not in self._known
             case "Exists":
                 return present
             case "DoesNotExist":
                 return not present
             case "Gt" | "Lt":
-                try:
-                    left, right = int(value), int(self.values[0])
-                except (ValueError, IndexError):
+                if not present or not self.values:
                     return False
-                return present and (left > right if self.operator == "Gt" else left < right)
+                try:
+                    left = parse_integer(value, minimum=-INT64_MAX - 1)
+                    right = parse_integer(self.values[0], minimum=-INT64_MAX - 1)
+                except NumberError:
+                    return False
+                return left > right if self.operator == "Gt" else left < right
         raise SelectorError(
             f"operator {self.operator!r} is not known",
             hint="use In, NotIn, Exists, DoesNotExist, Gt or Lt",
@@ -88,10 +102,13 @@ def parse_label_selector(text: str) -> LabelSelector:
 
     Raises SelectorError with the part that could not be read.
     """
+    parts = _split_outside_parentheses(text)
+    _check_count(parts)
     found: list[Requirement] = []
-    for part in _split_outside_parentheses(text):
+    for part in parts:
+        part = part.strip()
         if matched := _SET.fullmatch(part):
-            values = tuple(sorted({one.strip() for one in matched[3].split(",")}))
+            values = tuple(sorted({value.strip() for value in matched[3].split(",")}))
             _check_values(values, part)
             found.append(Requirement(matched[1], "In" if matched[2] == "in" else "NotIn", values))
         elif matched := _EQUAL.fullmatch(part):
@@ -103,7 +120,7 @@ def parse_label_selector(text: str) -> LabelSelector:
             found.append(Requirement(matched[2], "DoesNotExist" if matched[1] else "Exists"))
         else:
             raise SelectorError(
-                f"{part.strip()!r} is no label requirement",
+                f"{_short(part)} is no label requirement",
                 hint="write key=value, key!=value, key in (a,b), key or !key, separated by commas",
             )
     return LabelSelector(tuple(found))
@@ -131,15 +148,15 @@ def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
     Which paths a resource allows is the server's affair. Raises SelectorError.
     """
     tests: list[tuple[tuple[str, ...], bool, str]] = []
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        matched = re.fullmatch(r"\s*([A-Za-z0-9_.\[\]/-]+?)\s*(==|!=|=)\s*(.*?)\s*", part)
-        if not matched:
+    parts = [part for part in text.split(",") if part.strip()]
+    _check_count(parts)
+    for part in parts:
+        path, sign, value = _field_requirement(part)
+        if not sign or not _PATH.fullmatch(path):
             raise SelectorError(
-                f"{part.strip()!r} is no field requirement", hint="write field=value or field!=value"
+                f"{_short(part.strip())} is no field requirement", hint="write field=value or field!=value"
             )
-        tests.append((tuple(matched[1].split(".")), matched[2] != "!=", matched[3]))
+        tests.append((tuple(path.split(".")), sign != "!=", value))
 
     def matches(obj: Mapping[str, Any]) -> bool:
         return all((_field(obj, path) == value) is equal for path, equal, value in tests)
@@ -149,7 +166,17 @@ def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
 
 def field_selector_paths(text: str) -> tuple[str, ...]:
     """The dotted paths a field selector names, in order."""
-    return tuple(re.split(r"==|!=|=", part)[0].strip() for part in text.split(",") if part.strip())
+    return tuple(_field_requirement(part)[0] for part in text.split(",") if part.strip())
+
+
+def _field_requirement(part: str) -> tuple[str, str, str]:
+    """The path, the sign and the value of one term; no sign where there is none."""
+    path, sign, value = part.partition("=")
+    if path.endswith("!"):
+        path, sign = path[:-1], "!="
+    elif value.startswith("="):
+        value = value[1:]
+    return path.strip(), sign, value.strip()
 
 
 def is_label_value(text: str) -> bool:
@@ -157,11 +184,23 @@ def is_label_value(text: str) -> bool:
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 
 
+def _check_count(parts: Sequence[str]) -> None:
+    if len(parts) > REQUIREMENTS_MAX:
+        raise SelectorError(
+            f"the selector has {len(parts)} requirements; at most {REQUIREMENTS_MAX} are allowed",
+            hint="name many values of one key as key in (a,b)",
+        )
+
+
+def _short(part: str) -> str:
+    return repr(part if len(part) <= 100 else part[:100] + "…")
+
+
 def _check_values(values: Iterable[str], part: str) -> None:
     for value in values:
         if not is_label_value(value):
             raise SelectorError(
-                f"{value!r} in {part.strip()!r} is no label value",
+                f"{_short(value)} in {_short(part)} is no label value",
                 hint="at most 63 letters, digits, '-', '_' and '.', a letter or digit at both ends",
             )
 

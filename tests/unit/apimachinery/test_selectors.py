@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.selectors import (
+    REQUIREMENTS_MAX,
     LabelSelector,
     Requirement,
     field_selector_paths,
@@ -172,3 +173,52 @@ def test_the_paths_of_a_field_selector():
 )
 def test_label_values(text, want):
     assert is_label_value(text) is want
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a in (" + " " * 100_000,
+        "a in (" + " " * 100_000 + "x",
+        " " * 100_000 + "!" + " " * 100_000 + "-",
+        "a" + " " * 100_000 + "=" + " " * 100_000 + "-",
+        "a" * 100_000 + "=-",
+        "a." * 50_000 + "/",
+        "a" + " in" * 30_000,
+        "a" + " " * 100_000 + ">" + " " * 100_000 + "x",
+    ],
+    ids=range(8),
+)
+def test_a_long_text_takes_no_more_steps_than_its_length(text):
+    # each would take more than 10^10 steps where two parts that match blanks stand side by side
+    with pytest.raises(SelectorError) as error:
+        parse_label_selector(text)
+    assert len(error.value.message) < 400
+
+
+def test_a_long_field_selector_takes_no_more_steps_than_its_length():
+    blanks = " " * 100_000
+    matches = parse_field_selector(f"{blanks}metadata.name{blanks}={blanks}x {blanks}x{blanks}")
+    assert matches({"metadata": {"name": f"x {blanks}x"}})
+    assert field_selector_paths(f"a{blanks}={blanks}b{blanks}!{blanks}={blanks}") == ("a",)
+
+
+@pytest.mark.parametrize("parse", [parse_label_selector, parse_field_selector])
+def test_the_number_of_requirements_is_bounded(parse):
+    parse(",".join(f"a{number}=b" for number in range(REQUIREMENTS_MAX)))
+    with pytest.raises(SelectorError, match=f"has {REQUIREMENTS_MAX + 1} requirements; at most"):
+        parse(",".join(f"a{number}=b" for number in range(REQUIREMENTS_MAX + 1)))
+
+
+def test_many_values_are_looked_up():
+    selector = parse_label_selector(f"a in ({','.join(f'v{number}' for number in range(5000))})")
+    assert selector.matches({"a": "v4999"})
+    assert not selector.matches({"a": "w"})
+
+
+@pytest.mark.parametrize(("text", "number"), [("n>²", "5"), ("n>1", "²"), ("n>1", "9" * 5000), ("n<1_0", "5")])
+def test_odd_numbers_are_no_numbers(text, number):
+    try:
+        assert not parse_label_selector(text).matches({"n": number})
+    except SelectorError:
+        assert text != "n>1"

@@ -7,13 +7,23 @@ https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-m
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
+import msgspec
+
+from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.integers import integer_or, is_digits
 from moorage.apimachinery.resources import Obj
-from moorage.errors import BadRequest, Invalid, ServerError
+from moorage.errors import BadRequest, DocumentError, Invalid, ServerError, TooLarge
 from moorage.localcluster.apiserver.schema import OBJECT_META, FieldInfo, field_info, item_type
 
 JSON_PATCH_MAX_OPERATIONS = 10_000  # as the real server's limit
+JSON_PATCH_COPY_MAX_BYTES = (
+    3 * 1024 * 1024
+)  # of all that `copy` adds; as the real server's AccumulatedCopySizeLimit
+PATCHED_MAX_BYTES = 8 * 1024 * 1024  # an object, a patch of the largest request and what it may copy
+SHOWN_MAX = 200  # characters of a path in a message
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -46,52 +56,113 @@ def json_kind(value: Any) -> str:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """RFC 6902. Raises BadRequest for what is no patch, Invalid (422) for one that does not apply."""
+    """RFC 6902. Raises BadRequest for what is no patch, Invalid (422) for one that does not apply, TooLarge.
+
+    The bounds are the real server's: JSON_PATCH_MAX_OPERATIONS, and JSON_PATCH_COPY_MAX_BYTES for what all `copy`
+    operations add. The result is as deep as a document may be.
+    """
     if not isinstance(operations, list):
         raise BadRequest(
             f"error decoding patch: json: cannot unmarshal {json_kind(operations)} into Go value of type"
             " []handlers.jsonPatchOp"
         )
     if len(operations) > JSON_PATCH_MAX_OPERATIONS:
-        raise Invalid(
-            f"The allowed maximum operations in a JSON patch is {JSON_PATCH_MAX_OPERATIONS}, got {len(operations)}"
+        raise TooLarge(
+            "Request entity too large: The allowed maximum operations in a JSON patch is"
+            f" {JSON_PATCH_MAX_OPERATIONS}, got {len(operations)}"
         )
     for one in operations:
         if not isinstance(one, dict) or not isinstance(one.get("op"), str) or not isinstance(one.get("path"), str):
             raise BadRequest("every operation of a JSON patch needs `op` and `path`")
-        target = _operate(target, one)
-    return target
+    try:
+        patching = _Patching(_copied(target))
+        for one in operations:
+            patching.operate(one)
+        return parse_json(msgspec.json.encode(patching.doc), bytes_max=PATCHED_MAX_BYTES)
+    except (DocumentError, RecursionError) as error:
+        raise _refused(f"the patched object cannot be kept: {error}") from None
 
 
-def _operate(doc: Any, operation: Obj) -> Any:
-    op, path = operation["op"], _pointer(operation["path"])
-    match op:
-        case "add" | "replace" | "test":
-            if "value" not in operation:
-                raise BadRequest(f"operation {op!r} of a JSON patch needs `value`")
-            value = operation["value"]
-            if op == "add":
-                return _add(doc, path, value)
-            if op == "replace":
-                _at(doc, path)
-                return value if not path else _add(_remove(doc, path), path, value)
-            found = _at(doc, path, missing_ok=True)
-            if not _same(found, value):
-                raise _refused(f"testing value {operation['path']} failed")
-            return doc
-        case "remove":
-            return _remove(doc, path)
-        case "move" | "copy":
-            if not isinstance(operation.get("from"), str):
-                raise BadRequest(f"operation {op!r} of a JSON patch needs `from`")
-            source = _pointer(operation["from"])
-            value = _at(doc, source)
-            if op == "move":
-                if path[: len(source)] == source and path != source:
-                    raise _refused(f"cannot move {operation['from']} into itself")
-                doc = _remove(doc, source)
-            return _add(doc, path, value)
-    raise _refused(f"unknown operation {op!r}")
+class _Patching:
+    """A document that operations change in place, one after the other."""
+
+    __slots__ = ("_copied_bytes", "doc")
+
+    def __init__(self, doc: Any) -> None:
+        self.doc = doc
+        self._copied_bytes = 0
+
+    def operate(self, operation: Obj) -> None:
+        op, path = operation["op"], _pointer(operation["path"])
+        match op:
+            case "add" | "replace" | "test":
+                if "value" not in operation:
+                    raise BadRequest(f"operation {op!r} of a JSON patch needs `value`")
+                value = operation["value"]
+                if op == "test":
+                    if not _same(_at(self.doc, path, missing_ok=True), value):
+                        raise _refused(f"testing value {_short(operation['path'])} failed")
+                    return
+                if op == "replace":
+                    _at(self.doc, path)
+                    if path:
+                        self._remove(path)
+                self._add(path, _copied(value))
+            case "remove":
+                self._remove(path)
+            case "move" | "copy":
+                if not isinstance(operation.get("from"), str):
+                    raise BadRequest(f"operation {op!r} of a JSON patch needs `from`")
+                source = _pointer(operation["from"])
+                value = _at(self.doc, source)
+                if op == "copy":
+                    value = self._copy(value)
+                elif path[: len(source)] == source and path != source:
+                    raise _refused(f"cannot move {_short(operation['from'])} into itself")
+                else:
+                    self._remove(source)
+                self._add(path, value)
+            case _:
+                raise _refused(f"unknown operation {_short(op)}")
+
+    def _copy(self, value: Any) -> Any:
+        encoded = msgspec.json.encode(value)
+        self._copied_bytes += len(encoded)
+        if self._copied_bytes > JSON_PATCH_COPY_MAX_BYTES:
+            raise _refused(
+                f"Unable to complete the copy, the accumulated size increase of copy is {self._copied_bytes},"
+                f" exceeding the limit {JSON_PATCH_COPY_MAX_BYTES}"
+            )
+        return msgspec.json.decode(encoded)
+
+    def _add(self, path: list[str], value: Any) -> None:
+        if not path:
+            self.doc = value
+            return
+        *parents, part = path
+        holder = _at(self.doc, parents)
+        if isinstance(holder, dict):
+            holder[part] = value
+        elif isinstance(holder, list):
+            holder.insert(len(holder) if part == "-" else _index(part, len(holder) + 1), value)
+        else:
+            raise _refused(f"{_short(part)} cannot be added to a plain value")
+
+    def _remove(self, path: list[str]) -> None:
+        if not path:
+            raise _refused("the whole document cannot be removed")
+        *parents, part = path
+        holder = _at(self.doc, parents)
+        if isinstance(holder, dict) and part in holder:
+            del holder[part]
+        elif isinstance(holder, list):
+            del holder[_index(part, len(holder))]
+        else:
+            raise _refused(f"{_short(part)} does not exist")
+
+
+def _copied(value: Any) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -108,14 +179,16 @@ def _pointer(text: str) -> list[str]:
     if not text:
         return []
     if not text.startswith("/"):
-        raise BadRequest(f"{text!r} is no JSON pointer")
+        raise BadRequest(f"{_short(text)} is no JSON pointer")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
 def _index(part: str, length: int) -> int:
-    if part.isdigit() and (part == "0" or part[0] != "0") and int(part) < length:
-        return int(part)
-    raise _refused(f"index {part} is out of range")
+    if is_digits(part) and (part == "0" or part[0] != "0"):
+        found = integer_or(part, length)
+        if found < length:
+            return found
+    raise _refused(f"index {_short(part)} is out of range")
 
 
 def _at(doc: Any, path: list[str], *, missing_ok: bool = False) -> Any:
@@ -124,44 +197,17 @@ def _at(doc: Any, path: list[str], *, missing_ok: bool = False) -> Any:
             if part not in doc:
                 if missing_ok:
                     return None
-                raise _refused(f"/{'/'.join(path)} does not exist")
+                raise _refused(f"{_short('/' + '/'.join(path))} does not exist")
             doc = doc[part]
         elif isinstance(doc, list):
             doc = doc[_index(part, len(doc))]
         else:
-            raise _refused(f"/{'/'.join(path)} does not exist")
+            raise _refused(f"{_short('/' + '/'.join(path))} does not exist")
     return doc
 
 
-def _add(doc: Any, path: list[str], value: Any) -> Any:
-    if not path:
-        return value
-    part, rest = path[0], path[1:]
-    if isinstance(doc, dict):
-        if rest and part not in doc:
-            raise _refused(f"{part} does not exist")
-        return {**doc, part: _add(doc[part], rest, value) if rest else value}
-    if isinstance(doc, list):
-        if rest:
-            at = _index(part, len(doc))
-            return [*doc[:at], _add(doc[at], rest, value), *doc[at + 1 :]]
-        at = len(doc) if part == "-" else _index(part, len(doc) + 1)
-        return [*doc[:at], value, *doc[at:]]
-    raise _refused(f"{part} cannot be added to a plain value")
-
-
-def _remove(doc: Any, path: list[str]) -> Any:
-    if not path:
-        raise _refused("the whole document cannot be removed")
-    part, rest = path[0], path[1:]
-    if isinstance(doc, dict) and part in doc:
-        if rest:
-            return {**doc, part: _remove(doc[part], rest)}
-        return {key: value for key, value in doc.items() if key != part}
-    if isinstance(doc, list):
-        at = _index(part, len(doc))
-        return [*doc[:at], *([_remove(doc[at], rest)] if rest else []), *doc[at + 1 :]]
-    raise _refused(f"{part} does not exist")
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
 
 
 _DIRECTIVE = "$patch"
@@ -196,7 +242,8 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
     if retain is not None:
         if not isinstance(retain, list):
             raise BadRequest("$retainKeys must be a list")
-        out = {key: value for key, value in out.items() if key in retain}
+        kept = {key for key in retain if isinstance(key, str)}
+        out = {key: value for key, value in out.items() if key in kept}
     orders = {key.removeprefix(_ORDER): value for key, value in patch.items() if key.startswith(_ORDER)}
     for key, order in orders.items():
         _check_order(patch.get(key), order, field_info(type_name, key) if type_name else None)
@@ -204,9 +251,12 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
         if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
             continue
         if key.startswith(_DELETE):
+            if not isinstance(value, list):
+                raise BadRequest(f"{_short(key)} must be a list")
             name = key.removeprefix(_DELETE)
             if isinstance(out.get(name), list):
-                out[name] = [one for one in out[name] if one not in value]
+                cut = {_mark(one) for one in value}
+                out[name] = [one for one in out[name] if _mark(one) not in cut]
             continue
         if value is None:
             out.pop(key, None)
@@ -268,8 +318,8 @@ def go_text(value: Any) -> str:
 def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: list[Any] | None) -> list[Any]:
     key = info.merge_key
     if not key:
-        merged = list(original)
-        merged += [one for one in patch if one not in merged]
+        known = {_mark(one) for one in original}
+        merged = [*original, *(one for one in patch if _mark(one) not in known)]
         return _ordered(merged, original, None, patch if order is None else order)
     kind = item_type(info.code)
     if any(isinstance(one, dict) and one.get(_DIRECTIVE) == "replace" for one in patch):
@@ -278,40 +328,58 @@ def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: l
             for one in patch
             if not (isinstance(one, dict) and one.get(_DIRECTIVE) == "replace" and set(one) == {_DIRECTIVE})
         ]
-    out = list(original)
+    out: list[Any] = list(original)
+    places: dict[Any, list[int]] = {}  # by merge key: where its items are in `out`
+    for at, had in enumerate(out):
+        if isinstance(had, dict):
+            places.setdefault(_mark(had.get(key)), []).append(at)
     for one in patch:
         if not isinstance(one, dict) or key not in one:
-            raise BadRequest(f"map: {one} does not contain declared merge key: {key}")
-        at = next((at for at, had in enumerate(out) if isinstance(had, dict) and had.get(key) == one[key]), None)
+            raise BadRequest(f"map: {_short(str(one))} does not contain declared merge key: {key}")
+        mark = _mark(one[key])
         if one.get(_DIRECTIVE) == "delete":
-            out = [had for had in out if not (isinstance(had, dict) and had.get(key) == one[key])]
-        elif at is None:
-            out.append(_without_directives(one))
-        else:
+            for at in places.pop(mark, ()):
+                out[at] = _GONE
+        elif mark in places:
+            at = places[mark][0]
             out[at] = _merge_map(out[at], one, kind)
+        else:
+            places[mark] = [len(out)]
+            out.append(_without_directives(one))
     if order is None:
         order = [one for one in patch if _DIRECTIVE not in one]
-    return _ordered(out, original, key, order)
+    return _ordered([one for one in out if one is not _GONE], original, key, order)
+
+
+_GONE = object()
+
+
+def _mark(value: Any) -> Any:
+    """What stands for a value in a set or a dict: equal values have equal marks."""
+    if isinstance(value, dict | list):
+        return ("", msgspec.json.encode(value, order="deterministic"))
+    return value
 
 
 def _ordered(items: list[Any], server: list[Any], key: str | None, order: list[Any]) -> list[Any]:
     """Put the items that `order` names into its order; the others keep their place among the server's."""
 
-    def ident(one: Any) -> Any:
-        return one.get(key) if key and isinstance(one, dict) else one
+    def mark(one: Any) -> Any:
+        return _mark(one.get(key) if key and isinstance(one, dict) else one)
 
-    wanted = [ident(one) for one in order]
-    place = [ident(one) for one in server]
-    named = sorted((one for one in items if ident(one) in wanted), key=lambda one: wanted.index(ident(one)))
-    rest = [one for one in items if ident(one) not in wanted]
+    wanted: dict[Any, int] = {}
+    place: dict[Any, int] = {}
+    for known, listed in ((wanted, order), (place, server)):
+        for at, one in enumerate(listed):
+            known.setdefault(mark(one), at)
+    named = deque(sorted((one for one in items if mark(one) in wanted), key=lambda one: wanted[mark(one)]))
+    rest = deque(one for one in items if mark(one) not in wanted)
     out: list[Any] = []
     while named and rest:
-        mine, theirs = ident(named[0]), ident(rest[0])
-        if mine not in place or (theirs in place and place.index(mine) < place.index(theirs)):
-            out.append(named.pop(0))
-        else:
-            out.append(rest.pop(0))
-    return out + named + rest
+        mine, theirs = mark(named[0]), mark(rest[0])
+        is_first = mine not in place or (theirs in place and place[mine] < place[theirs])
+        out.append(named.popleft() if is_first else rest.popleft())
+    return [*out, *named, *rest]
 
 
 def _without_directives(value: Any) -> Any:
@@ -347,7 +415,8 @@ def apply_merge(current: Any, wanted: Any, type_name: str | None, schema: Obj | 
         if isinstance(value, list) and isinstance(had, list) and keys:
             out[key] = _apply_list(had, value, keys, kind, sub)
         elif isinstance(value, list) and isinstance(had, list) and is_set:
-            out[key] = [*had, *(one for one in value if one not in had)]
+            known = {_mark(one) for one in had}
+            out[key] = [*had, *(one for one in value if _mark(one) not in known)]
         elif isinstance(value, dict) and isinstance(had, dict):
             out[key] = apply_merge(had, value, kind, sub)
         else:
@@ -380,15 +449,19 @@ def _apply_info(
 def _apply_list(
     had: list[Any], wanted: list[Any], keys: tuple[str, ...], kind: str | None, sub: Obj | None
 ) -> list[Any]:
-    def ident(one: Any) -> tuple[Any, ...]:
-        return tuple(one.get(key, "TCP" if key == "protocol" else None) for key in keys)
+    def mark(one: Any) -> tuple[Any, ...]:
+        return tuple(_mark(one.get(key, "TCP" if key == "protocol" else None)) for key in keys)
 
     out = list(had)
+    places: dict[Any, int] = {}
+    for at, old in enumerate(out):
+        if isinstance(old, dict):
+            places.setdefault(mark(old), at)
     for one in wanted:
         if not isinstance(one, dict):
             continue
-        at = next((at for at, old in enumerate(out) if isinstance(old, dict) and ident(old) == ident(one)), None)
-        if at is None:
+        at = places.setdefault(mark(one), len(out))
+        if at == len(out):
             out.append(one)
         else:
             out[at] = apply_merge(out[at], one, kind, sub)

@@ -44,6 +44,7 @@ from moorage.errors import (
     SelectorError,
     ServerError,
     StorageError,
+    TooLarge,
     UnsupportedMediaType,
 )
 from moorage.localcluster.apiserver import metadata, patch
@@ -57,6 +58,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 100  # of a write that others keep overtaking, before it is given up as a Conflict
 _SCHEME = "pkg/api/legacyscheme/scheme.go:30"  # the name of the real server's table of built-in kinds
+OBJECT_MAX_BYTES = 1536 * 1024  # of one object as it is stored: etcd's limit on a request
 GENERATE_ATTEMPTS = 8  # names tried for generateName, as the real server
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -1052,6 +1054,11 @@ class Pipeline:
         if kind.custom:
             stored = _whole_numbers(stored)
         value = msgspec.json.encode(stored)
+        if len(value) > OBJECT_MAX_BYTES:
+            raise TooLarge(
+                f"Request entity too large: {kind.resource} {json.dumps(name)} has {len(value)} bytes,"
+                f" the limit is {OBJECT_MAX_BYTES}"
+            )
         if version is not None:
             meta["resourceVersion"] = version
         try:

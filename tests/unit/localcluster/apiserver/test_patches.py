@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.errors import BadRequest, Invalid, ServerError
+from moorage.apimachinery.documents import parse_json
+from moorage.errors import BadRequest, Invalid, ServerError, TooLarge
 from moorage.localcluster.apiserver.patch import apply_merge, json_patch, merge_patch, strategic_merge
+from moorage.localcluster.apiserver.schema import OBJECT_META
 
+POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 POD = "io.k8s.api.core.v1.Pod"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab", max_size=2),
@@ -232,3 +237,136 @@ def test_a_deleted_item_needs_no_place_in_the_order() -> None:
     }
     had = {"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}
     assert strategic_merge(had, patch, POD) == {"spec": {"containers": [{"name": "b"}]}}
+
+
+# --- cheap questions with dear answers
+
+
+def test_copies_that_double_are_bounded() -> None:
+    doubling = [{"op": "add", "path": "/a", "value": ["x" * 100]}]
+    doubling += [{"op": "copy", "from": "/a", "path": "/a/-"} for _ in range(60)]
+    with pytest.raises(Invalid) as error:
+        json_patch({}, doubling)
+    assert "the accumulated size increase of copy" in str(error.value.hint)
+    assert "exceeding the limit 3145728" in str(error.value.hint)
+
+
+def test_copies_below_the_limit_are_made_and_are_values_of_their_own() -> None:
+    operations = [
+        {"op": "copy", "from": "/a", "path": "/b"},
+        {"op": "add", "path": "/a/-", "value": 2},
+    ]
+    assert json_patch({"a": [1]}, operations) == {"a": [1, 2], "b": [1]}
+
+
+def test_the_number_of_operations_is_bounded() -> None:
+    operation = {"op": "add", "path": "/a", "value": 1}
+    assert json_patch({}, [operation] * 10_000) == {"a": 1}
+    with pytest.raises(TooLarge, match="maximum operations in a JSON patch is 10000, got 10001"):
+        json_patch({}, [operation] * 10_001)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param([{"op": "add", "path": "/a" * 100_000, "value": 1}], id="a pointer of many steps"),
+        pytest.param([{"op": "test", "path": "/a" * 100_000, "value": 1}] * 2, id="a test of many steps"),
+        pytest.param(
+            [{"op": "add", "path": "/a", "value": {}}]
+            + [{"op": "copy", "from": "", "path": "/b"}, {"op": "move", "from": "/b", "path": "/a/b"}] * 9,
+            id="copies of the whole in itself",
+        ),
+        pytest.param(
+            [{"op": "add", "path": "/a" * depth, "value": {}} for depth in range(1, 3000)],
+            id="one level at a time",
+        ),
+        pytest.param(
+            [{"op": "add", "path": "", "value": {"a": 1}}]
+            + [
+                operation
+                for _ in range(1500)
+                for operation in (
+                    {"op": "move", "from": "/a", "path": "/b"},
+                    {"op": "add", "path": "/a", "value": {}},
+                    {"op": "move", "from": "/b", "path": "/a/c"},
+                )
+            ],
+            id="moved one level down, again and again",
+        ),
+    ],
+)
+def test_a_patch_that_digs_is_refused_or_done_but_never_a_defect(operations: Any) -> None:
+    with contextlib.suppress(Invalid):
+        parse_json(json.dumps(json_patch({}, operations)))
+
+
+@pytest.mark.parametrize("index", ["²", "9" * 5000, "-1", "01", "1_0", "٣"])
+def test_an_odd_index_is_out_of_range(index: str) -> None:
+    with pytest.raises(Invalid) as error:
+        json_patch({"a": [1, 2, 3, 4]}, [{"op": "add", "path": f"/a/{index}", "value": 1}])
+    assert "is out of range" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("patch", [{"$deleteFromPrimitiveList/finalizers": 5}, {"$retainKeys": 5}])
+def test_a_directive_of_another_shape_is_a_bad_request(patch: Any) -> None:
+    with pytest.raises(BadRequest):
+        strategic_merge({"finalizers": ["a"], "b": 1}, patch, OBJECT_META)
+
+
+class Counted(str):
+    """A name that counts how often it is compared with another."""
+
+    compared = 0
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        type(self).compared += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize(
+    "merge",
+    [
+        pytest.param(
+            lambda names: strategic_merge(
+                {"containers": [{"name": name} for name in names]},
+                {"containers": [{"name": name, "image": "x"} for name in reversed(names)]},
+                POD_SPEC,
+            ),
+            id="items merged",
+        ),
+        pytest.param(
+            lambda names: strategic_merge(
+                {"containers": [{"name": name} for name in names]},
+                {"containers": [{"name": name, "$patch": "delete"} for name in names]},
+                POD_SPEC,
+            ),
+            id="items deleted",
+        ),
+        pytest.param(
+            lambda names: strategic_merge({"finalizers": names}, {"finalizers": names[::-1]}, OBJECT_META),
+            id="plain values united",
+        ),
+        pytest.param(
+            lambda names: strategic_merge(
+                {"finalizers": names}, {"$deleteFromPrimitiveList/finalizers": names[::-1]}, OBJECT_META
+            ),
+            id="plain values cut",
+        ),
+        pytest.param(
+            lambda names: apply_merge(
+                {"containers": [{"name": name} for name in names]},
+                {"containers": [{"name": name} for name in reversed(names)]},
+                POD_SPEC,
+                None,
+            ),
+            id="items applied",
+        ),
+    ],
+)
+def test_lists_are_merged_in_steps_that_grow_with_their_length(merge: Any) -> None:
+    Counted.compared = 0
+    merge([Counted(f"n{number}") for number in range(2000)])
+    assert Counted.compared < 20 * 2000  # 2000 squared is 4,000,000
