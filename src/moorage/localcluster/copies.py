@@ -146,7 +146,9 @@ def to_drop(taken: Sequence[datetime], *, now: datetime) -> list[datetime]:
     return [moment for moment in newest_first if moment not in kept]
 
 
-def take_copy(data: Path, records: Sequence[Record], revision: int, *, now: datetime) -> Copy:
+def take_copy(
+    data: Path, records: Sequence[Record], revision: int, *, now: datetime, spare_bytes: int = SPARE_BYTES
+) -> Copy:
     """Make a copy and drop those that are kept no longer. Blocks: call it off the event loop.
 
     Raises StorageError and OSError; nothing has changed then.
@@ -156,7 +158,7 @@ def take_copy(data: Path, records: Sequence[Record], revision: int, *, now: date
     _sweep(root)
     sources = _databases(data)
     needed = sum(len(record.value) + 200 for record in records) + sum(one.stat().st_size for one in sources)
-    if shutil.disk_usage(root).free < 2 * needed + SPARE_BYTES:
+    if shutil.disk_usage(root).free < 2 * needed + spare_bytes:
         raise StorageError(f"no copy of {data} is made: too little room is left on its disk")
     making = root / f"{_MAKING}-{os.getpid()}"
     making.mkdir(mode=0o700)
