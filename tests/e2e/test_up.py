@@ -139,6 +139,24 @@ def test_a_node_file_makes_those_nodes(data, tmp_path):
 
 
 @pytest.mark.xdist_group("up")
+def test_nobody_else_can_read_what_is_in_the_data_folder(data):
+    data.mkdir()
+    data.chmod(0o755)  # as folders of older versions were
+    assert up(data).returncode == 0
+    assert moor("down", data=data).returncode == 0
+    for name in ("cluster.db", "queue.db", "tokens.json", "log/localcluster.log"):
+        (data / name).chmod(0o644)
+    (data / "log").chmod(0o755)
+    assert moor("up", data=data).returncode == 0
+    open_to_others = {
+        str(path.relative_to(data)): oct(path.lstat().st_mode)
+        for path in (data, *data.rglob("*"))
+        if path.lstat().st_mode & 0o077 and not path.is_symlink()
+    }
+    assert open_to_others == {}
+
+
+@pytest.mark.xdist_group("up")
 def test_a_child_that_dies_is_started_again(data):
     assert up(data).returncode == 0
     pid = json.loads(moor("status", "-o", "json", data=data).stdout)["processes"]["services"]

@@ -198,6 +198,27 @@ def _read_row(db: sqlite3.Connection) -> tuple[str, int] | None:
     return (str(row[0]), int(row[1])) if row else None
 
 
+def make_private(path: Path) -> None:
+    """Make a file, or one that is there, readable by its owner alone; SQLite gives its log the same mode.
+
+    A file of another owner is left as it is. Raises StorageError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            found = os.fstat(descriptor)
+            if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+                os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+        for side in side_files(path):
+            with contextlib.suppress(FileNotFoundError):
+                if side.stat().st_uid == os.geteuid():
+                    side.chmod(0o600)
+    except OSError as error:
+        raise StorageError(f"could not open {path}: {error.strerror}") from error
+
+
 def refuse_less(database: Path) -> None:
     """Raise StorageDamaged when a database holds less than it acknowledged or cannot be read. Changes nothing."""
     if problem := find_problem(database, deep=False):

@@ -88,7 +88,8 @@ def known_logins() -> Iterator[Known]:
     """The logins, to change: held by one process at a time, and stored at the end unless an error comes."""
     path = logins_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (path.parent / ".logins.lock").open("w") as lock:
+    held = os.open(path.parent / ".logins.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(held, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = Known.read()
         yield known

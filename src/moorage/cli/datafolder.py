@@ -27,6 +27,7 @@ SERVICE_USERS = {
     "extender": "system:serviceaccount:moorage-system:moorage-extender",
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
+_PARTS = ("log", "run", "pki", "nodes", "volumes")
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
 """0: any free one. What was used once is remembered."""
 
@@ -113,6 +114,7 @@ class DataFolder:
         """Make the folder and its parts. Raises DataFolderError when it cannot be written or the disk is full."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._shut()
             free = shutil.disk_usage(self.path).free
             if free < MIN_FREE_BYTES:
                 raise DataFolderError(
@@ -120,7 +122,7 @@ class DataFolder:
                     f" {MIN_FREE_BYTES // 2**20} MiB are needed",
                     hint="free some room, or name a folder on another disk with --data",
                 )
-            for part in ("log", "run", "pki", "nodes", "volumes"):
+            for part in _PARTS:
                 (self.path / part).mkdir(exist_ok=True, mode=0o700)
             if not (self.path / "VERSION").exists():
                 self.write("VERSION", f"{LAYOUT}\n")
@@ -129,6 +131,17 @@ class DataFolder:
                 f"cannot write to {self.path}: {error.strerror or error}",
                 hint="free some room or name another folder with --data",
             ) from error
+
+    def _shut(self) -> None:
+        """Let nobody else read tokens, keys, databases and logs. Folders of older versions were open."""
+        folders = [self.path, *(self.path / part for part in _PARTS), *self.path.glob("nodes/*")]
+        for folder in folders:
+            if folder.is_dir() and not folder.is_symlink():
+                _take_away(folder, folder.lstat().st_mode & 0o700)
+        for folder in (self.path, self.log, self.run, self.path / "pki"):
+            for file in folder.iterdir() if folder.is_dir() else ():
+                if file.is_file() and not file.is_symlink():
+                    _take_away(file, file.lstat().st_mode & 0o700)
 
     def lock(self) -> int:
         """Take the folder for one supervisor; the lock lives as long as the returned descriptor.
@@ -281,10 +294,20 @@ class DataFolder:
         write_private(self.path / name, text)
 
 
+def _take_away(path: Path, mode: int) -> None:
+    if path.lstat().st_mode & 0o077:
+        path.chmod(mode)
+
+
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that its owner alone can read; whole or not at all."""
+    """Replace a file by one that its owner alone can read; whole or not at all.
+
+    In a folder that others may write to, a file that they put in the way is removed, never written into.
+    """
     scratch = path.parent / f".{path.name}.{os.getpid()}"
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        scratch.unlink()
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         file.write(text)
         file.flush()

@@ -28,6 +28,9 @@ CHILDREN = {  # name → module; they are asked to stop in this order, services 
     "localcluster": "moorage.localcluster",
 }
 
+LOG_BYTES = 16 * 2**20  # of a log, and of the older part that is kept beside it
+LOG_LOOKS = 60  # turns of the loop between two looks at the logs' sizes: half a minute
+
 LATER_SECONDS = {"ingress": 1.0}
 """Children that nobody waits for begin when the others are ready, mostly: their start takes a tenth of a second of
 a processor. Whoever connects before that waits in the backlog of the socket."""
@@ -112,6 +115,26 @@ def write_atomically(path: Path, text: str) -> None:
     scratch.replace(path)
 
 
+def keep_small(logs: Path, most: int = LOG_BYTES) -> None:
+    """Move what is in a log that has grown beyond `most` bytes to NAME.log.1, in the place of what was there.
+
+    The children hold the logs open to append: they are copied and cut, and a line written in between is lost.
+    """
+    for log in logs.glob("*.log"):
+        try:
+            with log.open("r+b") as file:
+                if file.seek(0, os.SEEK_END) <= most:
+                    continue
+                file.seek(-most, os.SEEK_END)
+                newest = file.read(most)
+                scratch = log.with_name(f".{log.name}.{os.getpid()}")
+                scratch.write_bytes(newest)
+                scratch.replace(log.with_name(f"{log.name}.1"))
+                file.truncate(0)
+        except OSError as error:
+            say(f"{log.name} is not cut: {error.strerror}")
+
+
 def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_stderr: bool = False) -> None:
     """Run the children until SIGTERM or SIGINT. `fds` maps names to inherited listening sockets."""
     stopping = False
@@ -120,6 +143,7 @@ def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_s
         nonlocal stopping
         stopping = True
 
+    os.umask(0o077)  # logs, databases, sockets: for their owner alone, here and in every child
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)  # only to cut the wait below short
@@ -134,7 +158,11 @@ def supervise(data: Path, fds: dict[str, int], ready_fd: int | None, *, log_to_s
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+    looks = 0
     while not stopping:
+        looks += 1
+        if looks % LOG_LOOKS == 0:
+            keep_small(data / "log")
         readable, _, _ = select.select([wakeup_read], [], [], 0.5)
         if readable:
             os.read(wakeup_read, 4096)

@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
+    os.umask(0o077)  # of containers and commands in them it is 0o022: the shim sets it
     set_up_logging()
     gc.set_threshold(100_000, 50, 100)  # three quarters of a large decode is otherwise spent in the collector
     for name, fd in options.fds.items():

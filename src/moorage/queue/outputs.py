@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from moorage.apimachinery.databasefile import make_private
 from moorage.errors import StorageError
 
 MAP_BYTES = 256 * 1024 * 1024  # of output kept for one map
@@ -129,6 +130,7 @@ class Outputs:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    make_private(path)
     db = sqlite3.connect(path, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.databasefile import HINT, HighWater, refuse_less
+from moorage.apimachinery.databasefile import HINT, HighWater, make_private, refuse_less
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
 
@@ -38,6 +38,7 @@ class SqliteDatabase:
         self._schema = schema
         self._high_water = HighWater(self._path)
         refuse_less(self._path)
+        make_private(self._path)
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SECRETS, Obj
-from moorage.errors import AlreadyExists, MoorageError, NotFound, StorageError
+from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.queue.database import Database, Row, Schema
 
@@ -281,12 +280,7 @@ def open_database(where: Path | str) -> Database:
         return PostgresDatabase(where, SCHEMA)
     from moorage.queue.sqlite import SqliteDatabase
 
-    path = Path(where)
-    try:  # -wal and -shm get its mode from SQLite
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StorageError(f"could not open {path}: {error.strerror}") from error
-    return SqliteDatabase(path, SCHEMA)
+    return SqliteDatabase(Path(where), SCHEMA)
 
 
 class Sealer:

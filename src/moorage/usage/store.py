@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, assert_never
 
-from moorage.apimachinery.databasefile import HINT, HighWater, refuse_less
+from moorage.apimachinery.databasefile import HINT, HighWater, make_private, refuse_less
 from moorage.decide.usage import Close, Interval, Open, Reopen, Step
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 
@@ -55,6 +55,7 @@ class UsageStore:
         self._lock = threading.Lock()
         self._high_water = HighWater(self.path)
         refuse_less(self.path)
+        make_private(self.path)
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:

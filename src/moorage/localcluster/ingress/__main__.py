@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
+    os.umask(0o077)
     set_up_logging()
     for name, fd in options.fds.items():
         if name != "ingress":

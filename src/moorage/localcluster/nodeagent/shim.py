@@ -110,6 +110,7 @@ def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
 
     With `parent`, end when that process does, and take standard input as the controlling terminal if it is one.
     """
+    os.umask(0o022)  # as the container's own processes have it, whatever the agent's is
     libc = _libc()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:

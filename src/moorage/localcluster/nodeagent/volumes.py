@@ -154,12 +154,14 @@ def make_ready(volume: Mapping[str, Any], path: str) -> None:
     try:
         if kind in ("", "DirectoryOrCreate"):
             if not os.path.lexists(path):
-                os.makedirs(path, mode=0o755)
+                os.makedirs(path)
+                os.chmod(path, 0o755)  # whatever our umask
             elif kind and not os.path.isdir(path):
                 raise _type_failed(volume["name"], path, "is not a directory")
             return
         if kind == "FileOrCreate" and not os.path.lexists(path):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+            os.chmod(path, 0o644)
             return
         mode = os.stat(path).st_mode
     except OSError as error:

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.apimachinery.databasefile import HINT, HighWater, make_high_water, reading, refuse_less
+from moorage.apimachinery.databasefile import HINT, HighWater, make_high_water, make_private, reading, refuse_less
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.localcluster.storage.contract import Change, Page, Record
@@ -182,6 +182,7 @@ class SqliteStorage:
 
     def _open(self) -> sqlite3.Connection:
         refuse_less(self._path)
+        make_private(self._path)
         database: sqlite3.Connection | None = None
         try:
             database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)

@@ -1,0 +1,145 @@
+"""What the command line and the services write is for their owner alone; logs do not grow for ever."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.cli import credentials
+from moorage.cli.datafolder import DataFolder, write_private
+from moorage.cli.supervisor import keep_small
+from moorage.localcluster.storage.sqlite import SqliteStorage
+from moorage.queue.outputs import Outputs
+from moorage.queue.sqlite import SqliteDatabase
+from moorage.server.sessions import open_database
+from moorage.usage.store import UsageStore
+
+
+@pytest.fixture(autouse=True)
+def generous_mask() -> Iterator[None]:
+    """The least careful mask there is: what is private must be so by our own doing."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.lstat().st_mode & 0o777
+
+
+def test_an_open_data_folder_is_shut_and_volumes_keep_their_modes(tmp_path: Path) -> None:
+    data = tmp_path / "d"
+    for part in ("log", "run", "pki", "nodes/node-1/pod", "volumes/v1"):
+        (data / part).mkdir(parents=True)
+    for file in ("VERSION", "cluster.db", "cluster.db-wal", "log/services.log", "run/ingress.json", "pki/ca.key"):
+        (data / file).write_text("1\n")
+        (data / file).chmod(0o644)
+    (data / "volumes" / "v1" / "shared.txt").write_text("x")
+    (data / "volumes" / "v1").chmod(0o2775)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("x")
+    (data / "link").symlink_to(elsewhere)
+    DataFolder(data).prepare()
+    shut = [data, *(data / name for name in ("log", "run", "pki", "nodes", "nodes/node-1", "volumes"))]
+    assert {mode(path) for path in shut} == {0o700}
+    files = ("VERSION", "cluster.db", "cluster.db-wal", "log/services.log", "run/ingress.json", "pki/ca.key")
+    assert {mode(data / name) for name in files} == {0o600}
+    assert (data / "volumes" / "v1").stat().st_mode & 0o7777 == 0o2775
+    assert mode(data / "volumes" / "v1" / "shared.txt") == 0o666
+    assert mode(elsewhere) == 0o666
+
+
+async def _cluster(path: Path) -> None:
+    store = SqliteStorage(path)
+    await store.start()
+    await store.put("a", b"{}")
+    assert mode(path.with_name(f"{path.name}-wal")) == 0o600
+    await store.stop()
+
+
+async def _outputs(path: Path) -> None:
+    outputs = Outputs(path)
+    await outputs.add(1, "pod", [(1, 1, 1, b"x")])
+    assert mode(path.with_name(f"{path.name}-wal")) == 0o600
+    outputs.close()
+
+
+async def _sync(make: Callable[[Path], Any], path: Path) -> None:
+    made = make(path)
+    assert mode(path.with_name(f"{path.name}-wal")) == 0o600
+    made.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(_cluster, id="cluster.db"),
+        pytest.param(_outputs, id="outputs.db"),
+        pytest.param(lambda path: _sync(SqliteDatabase, path), id="queue.db"),
+        pytest.param(lambda path: _sync(UsageStore, path), id="usage.db"),
+        pytest.param(lambda path: _sync(open_database, path), id="people.db"),
+    ],
+)
+async def test_databases_are_private_new_ones_and_old_ones(
+    tmp_path: Path, use: Callable[[Path], Any], existing: bool
+) -> None:
+    path = tmp_path / "x.db"
+    if existing:
+        sqlite3.connect(path).close()
+        path.touch()
+        path.chmod(0o644)
+    await use(path)
+    assert {mode(tmp_path / name) for name in os.listdir(tmp_path)} == {0o600}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("planted", ["file", "link"])
+def test_a_file_that_somebody_put_in_the_way_is_not_written_into(tmp_path: Path, planted: str) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("")
+    scratch = tmp_path / f".kubeconfig.{os.getpid()}"
+    if planted == "link":
+        scratch.symlink_to(theirs)
+        reading = theirs.open()
+    else:
+        scratch.write_text("")
+        reading = scratch.open()
+    with reading:
+        write_private(tmp_path / "kubeconfig", "token")
+        assert reading.read() == ""
+    assert (tmp_path / "kubeconfig").read_text() == "token"
+    assert mode(tmp_path / "kubeconfig") == 0o600
+
+
+def test_what_a_login_leaves_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOORAGE_CONFIG", str(tmp_path / "config"))
+    with credentials.known_logins():
+        pass
+    assert mode(tmp_path / "config") == 0o700
+    assert {mode(file) for file in (tmp_path / "config").iterdir()} == {0o600}
+
+
+def test_logs_are_cut_and_their_newest_part_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "services.log"
+    with log.open("ab") as child:  # as a child holds it
+        for number in range(50):
+            child.write(b"%09d\n" % number * 10)
+            child.flush()
+            keep_small(tmp_path, 1000)
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 2 * 1000 + 100
+    text = log.with_name("services.log.1").read_text() + log.read_text()
+    assert text.endswith("000000049\n")
+    numbers = [int(line) for line in text.splitlines() if len(line) == 9]
+    assert numbers == sorted(numbers)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["services.log", "services.log.1"]
