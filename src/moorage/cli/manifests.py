@@ -56,10 +56,13 @@ def objects() -> dict[str, list[Obj]]:
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
         ALL,
+        TOKEN,
         extender_url,
         make_info,
+        make_kubelets_account,
         make_machine_objects,
         make_namespace,
+        make_network_policies,
         make_people_namespace,
         make_scheduler_config,
         make_service,
@@ -68,15 +71,17 @@ def objects() -> dict[str, list[Obj]]:
     )
     from moorage.webhooks.config import webhook_configurations
 
-    scheduler = kube_scheduler_configuration(extender_url())
+    scheduler = kube_scheduler_configuration(extender_url(), token=TOKEN)
     return {
         "namespace.yaml": [make_namespace(), make_people_namespace()],
         **{f"crds/{crd['metadata']['name']}.yaml": [crd] for crd in all_crds()},
+        "network.yaml": make_network_policies(),
         "machines.yaml": make_machine_objects(),
         "tenants.yaml": make_tenant_roles(),
         "workspaces.yaml": make_workspace_roles(),
         "config.yaml": [*make_info(__version__), make_scheduler_config(dump([scheduler]))],
         **{f"{service.name}.yaml": make_service(service, version=__version__) for service in ALL},
+        "kubelets.yaml": make_kubelets_account(),
         "registration.yaml": webhook_configurations(),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,13 +82,36 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
     show_envvar=True,
     help="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
 )
-def extender(kubeconfig: Path | None, host: str, port: int, policy: str) -> None:
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the token that a scheduler puts into the path, /scheduler/TOKEN (default: anybody may call).",
+)
+def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_file: Path | None) -> None:
     """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
     from moorage.apimachinery.slices import ask_for_short_slices
 
     ask_for_short_slices()  # kube-scheduler waits for each answer
     with _listening(host, port) as sock:
-        start(Settings(parts=("extender",), kubeconfig=kubeconfig, sockets={"extender": sock}, policy=policy))
+        start(
+            Settings(
+                parts=("extender",),
+                kubeconfig=kubeconfig,
+                sockets={"extender": sock},
+                policy=policy,
+                scheduler_token=_read_token(token_file) if token_file is not None else "",
+            )
+        )
+
+
+def _read_token(path: Path) -> str:
+    """The token in a file. Raises UsageError for one that could not stand in a path, or that is too short."""
+    token = path.read_text(encoding="utf-8").strip()
+    if not re.fullmatch(r"[A-Za-z0-9_-]{20,}", token):
+        raise UsageError(
+            f"{path} holds no token", hint="write at least 20 of A-Z, a-z, 0-9, '-' and '_' into it, on one line"
+        )
+    return token
 
 
 @click.command()

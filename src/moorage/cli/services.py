@@ -35,6 +35,7 @@ from moorage.apimachinery.resources import (
     NAMESPACES,
     PDBS,
     PRIORITYCLASSES,
+    SERVICEACCOUNTS,
     SERVICES,
     VALIDATING_WEBHOOKS,
     Obj,
@@ -83,6 +84,7 @@ class Settings:
     key: Path | None = None
     ca_pem: bytes = b""
     policy: str = "pack"  # how the extender packs
+    scheduler_token: str = ""  # what a scheduler must know to call the extender; empty: nothing
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
 
@@ -152,7 +154,12 @@ def _works(
 
             cache = ExtenderCache(api, policy=make_policy(settings.policy))
             works.append(("extender cache", cache.run()))
-            works.append(("extender", serve(create_app(cache), sockets["extender"], stop=stop)))
+            works.append(
+                (
+                    "extender",
+                    serve(create_app(cache, token=settings.scheduler_token), sockets["extender"], stop=stop),
+                )
+            )
             ready.append(_set(cache.synced))
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
@@ -225,6 +232,7 @@ async def _install(api: Api, settings: Settings) -> None:
         ROLEBINDINGS,
         ROLES,
         make_info,
+        make_kubelets_account,
         make_local_admin,
         make_machine_objects,
         make_namespace,
@@ -246,9 +254,10 @@ async def _install(api: Api, settings: Settings) -> None:
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), info, strict=True):
         await _ensure(api, resource, obj)
     granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
-    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, *granting)}
+    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, SERVICEACCOUNTS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
-    granted = (*make_machine_objects(), *make_tenant_roles(), *make_workspace_roles(), *rights)
+    roles = (*make_tenant_roles(), *make_workspace_roles(), *make_kubelets_account())
+    granted = (*make_machine_objects(), *roles, *rights)
     await asyncio.gather(*(_ensure(api, kinds[obj["kind"]], obj) for obj in granted))
     if settings.ingress_port is not None:
         port = settings.sockets["server"].getsockname()[1]
@@ -371,6 +380,7 @@ def main() -> None:
             sockets = stack.enter_context(listening(ports))
         for one in sockets.values():
             one.setblocking(False)
+        from moorage.extender.config import derived_token
         from moorage.localcluster.apiserver.pki import ensure_pki
 
         pki = ensure_pki(folder.path / "pki")
@@ -391,6 +401,7 @@ def main() -> None:
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),
                 policy=os.environ.get(POLICY_VARIABLE) or "pack",
+                scheduler_token=derived_token(tokens["extender"]) if local else "",
                 install=True,
                 ready_fd=options.ready_fd,
             )

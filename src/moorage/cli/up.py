@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def up(
         config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
         folder.save_config(config)
         tokens = folder.tokens(config.user)
-        _write_access(folder, config, tokens["admin"])
+        _write_access(folder, config, tokens)
         (folder.run / "stop-pods").unlink(missing_ok=True)
         fds = {name: one.fileno() for name, one in sockets.items()}
         for fd in [*fds.values(), lock]:
@@ -124,18 +125,19 @@ def up(
     _report(folder, config, page, time.monotonic() - started)
 
 
-def _write_access(folder: DataFolder, config: Config, admin_token: str) -> None:
+def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str]) -> None:
     """Certificates, kubeconfig and scheduler configuration: all that both children read when they start."""
-    from moorage.extender.config import kube_scheduler_configuration
+    from moorage.extender.config import derived_token, kube_scheduler_configuration
     from moorage.localcluster.apiserver.pki import ensure_pki
 
     pki = ensure_pki(folder.path / "pki")
     folder.write_kubeconfig(
-        port=config.ports["api"], user=config.user, token=admin_token, ca_pem=pki.ca_pem.encode()
+        port=config.ports["api"], user=config.user, token=tokens["admin"], ca_pem=pki.ca_pem.encode()
     )
     if config.extender:
         address = f"http://127.0.0.1:{config.ports['extender']}"
-        folder.write("scheduler.json", json.dumps(kube_scheduler_configuration(address), indent=2) + "\n")
+        made = kube_scheduler_configuration(address, token=derived_token(tokens["extender"]))
+        folder.write("scheduler.json", json.dumps(made, indent=2) + "\n")
     else:
         (folder.path / "scheduler.json").unlink(missing_ok=True)
 

@@ -1,10 +1,14 @@
 """The extender's HTTP service, called by kube-scheduler.
 
-    POST /scheduler/filter       refuses nodes whose GPUs are too few or of another type, whoever holds them
-    POST /scheduler/prioritize   points per node, by the policy of the cache
+    POST /scheduler/TOKEN/filter       refuses nodes whose GPUs are too few or of another type, whoever holds them
+    POST /scheduler/TOKEN/prioritize   points per node, by the policy of the cache
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before
     GET  /metrics                Prometheus
+
+Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for anybody. What
+they do is counted, so whoever may call them can have nodes counted full that are not; a token keeps that to the
+scheduler. It stands in the path because kube-scheduler sends an extender no header that one could choose.
 
 Field names on the wire are those of the Go types, which bear no JSON tags (`Pod`, `NodeNames`, `Host`, …);
 requests are read without regard to case, so older schedulers' lower-case names do too.
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from hmac import compare_digest
 from typing import Any
 
 import msgspec
@@ -39,6 +44,7 @@ from moorage.decide.packing import Ask, gpus_asked
 from moorage.decide.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
+from moorage.extender.config import VERBS_PATH, verbs_path
 from moorage.extender.ledger import Hold
 
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
@@ -246,8 +252,8 @@ class _Gpus(Collector):
         yield outcomes
 
 
-def create_app(cache: ExtenderCache) -> Asgi:
-    """The service over one cache, which the caller runs."""
+def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
+    """The service over one cache, which the caller runs. `token`: what a scheduler has to know; empty: nothing."""
     registry = CollectorRegistry()
     registry.register(_Gpus(cache))
     requests = Counter("moorage_extender_requests", "Requests answered.", ("verb", "code"), registry=registry)
@@ -276,8 +282,9 @@ def create_app(cache: ExtenderCache) -> Asgi:
             }
         )
 
+    base = verbs_path(token).encode()
     verbs = {
-        f"/scheduler/{name}": (
+        name: (
             answer,
             requests.labels(name, "200"),
             seconds.labels(name),
@@ -305,8 +312,20 @@ def create_app(cache: ExtenderCache) -> Asgi:
         ]
     )
 
+    stranger = PlainTextResponse(
+        "the token in the path is missing or wrong; docs/howto/install-on-a-cluster.md says where it is\n", 401
+    )
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found = verbs.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        path, _, name = scope["path"].rpartition("/")
+        found = verbs.get(name) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if found is not None and not compare_digest(path.encode("utf-8", "replace"), base):
+            found = None
+            if path == VERBS_PATH or path.startswith(f"{VERBS_PATH}/"):
+                errors.labels(name).inc()
+                requests.labels(name, "401").inc()
+                await stranger(scope, receive, send)
+                return
         if found is None:
             await others(scope, receive, send)
             return

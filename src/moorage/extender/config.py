@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 from moorage.apimachinery.resources import Obj
@@ -14,10 +15,29 @@ HTTP_TIMEOUT = "500ms"
 NODES_TO_SCORE_PERCENT = 10  # what kube-scheduler itself takes from 5,000 nodes on; at least 100 nodes
 
 
+VERBS_PATH = "/scheduler"
+
+
+def verbs_path(token: str = "") -> str:
+    """Where the verbs are, below the extender's address. A token is part of the path: kube-scheduler sends an
+    extender no header of ours."""
+    return f"{VERBS_PATH}/{token}" if token else VERBS_PATH
+
+
+def derived_token(secret: str) -> str:
+    """A token for the path from a secret that both sides hold, and from which the secret cannot be told."""
+    return hashlib.sha256(f"scheduler {secret}".encode()).hexdigest()[:48]
+
+
 def kube_scheduler_configuration(
-    url: str, *, weight: int = WEIGHT, gpu_profile: str | None = None, percentage: int = NODES_TO_SCORE_PERCENT
+    url: str,
+    *,
+    token: str = "",
+    weight: int = WEIGHT,
+    gpu_profile: str | None = None,
+    percentage: int = NODES_TO_SCORE_PERCENT,
 ) -> Obj:
-    """A KubeSchedulerConfiguration that calls our extender at `url` (scheme, host and port).
+    """A KubeSchedulerConfiguration that calls our extender at `url` (scheme, host and port) with its `token`.
 
     kube-scheduler and the local cluster's scheduler both take it. Its choices:
 
@@ -55,7 +75,7 @@ def kube_scheduler_configuration(
         "profiles": list(profiles),
         "extenders": [
             {
-                "urlPrefix": f"{url.rstrip('/')}/scheduler",
+                "urlPrefix": url.rstrip("/") + verbs_path(token),
                 "prioritizeVerb": "prioritize",
                 "weight": weight,
                 "enableHTTPS": url.startswith("https://"),

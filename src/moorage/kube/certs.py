@@ -1,6 +1,6 @@
-"""The webhook's serving certificate, and the web page's token: made once, kept in Secrets, renewed in time.
+"""The webhook's serving certificate, and tokens of web page and extender: made once, kept in Secrets, renewed.
 
-The operator's leader does this, so that the pods of webhook and server need no rights on Secrets: they mount them,
+The operator's leader does this, so that the pods of the other services need no rights on Secrets: they mount them,
 and their kubelet starts them as soon as the Secrets are there.
 
 Each certificate has an authority of its own whose key is thrown away at once: nobody can sign with it, so nothing
@@ -26,6 +26,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound
 from moorage.kube.objects import make_object
 from moorage.model.names import (
+    EXTENDER_SECRET,
     PAGE_SECRET,
     SYSTEM_NAMESPACE,
     WEBHOOK_CONFIGURATION,
@@ -39,7 +40,7 @@ LIFETIME = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
 BACKDATED = timedelta(hours=1)  # for clocks that run behind ours
 CHECK_SECONDS = 60.0  # so long may an `apply` that dropped the caBundle go unmended
-PAGE_TOKEN_BYTES = 24
+TOKEN_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,24 +180,25 @@ async def keep_certificates(
     """See to Secrets and registrations until cancelled; failures are logged and tried again."""
     while True:
         try:
-            await ensure_page_token(api, namespace=namespace)
+            for name in (PAGE_SECRET, EXTENDER_SECRET):
+                await ensure_token(api, name, namespace=namespace)
             await ensure_certificate(api, clock=clock, namespace=namespace)
         except (ApiError, OSError) as error:
             log.warning("cannot keep the certificates", extra={"error": str(error)})
         await clock.sleep(check_seconds)
 
 
-async def ensure_page_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """Make the web page's token when there is none. It is never changed: browsers hold it."""
+async def ensure_token(api: Api, name: str, *, namespace: str = SYSTEM_NAMESPACE) -> None:
+    """Make the token in a Secret when there is none. It is never changed: browsers and schedulers hold it."""
     try:
-        await api.get(SECRETS, PAGE_SECRET, namespace)
+        await api.get(SECRETS, name, namespace)
     except NotFound:
-        token = secrets.token_urlsafe(PAGE_TOKEN_BYTES).encode()
+        token = secrets.token_urlsafe(TOKEN_BYTES).encode()
         try:
-            await api.create(SECRETS, make_secret(PAGE_SECRET, namespace, {"token": token}))
+            await api.create(SECRETS, make_secret(name, namespace, {"token": token}))
         except AlreadyExists:
             return
-        log.info("made the token of the web page", extra={"secret": PAGE_SECRET})
+        log.info("made a token", extra={"secret": name})
 
 
 async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:

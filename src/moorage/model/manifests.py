@@ -24,10 +24,12 @@ from moorage.apimachinery.resources import (
 )
 from moorage.model.names import (
     DEFAULT_PRIORITY,
+    EXTENDER_SECRET,
     GROUP,
     GUEST_PRIORITY,
     INFO_CONFIGMAP,
     KEPT,
+    KUBELETS_ACCOUNT,
     PAGE_SECRET,
     RESERVATION_BUDGET,
     RESERVATION_LABEL,
@@ -43,6 +45,7 @@ RBAC = "rbac.authorization.k8s.io"
 ROLES = Resource(RBAC, "v1", "roles", "Role")
 ROLEBINDINGS = Resource(RBAC, "v1", "rolebindings", "RoleBinding")
 CLUSTERROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False)
+NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 CLUSTERROLEBINDINGS = Resource(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
 
 IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
@@ -51,6 +54,7 @@ OPERATOR_LEASE = "moorage-operator"
 SERVER_SERVICE = "moorage-server"
 EXTENDER_SERVICE = "moorage-extender"
 SCHEDULER_CONFIGMAP = "moorage-scheduler"
+TOKEN = "TOKEN"  # in that ConfigMap, where whoever copies it puts the extender's
 USAGE_CLAIM = "moorage-usage"
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
@@ -190,7 +194,7 @@ OPERATOR = Service(
         Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "update"), names=(OPERATOR_LEASE,)),
         Rule(resources=("secrets",), verbs=("create",)),
         Rule(resources=("secrets",), verbs=("get", "update"), names=(WEBHOOK_TLS_SECRET,)),
-        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET, GATEWAY_SECRET)),
+        Rule(resources=("secrets",), verbs=("get",), names=(PAGE_SECRET, EXTENDER_SECRET, GATEWAY_SECRET)),
         Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
     ),
 )
@@ -226,6 +230,9 @@ EXTENDER = Service(
     memory="1Gi",
     port=8888,
     service_port=8888,
+    args=("--token-file", "/token/token"),
+    volumes=({"name": "token", "secret": {"secretName": EXTENDER_SECRET}},),
+    mounts=({"name": "token", "mountPath": "/token", "readOnly": True},),
     everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST),),
 )
 
@@ -265,7 +272,6 @@ SERVER = Service(
         Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),
-        Rule(resources=("nodes/proxy",), verbs=("get",)),  # what volumes hold, as kubelets tell
         Rule(group=GROUP, resources=("machines",), verbs=("list",)),
         Rule(group=GROUP, resources=("mapjobs",), verbs=(*READ, "patch")),  # patch: its finalizer
         Rule(group=GROUP, resources=("mapjobs/status",), verbs=("patch",)),
@@ -277,6 +283,8 @@ SERVER = Service(
         Rule(group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",)),
     ),
     at_home=(
+        # what volumes hold, as kubelets tell it to an account that may ask for nothing else
+        Rule(resources=("serviceaccounts/token",), verbs=("create",), names=(KUBELETS_ACCOUNT,)),
         Rule(resources=("secrets",), verbs=("get",), names=(GATEWAY_SECRET,)),
         Rule(resources=("configmaps",), verbs=LIST),  # templates of workspaces, and where they are reached
     ),
@@ -479,6 +487,8 @@ def make_scheduler_config(text: str) -> Obj:
     note = (
         "# For kube-scheduler's --config. One that runs as a static pod does not resolve names of the cluster:\n"
         f"# put the cluster IP of the Service {EXTENDER_SERVICE} in the place of its name.\n"
+        f"# In the place of {TOKEN} put what this prints:\n"
+        f"# kubectl -n {SYSTEM_NAMESPACE} get secret {EXTENDER_SECRET} -o jsonpath='{{.data.token}}' | base64 -d\n"
     )
     return _object(CONFIGMAPS, SCHEDULER_CONFIGMAP, data={"scheduler.yaml": note + text})
 
@@ -486,6 +496,42 @@ def make_scheduler_config(text: str) -> Obj:
 def extender_url() -> str:
     """Where kube-scheduler reaches the extender, if it can resolve names of the cluster."""
     return f"http://{EXTENDER_SERVICE}.{SYSTEM_NAMESPACE}.svc:{EXTENDER.service_port}"
+
+
+def make_kubelets_account() -> list[Obj]:
+    """The account under which kubelets are asked what volumes hold. No pod runs as it; see `kube.kubelets`.
+
+    `nodes/stats` lets it read statistics at a kubelet. `nodes/proxy` would let it run commands in every pod.
+    https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/#kubelet-authorization
+    """
+    name, reading = KUBELETS_ACCOUNT, Rule(resources=("nodes/stats",), verbs=("get",))
+    account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
+    return [
+        _object(SERVICEACCOUNTS, name, automountServiceAccountToken=False),
+        _object(CLUSTERROLES, name, None, rules=[reading.to_obj()]),
+        _binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account),
+    ]
+
+
+def make_network_policies() -> list[Obj]:
+    """Who may connect to our pods: anybody to the ports that are served, nobody to anything else.
+
+    The ports are open to every source because those who call cannot be told by selectors: the API server and
+    kube-scheduler run in the hosts' network, people come through an ingress, workers from tenants' namespaces.
+    The extender and the server tell callers apart by tokens; the webhook answers anybody, and changes nothing.
+    """
+    closed: Obj = {"podSelector": {}, "policyTypes": ["Ingress"]}
+    policies = [
+        _object(NETWORKPOLICIES, "moorage-closed", namespace, spec=closed)
+        for namespace in (SYSTEM_NAMESPACE, PEOPLE_NAMESPACE)
+    ]
+    for service in ALL:
+        if service.port is not None:
+            selector = {"matchLabels": {"app.kubernetes.io/name": service.full_name}}
+            opened = [{"ports": [{"protocol": "TCP", "port": service.port}]}]
+            spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": opened}
+            policies.append(_object(NETWORKPOLICIES, service.full_name, labels=service.labels, spec=spec))
+    return policies
 
 
 def make_service(service: Service, *, version: str) -> list[Obj]:

@@ -13,9 +13,11 @@ VERSION = "v1alpha1"
 
 SYSTEM_NAMESPACE = "moorage-system"
 INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
+KUBELETS_ACCOUNT = "moorage-kubelets"  # a ServiceAccount in SYSTEM_NAMESPACE: may read kubelets' statistics
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration
 WEBHOOK_SERVICE = "moorage-webhook"  # in SYSTEM_NAMESPACE
 WEBHOOK_TLS_SECRET = "moorage-webhook-tls"  # in SYSTEM_NAMESPACE: tls.crt, tls.key, ca.crt
+EXTENDER_SECRET = "moorage-extender"  # in SYSTEM_NAMESPACE: token, what a scheduler puts into its path
 PAGE_SECRET = "moorage-page"  # in SYSTEM_NAMESPACE: token, the web page's
 
 # namespaces

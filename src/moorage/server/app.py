@@ -47,6 +47,7 @@ from moorage.server.routes import queue as queue_routes
 from moorage.server.static_files import StaticFolder
 
 if TYPE_CHECKING:
+    from moorage.kube.kubelets import Kubelets
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.audit import AuditLog
@@ -71,6 +72,7 @@ def create_app(
     desk: SessionDesk | None = None,
     gateway: Gateway | None = None,
     limiter: Limiter | None = None,
+    kubelets: Kubelets | None = None,
 ) -> Starlette:
     """Make the server. Somebody else runs `cluster` and `queue`; `hosts` are its names beside loopback."""
     context = Context(
@@ -85,6 +87,7 @@ def create_app(
         audit_log=audit_log,
         gateway=gateway,
         limiter=limiter,
+        kubelets=kubelets,
     )
     behind_proxy = logins is not None and logins.settings.behind_proxy
     board, desk_of_pages = Board(context), Desk(context)

@@ -16,6 +16,7 @@ from moorage.server.problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from moorage.kube.kubelets import Kubelets
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.audit import AuditLog
@@ -43,6 +44,7 @@ class Context:
     audit_log: AuditLog | None = None
     gateway: Gateway | None = None
     limiter: Limiter | None = None
+    kubelets: Kubelets | None = None
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

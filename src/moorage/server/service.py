@@ -15,6 +15,8 @@ from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError
+from moorage.kube.client import KubeClient
+from moorage.kube.kubelets import Kubelets
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.store import Store
@@ -90,6 +92,7 @@ class ServerService:
             clock=clock,
         )
         self.gateway = Gateway(api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit)
+        self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else None
         public = urlsplit(settings.public_url).hostname
         self.app: Starlette = create_app(
             api=api,
@@ -105,6 +108,7 @@ class ServerService:
             desk=self.desk,
             gateway=self.gateway,
             limiter=Limiter(rate, clock=clock),
+            kubelets=self._kubelets,
         )
 
     async def run(self) -> None:
@@ -127,6 +131,8 @@ class ServerService:
             self.desk.close()
             if self.provider is not None:
                 await self.provider.close()
+            if self._kubelets is not None:
+                await self._kubelets.close()
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

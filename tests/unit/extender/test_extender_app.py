@@ -13,7 +13,7 @@ from moorage.decide.winner import OUTVOTES
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
 from moorage.extender.config import kube_scheduler_configuration
-from moorage.localcluster.scheduler.extenders import parse_extenders
+from moorage.localcluster.scheduler.extenders import Extender, parse_extenders
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +75,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def a_client(*objects: Obj) -> AsyncIterator[Client]:
+async def a_cache(*objects: Obj) -> AsyncIterator[ExtenderCache]:
     api = FakeApi()
     for obj in objects:
         api.put(PODS if "spec" in obj else NODES, obj)
@@ -83,11 +83,17 @@ async def a_client(*objects: Obj) -> AsyncIterator[Client]:
     task = asyncio.create_task(cache.run())
     try:
         await cache.synced.wait()
-        yield Client(create_app(cache))
+        yield cache
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@contextlib.asynccontextmanager
+async def a_client(*objects: Obj) -> AsyncIterator[Client]:
+    async with a_cache(*objects) as cache:
+        yield Client(create_app(cache))
 
 
 async def test_the_best_node_is_named_from_its_own_cache():
@@ -328,3 +334,36 @@ async def test_a_profile_for_gpu_pods_turns_the_default_resource_scores_off():
         {"name": "NodeResourcesFit"},
         {"name": "NodeResourcesBalancedAllocation"},
     ]
+
+
+TOKEN = "x" * 32
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/scheduler/prioritize",
+        f"/scheduler/{'y' * 32}/prioritize",
+        f"/scheduler/{TOKEN}y/prioritize",
+        f"/scheduler/{TOKEN}/x/prioritize",
+        f"/scheduler/{TOKEN.upper()}/prioritize",
+        "/scheduler//prioritize",
+        "/scheduler/\u00e9/prioritize",
+    ],
+)
+async def test_who_does_not_know_the_token_is_asked_nothing_and_counted_nowhere(path: str) -> None:
+    async with a_cache(a_node("a")) as cache:
+        client = Client(create_app(cache, token=TOKEN))
+        body = {"Pod": a_pod(), "NodeNames": ["a"]}
+        status, text = await client.call(path, body)
+        assert status == 401
+        assert TOKEN not in text
+        assert len(cache.ledger) == 0
+        assert (await client.json(f"/scheduler/{TOKEN}/prioritize", body))[0]["Host"] == "a"
+        assert len(cache.ledger) == 1
+
+
+def test_the_configuration_calls_the_verbs_where_they_are() -> None:
+    (extender,) = parse_extenders(kube_scheduler_configuration("http://127.0.0.1:9/", token=TOKEN))
+    assert extender.url_prefix == f"http://127.0.0.1:9/scheduler/{TOKEN}"
+    assert Extender(extender).name == "http://127.0.0.1:9", "names stand in logs"

@@ -20,13 +20,14 @@ from moorage.kube.certs import (
     RENEW_BEFORE,
     contents,
     ensure_certificate,
-    ensure_page_token,
+    ensure_token,
     issue,
     keep_certificates,
     service_names,
     trusting,
     why_renew,
 )
+from moorage.model.names import EXTENDER_SECRET, PAGE_SECRET
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -177,13 +178,14 @@ def test_a_registration_by_url_is_left_alone():
     assert [one["clientConfig"].get("caBundle") for one in mended["webhooks"]] == ["x", "UEVN"]
 
 
-async def test_the_page_token_is_made_once_and_never_changed():
+@pytest.mark.parametrize("name", [PAGE_SECRET, EXTENDER_SECRET])
+async def test_a_token_is_made_once_and_never_changed(name):
     api = FakeApi()
-    await ensure_page_token(api)
-    first = await api.get(SECRETS, "moorage-page", "moorage-system")
+    await ensure_token(api, name)
+    first = await api.get(SECRETS, name, "moorage-system")
     assert len(contents(first)["token"]) >= 32
-    await ensure_page_token(api)
-    assert await api.get(SECRETS, "moorage-page", "moorage-system") == first
+    await ensure_token(api, name)
+    assert await api.get(SECRETS, name, "moorage-system") == first
 
 
 async def test_an_api_that_is_away_is_asked_again_later(api):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES
-from moorage.errors import Forbidden
+from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES
+from moorage.errors import Forbidden, ServerError
 from moorage.model.dataset import DATASETS, make_dataset
-from moorage.server.routes.volumes import used_of
+from moorage.server.routes.volumes import used_by_volumes, used_of
+from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 
@@ -147,22 +149,23 @@ async def test_who_may_only_look_changes_nothing(site):
         assert (await site.ask(path, method=method)).status == 403
 
 
-async def test_what_volumes_hold_is_what_nodes_tell(ada):
-    ada.api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
-    ada.api.put(PVCS, a_claim())
-    ada.site.service.cluster.nodes.all = lambda: [{"metadata": {"name": "n"}}]
+async def test_what_volumes_hold_is_what_nodes_tell():
     asked = []
 
-    async def raw(method, path):
-        asked.append(path)
-        volume = {"name": "v", "usedBytes": 123, "pvcRef": {"name": "data", "namespace": "lab"}}
-        return json.dumps({"pods": [{"volume": [volume]}]}).encode()
+    class Kubelets:
+        async def summary(self, node):
+            asked.append(node["metadata"]["name"])
+            if node["metadata"]["name"] == "away":
+                raise ServerError("the kubelet does not answer")
+            volume = {"name": "v", "usedBytes": 123, "pvcRef": {"name": "data", "namespace": "lab"}}
+            return {"pods": [{"volume": [volume]}]}
 
-    ada.api.raw = raw
+    nodes = [{"metadata": {"name": name}} for name in ("n", "away")]
+    cluster = SimpleNamespace(nodes=SimpleNamespace(all=lambda: nodes))
+    context = SimpleNamespace(kubelets=Kubelets(), memory={}, clock=FakeClock(), cluster=cluster)
     for _ in range(3):
-        [one] = (await ada("GET", "/api/v1/volumes?namespace=lab")).json["volumes"]
-        assert one["usedBytes"] == 123
-    assert asked == ["/api/v1/nodes/n/proxy/stats/summary"]  # believed for a while
+        assert await used_by_volumes(context) == {("lab", "data"): 123}
+    assert asked == ["n", "away"]  # believed for a while
 
 
 async def test_classes_are_told_with_their_modes(ada):

@@ -24,6 +24,7 @@ from moorage.errors import (
     BadRequest,
     DocumentError,
     Expired,
+    Forbidden,
     MethodNotAllowed,
     NotFound,
     NumberError,
@@ -433,11 +434,17 @@ class HttpApp:
         return _formatted(request, server, kind, obj, None)
 
     async def _node_stats(self, request: Request, call: Call, kind: Kind, name: str) -> Answer:
-        """What the kubelet tells of its pods' volumes; nothing else of a kubelet is proxied here."""
+        """What the kubelet tells of its pods' volumes; nothing else of a kubelet is proxied here.
+
+        The right to that is enough, as it is at a kubelet: `nodes/stats`, or `nodes/proxy`, which stands for all.
+        """
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("the server does not allow this method on the requested resource", details={})
         server = self._server
-        server.pipeline.authorise(call, "get", kind, None, name, "proxy")
+        try:
+            server.pipeline.authorise(call, "get", kind, None, name, "stats")
+        except Forbidden:
+            server.pipeline.authorise(call, "get", kind, None, name, "proxy")
         server.pipeline.read(kind, name, None)
         if server.stats_source is None:
             raise NotFound("the server could not find the requested resource", details={})

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError, UsageError
@@ -132,7 +133,8 @@ class Extender:
 
     @property
     def name(self) -> str:
-        return self.config.url_prefix
+        """Its address, without the path: that may hold a secret, and names stand in logs."""
+        return "{0.scheme}://{0.netloc}".format(urlsplit(self.config.url_prefix))
 
     def is_interested(self, pod: Obj) -> bool:
         """Whether the pod asks for a resource that this extender manages; without such a list, always."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import parse_quantity
-from moorage.apimachinery.resources import NODES, PODS, PVCS, STORAGECLASSES, Obj
+from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.runs import make_claim
 from moorage.errors import ApiError, QuantityError
@@ -196,21 +195,20 @@ async def used_by_volumes(context: Context) -> dict[tuple[str, str], int]:
 
     https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
     """
-    raw = getattr(context.api, "raw", None)
-    if raw is None:
+    kubelets = context.kubelets
+    if kubelets is None:
         return {}
     kept = context.memory.get("volumes used")
     now = context.clock.monotonic()
     if kept is not None and now - kept[0] < USED_SECONDS:
         found: dict[tuple[str, str], int] = kept[1]
         return found
-    nodes = [one["metadata"]["name"] for one in context.cluster.nodes.all()]
+    nodes = context.cluster.nodes.all()
 
-    async def ask(node: str) -> dict[tuple[str, str], int]:
+    async def ask(node: Obj) -> dict[tuple[str, str], int]:
         try:
             async with asyncio.timeout(NODE_SECONDS):
-                path = NODES.path(name=node, subresource="proxy/stats/summary")
-                return used_of(json.loads(await raw("GET", path)))
+                return used_of(await kubelets.summary(node))
         except (ApiError, ValueError, TimeoutError, OSError):
             return {}
 
