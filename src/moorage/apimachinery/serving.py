@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from moorage.apimachinery.connections import Bounds, Door, Guest, bounds, file_limit
 from moorage.clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,16 @@ IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours
 HEAD_SECONDS = 30.0  # a request's head is whole by then, or the connection ends
 HEAD_BYTES = 64 * 1024  # of a request's line and headers
 BODY_SECONDS = 60.0  # so long a client may send nothing of a body that somebody waits for
+REST_BYTES = 64 * 1024  # kept of what follows an Upgrade until the application takes the connection over
+REST_MOST_BYTES = 1024 * 1024  # what may come all the same before reading has stopped: some reads of 256 KiB
+FRAMING_BYTES = 64 * 1024  # that may come of a body without a byte of content: sizes of chunks, trailers
+PIPELINED = 64  # requests that wait behind another on their connection; browsers and libraries send one
+UNREAD_BYTES = 2 * 1024 * 1024  # of a body that waits for the application; reading stops at 64 KiB
+REFUSED_BYTES = (
+    1024 * 1024
+)  # of a body that is still read once its request was answered, so that the answer arrives
+LINGER_SECONDS = 30.0  # for a client to read the end of an answer on a connection that is closed
+WEBSOCKET_MESSAGES = 4  # that wait for the application, of at most 16 MiB each
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
 
@@ -46,6 +58,7 @@ class _OneWrite:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._held = b""
+        self.on_lost: Callable[[], None] | None = None  # also after another protocol has the connection
 
     def write(self, data: bytes) -> None:
         if self._held:
@@ -58,10 +71,17 @@ class _OneWrite:
 
     def close(self) -> None:
         self._flush()
+        unread = not self._transport.is_closing() and self._transport.get_write_buffer_size()
         self._transport.close()
+        if unread:  # a client that reads nothing would keep it for ever
+            self._loop.call_later(LINGER_SECONDS, self._transport.abort)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._flush()
+        if self.on_lost is not None:
+            protocol.connection_lost = functools.partial(  # type: ignore[method-assign]
+                _lost, self.on_lost, protocol.connection_lost
+            )
         self._transport.set_protocol(protocol)
 
     def _flush(self) -> None:
@@ -73,10 +93,17 @@ class _OneWrite:
         return getattr(self._transport, name)
 
 
+def _lost(
+    on_lost: Callable[[], None], connection_lost: Callable[[Exception | None], None], error: Exception | None
+) -> None:
+    on_lost()
+    connection_lost(error)
+
+
 class RawConnection:
     """What is left of a connection once HTTP is over: bytes both ways, as Docker's clients want."""
 
-    def __init__(self, protocol: _Protocol, rest: bytes, length: int) -> None:
+    def __init__(self, protocol: _Protocol, rest: bytes | bytearray, length: int) -> None:
         self._length = length
         self.reader = asyncio.StreamReader()
         self._protocol = protocol
@@ -112,24 +139,71 @@ class _Protocol(HttpToolsProtocol):
 
     _raw: RawConnection | None = None
     _last = b""
-    _rest: bytes | None = None  # what came after the end of HTTP
+    _rest: bytearray | None = None  # what came after the end of HTTP
+    _framing = 0  # bytes of this body since its last byte of content
+    _refused = 0  # bytes of this body that came after its request was answered
     _part = "head"  # of a request, that is waited for; "" when one is whole
     _head_bytes = 0
     _deadline = 0.0  # for what is waited for, in the loop's time
     _watch: asyncio.TimerHandle | None = None
 
+    def __init__(self, *args: Any, door: Door, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._door = door
+        self._guest: Guest | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_OneWrite(transport))  # type: ignore[arg-type]
+        outer = _OneWrite(transport)
+        super().connection_made(outer)  # type: ignore[arg-type]
+        guest = Guest(self.client[0] if self.client else "", transport.abort)
+        refusal = self._door.enter(guest)
+        if refusal is not None:
+            log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
+            status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
+            self._refuse(status, b"retry-after: 1\r\n")
+            return
+        self._guest = guest
+        outer.on_lost = functools.partial(self._door.leave, guest)
         self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._head_bytes = self._framing = self._refused = 0
         self._expect("head", HEAD_SECONDS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part == "head":  # later ones are trailers, which nobody asks for
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._framing = 0
+        super().on_body(body)
+        if len(self.cycle.body) > UNREAD_BYTES:
+            self.transport.abort()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._part = ""
+        if self._guest is not None and not self._is_answered():
+            self._door.works(self._guest)
+
+    def _is_answered(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._guest is not None and not self.pipeline:
+            self._door.waits(self._guest)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._guest is not None:
+            self._door.waits(self._guest)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._guest is not None and not self._part and not self._is_answered():
+            self._door.works(self._guest)
 
     def _expect(self, part: str, seconds: float) -> None:
         self._part, self._deadline = part, self.loop.time() + seconds
@@ -158,8 +232,8 @@ class _Protocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _refuse(self, status: bytes) -> None:
-        self.transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\ncontent-length: 0\r\n\r\n" % status)
+    def _refuse(self, status: bytes, more: bytes = b"") -> None:
+        self.transport.write(b"HTTP/1.1 %s\r\n%bconnection: close\r\ncontent-length: 0\r\n\r\n" % (status, more))
         self.transport.close()
 
     def _forget(self) -> None:
@@ -177,6 +251,8 @@ class _Protocol(HttpToolsProtocol):
         ]
         self.scope["headers"] = headers
         self._forget()
+        if self._guest is not None:
+            self._door.works(self._guest)
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
@@ -184,16 +260,31 @@ class _Protocol(HttpToolsProtocol):
         if self._get_upgrade() == b"tcp":
             self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]
         super().on_headers_complete()
+        if len(self.pipeline) > PIPELINED:
+            self.transport.abort()
+            raise ValueError("too many requests wait behind another")  # the parser stops
 
     def data_received(self, data: bytes) -> None:
         if self._raw is not None:
             self._raw.reader.feed_data(data)
             return
+        if self.transport.is_closing():
+            return
         if self._rest is not None:
-            self._rest += data  # the application has not yet said what it makes of the upgrade
+            self._keep_rest(data)
             return
         self._last = data
+        self._framing += len(data)
         super().data_received(data)
+        self._last = b""
+        if self._guest is not None and self._part:
+            self._door.waits(self._guest)
+        if self._part == "body" and self._framing > FRAMING_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large")
+        elif self._part == "body" and self._is_answered():
+            self._refused += len(data)
+            if self._refused > REFUSED_BYTES:
+                self.transport.close()
         if self._part == "head":
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
@@ -205,7 +296,18 @@ class _Protocol(HttpToolsProtocol):
         """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
         error = sys.exc_info()[1]
         if error is not None and error.args and isinstance(error.args[0], int):
-            self._rest = self._last[error.args[0] :]
+            self._rest = bytearray()
+            self.cycle.keep_alive = False  # what follows is no HTTP: an answer in HTTP is the last
+            self._keep_rest(self._last[error.args[0] :])
+
+    def _keep_rest(self, data: bytes) -> None:
+        """The application has not yet said what it makes of the upgrade."""
+        assert self._rest is not None
+        self._rest += data
+        if len(self._rest) > REST_BYTES:
+            self.flow.pause_reading()
+        if len(self._rest) > REST_MOST_BYTES:
+            self.transport.abort()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         if self._raw is not None:
@@ -217,6 +319,8 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_eof()
         self._forget()
+        if self._guest is not None:
+            self._door.leave(self._guest)
         super().connection_lost(exc)
 
     def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
@@ -225,7 +329,9 @@ class _Protocol(HttpToolsProtocol):
         head = [b"HTTP/1.1 101 UPGRADED\r\n", *(b"%s: %s\r\n" % pair for pair in headers), b"\r\n"]
         self.transport.write(b"".join(head))
         lengths = [value for name, value in self.headers if name == b"content-length"]
-        self._raw = RawConnection(self, self._rest or b"", int(lengths[0]) if lengths else 0)
+        rest, self._rest = self._rest or bytearray(), None
+        self.flow.resume_reading()
+        self._raw = RawConnection(self, rest, int(lengths[0]) if lengths else 0)
         return self._raw
 
 
@@ -237,14 +343,18 @@ async def serve(
     key: Path | None = None,
     stop: asyncio.Event | None = None,
     clock: Clock = SYSTEM,
+    most: Bounds | None = None,
 ) -> None:
     """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS.
+
+    `most` bounds the connections; without it the limit of open files does (`connections.bounds`).
 
     When the files change, new connections get the new certificate; files that do not fit together are left alone.
     """
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=functools.partial(_Protocol, door=Door(most or bounds(file_limit()))),  # type: ignore[arg-type]
+        ws_max_queue=WEBSOCKET_MESSAGES,
         loop="asyncio",
         lifespan="off",
         access_log=False,

@@ -1,0 +1,125 @@
+"""How many connections a service holds, of one client address and in all, and which one makes room for another.
+
+A connection that waits for its client (for a request, the rest of one, or until it reads) may be closed for a new
+one, the longest waiting first; one whose request is being answered is never closed for another's sake.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+FILES = 65_536  # numbers of open files a service asks for, where the hard limit allows as many
+SPARE_FILES = 256  # of a service: databases, logs, standard streams, connections of its own
+MOST_CONNECTIONS = 10_000  # of one service; with 64 KiB of buffers each way they hold 1.3 GB at worst
+
+
+class Refusal(Enum):
+    """Why a connection is not taken: the status that says so."""
+
+    ADDRESS = 429
+    ALL = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Connections in all, and of one client address; the rest is kept for everybody else."""
+
+    total: int
+    of_address: int
+
+
+def bounds(files: int, *, files_of_connection: int = 1) -> Bounds:
+    """The bounds for a process that may have so many open files.
+
+    One address may hold three quarters: behind a load balancer or on one machine everybody has the same.
+    """
+    total = max(16, min(MOST_CONNECTIONS, (files - SPARE_FILES) // files_of_connection))
+    return Bounds(total, max(1, total * 3 // 4))
+
+
+def file_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one, at most to `FILES`; returns what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return file_limit()
+
+
+@dataclass(eq=False, slots=True)
+class Guest:
+    """One connection; `close` ends it at once."""
+
+    address: str
+    close: Callable[[], None]
+
+
+@dataclass(eq=False)
+class Door:
+    """All connections of one service. Every method takes constant time."""
+
+    bounds: Bounds
+    _guests: set[Guest] = field(default_factory=set)
+    _of_address: dict[str, int] = field(default_factory=dict)
+    _waiting: OrderedDict[Guest, None] = field(default_factory=OrderedDict)
+    _waiting_of: dict[str, OrderedDict[Guest, None]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def enter(self, guest: Guest) -> Refusal | None:
+        """Take a connection, which waits for its client at first; another may be closed for it."""
+        if self._of_address.get(guest.address, 0) >= self.bounds.of_address:
+            if not self._close_first(self._waiting_of.get(guest.address)):
+                return Refusal.ADDRESS
+        elif len(self._guests) >= self.bounds.total and not self._close_first(self._waiting):
+            return Refusal.ALL
+        self._guests.add(guest)
+        self._of_address[guest.address] = self._of_address.get(guest.address, 0) + 1
+        self.waits(guest)
+        return None
+
+    def waits(self, guest: Guest) -> None:
+        """It waits for its client from now on."""
+        if guest not in self._guests:
+            return
+        self._waiting[guest] = None
+        self._waiting.move_to_end(guest)
+        of_address = self._waiting_of.setdefault(guest.address, OrderedDict())
+        of_address[guest] = None
+        of_address.move_to_end(guest)
+
+    def works(self, guest: Guest) -> None:
+        """Its request is being answered: it is not closed for another."""
+        if self._waiting.pop(guest, guest) is None:
+            of_address = self._waiting_of[guest.address]
+            del of_address[guest]
+            if not of_address:
+                del self._waiting_of[guest.address]
+
+    def leave(self, guest: Guest) -> None:
+        """It has ended; once or more often."""
+        if guest not in self._guests:
+            return
+        self.works(guest)
+        self._guests.discard(guest)
+        self._of_address[guest.address] -= 1
+        if not self._of_address[guest.address]:
+            del self._of_address[guest.address]
+
+    def _close_first(self, waiting: OrderedDict[Guest, None] | None) -> bool:
+        if not waiting:
+            return False
+        guest = next(iter(waiting))
+        self.leave(guest)
+        guest.close()
+        return True
