@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import random
 import sys
 import tempfile
@@ -134,6 +135,7 @@ def main() -> int:
     if unknown := sorted(set(options.scenes) - SCENES.keys()):
         parser.error(f"there is no scene {unknown[0]!r}; scenes are {', '.join(SCENES)}")
     seed = options.seed if options.seed is not None else random.randrange(2**32)
+    logging.getLogger("moorage").setLevel(logging.ERROR)  # watches break all the time here
     is_good = True
     for name in options.scenes or SCENES:
         usual = SCENES[name].full if options.full else SCENES[name].small

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from moorage.testing.cluster import Cluster
+from moorage.testing.killing import is_alive, send
 from moorage.testing.waiting import wait_until
 
 STEPS = 60
@@ -70,22 +71,8 @@ def kill_control_plane(cluster: Cluster, pids: dict[str, int] | None = None) -> 
     """kill -9 of every process but the pods'; at once where their `pids` are known."""
     pids = pids or control_plane(cluster)
     for name in ("supervisor", "localcluster", "services"):
-        kill(pids[name])
-    wait_until("the control plane to be gone", lambda: not any(alive(pid) for pid in pids.values()))
-
-
-def kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        send(pids[name], signal.SIGKILL)
+    wait_until("the control plane to be gone", lambda: not any(is_alive(pid) for pid in pids.values()))
 
 
 def pod_processes(cluster: Cluster) -> list[int]:
@@ -121,7 +108,7 @@ def test_an_exit_code_is_not_missed_while_nobody_watches(own_cluster, tmp_path):
     folder = submit(own_cluster, tmp_path, "missed", exit_code=7, steps=25)
     pid = int((folder / "starts").read_text().split()[0])
     kill_control_plane(own_cluster)
-    wait_until("the job to end", lambda: not alive(pid))
+    wait_until("the job to end", lambda: not is_alive(pid))
     own_cluster.restart()
     wait_until("failure", lambda: show(own_cluster, "missed")["state"] == "Failed")
     found = show(own_cluster, "missed")
@@ -136,9 +123,9 @@ def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluste
     wait_until(f"step {at}", lambda: find_checkpoint(own_cluster, done=at))
     pids = pod_processes(own_cluster)
     for pid in (*(processes[name] for name in ("supervisor", "localcluster", "services")), *pids):
-        kill(pid)
+        send(pid, signal.SIGKILL)
     kill_control_plane(own_cluster, processes)
-    wait_until("the pods to be gone", lambda: not any(alive(pid) for pid in pids))
+    wait_until("the pods to be gone", lambda: not any(is_alive(pid) for pid in pids))
     own_cluster.restart()
     wait_until("success", lambda: show(own_cluster, "resumed")["state"] == "Succeeded")
     steps = [int(step) for step in (folder / "steps").read_text().split()]
