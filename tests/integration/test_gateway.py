@@ -412,7 +412,7 @@ async def test_what_another_site_asks_in_a_persons_name_is_refused(site, method,
     ("host", "status"),
     [
         pytest.param("LAB--TEAM.apps.test", 401, id="whatever the case"),
-        pytest.param("lab--team.apps.test.", 401, id="with the root's dot"),
+        pytest.param("lab--team.apps.test.", 200, id="with the root's dot it is another host to browsers"),
         pytest.param("none--team.apps.test", 404, id="no such workspace"),
         pytest.param("a.lab--team.apps.test", 404, id="below one"),
         pytest.param("apps.test", 200, id="the domain itself is the platform's"),
@@ -421,6 +421,17 @@ async def test_what_another_site_asks_in_a_persons_name_is_refused(site, method,
 )
 async def test_hosts(site, host, status):
     assert (await site.ask("/api", host=host)).status == status
+
+
+@pytest.mark.parametrize("path", ["//.moorage/enter", "/x/../.moorage/x", "/.moorage%2fenter", "/%2emoorage/x"])
+async def test_no_spelling_of_the_gateways_own_paths_reaches_the_application(site, path):
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    cookie = site.cookie()["Cookie"]
+    head = f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode())
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 404")
 
 
 async def test_two_hosts_are_no_host(site):
@@ -560,7 +571,8 @@ async def test_a_workspace_by_token_is_none_of_the_gateways(site):
     ("given", "want"),
     [
         ("lab--team.apps.test:80", "lab--team.apps.test"),
-        ("LAB.test.", "lab.test"),
+        ("LAB.test", "lab.test"),
+        ("lab.test.", ""),
         ("lab.test:8x", ""),
         ("lab.test/evil", ""),
         ("a@b", ""),

@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
@@ -375,6 +376,16 @@ class Gate:
         headers = Headers(scope=scope)
         path: str = scope["path"]
         method = scope.get("method", "CONNECT")
+        sent = (scope.get("raw_path") or path.encode()).partition(b"?")[0].decode("latin-1")
+        if is_odd_path(sent) or is_odd_path(path):
+            return answer(
+                Problem(
+                    400,
+                    "odd_path",
+                    f"the path {sent[:80]!r} could be read in two ways",
+                    "write it without //, dots as parts, backslashes, and without these as escapes",
+                )
+            )
         if path not in PROBE_PATHS and not self._is_our_host(headers.get("host", "")):
             return answer(
                 Problem(
@@ -402,7 +413,11 @@ class Gate:
         scope["state"]["user"] = user
         from_a_form = user is None and path in ("/login", "/logout")
         changes = method not in LOOKS
-        if changes and (from_a_form or (user is not None and user.by_cookie)) and not is_same_origin(headers):
+        if (
+            changes
+            and (from_a_form or (user is not None and user.by_cookie))
+            and not is_same_origin(headers, self._scheme(scope, headers))
+        ):
             return answer(
                 Problem(
                     403,
@@ -414,9 +429,20 @@ class Gate:
         return None
 
     def _is_our_host(self, host: str) -> bool:
-        name = host.lower()
-        name = name.partition("]")[0] + "]" if name.startswith("[") else name.partition(":")[0]
-        return "*" in self._hosts or name in self._hosts
+        try:
+            return parse_authority(host).host in self._hosts or "*" in self._hosts
+        except ValueError:
+            return False
+
+    def _scheme(self, scope: Scope, headers: Headers) -> str:
+        """By which scheme browsers reach us: as the proxy before us tells, or the public address, or as we see."""
+        if self._behind_proxy and (told := headers.getlist("x-forwarded-proto")):
+            return told[-1].rpartition(",")[2].strip().lower()
+        logins = self._auth.logins
+        public = urlsplit(logins.settings.public_url if logins is not None else "")
+        if public.netloc and public.netloc.lower() == headers.get("host", "").lower():
+            return public.scheme.lower()
+        return {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
 
     def _signed_in(self, scope: Scope, path: str, query: list[tuple[str, str]]) -> Response:
         """To the address without the token, with the cookie. `path` is our own, so it leads nowhere else."""
@@ -463,17 +489,27 @@ def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[by
     return found + [one for one in added if one[0] not in names]
 
 
-def is_same_origin(headers: Headers) -> bool:
+def is_same_origin(headers: Headers, scheme: str) -> bool:
     """Whether the page that asks is one of this server's own, by what the browser says and no script can set.
+
+    `scheme`: by which the server is reached. A browser that says `same-origin` has compared it itself, as it sees
+    it; of one that does not say so, the Origin's is compared.
 
     https://developer.mozilla.org/en-US/docs/Web/HTTP/Headers/Sec-Fetch-Site
     """
-    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if site is not None and site != "same-origin":
+    sites, origins = headers.getlist("sec-fetch-site"), headers.getlist("origin")
+    if len(sites) > 1 or len(origins) > 1 or (sites and sites[0] != "same-origin"):
         return False
-    if origin is not None:
-        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-    return site is not None
+    if not origins:
+        return bool(sites)
+    try:
+        from_scheme, host, port = parse_origin(origins[0])
+        ours = parse_authority(headers.get("host", ""))
+    except ValueError:
+        return False
+    if not sites and from_scheme != scheme:
+        return False
+    return (host, port) == (ours.host, ours.port or PORTS[from_scheme])
 
 
 class _Lasting:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import hashlib
 import hmac
 import html
@@ -33,6 +32,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, key_of, labels_of
@@ -261,7 +261,10 @@ class Gateway:
         method = "GET" if is_websocket else scope["method"]
         if method not in METHODS:
             raise Problem(405, "method_not_allowed", f"{method} is not passed on to workspaces")
-        if path.startswith(OWN_PATHS) and not is_websocket:
+        sent = target_of(scope).partition("?")[0]
+        if is_own_path(sent):
+            if is_websocket or not path.startswith(OWN_PATHS) or is_odd_path(sent):
+                raise Problem(404, "not_found", "this path is not served here")
             return await self._own(scope, view, host, headers)
         ticket = await self._ticket(headers, host, view)
         if ticket is None:
@@ -616,14 +619,21 @@ def _signature(key: bytes, body: str) -> str:
     return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
 
-@functools.lru_cache(maxsize=1024)
 def host_of(given: str) -> str:
-    """The name in a Host header, lower case, without port and final dot; empty for one that is no plain name."""
-    name, _, port = given.strip().lower().partition(":")
-    if port and not (port.isascii() and port.isdigit()):
+    """The name in a Host header, lower case, without port; empty for one that is no plain name."""
+    try:
+        host = parse_authority(given).host
+    except ValueError:
         return ""
-    name = name.removesuffix(".")
-    return name if name and all(one.isascii() and (one.isalnum() or one in "-.") for one in name) else ""
+    return "" if host.startswith("[") else host
+
+
+def is_own_path(sent: str) -> bool:
+    """Whether a path, as it was sent, could be taken for one of OWN_PATHS by anybody."""
+    try:
+        return (plain_path(sent) + "/").startswith(OWN_PATHS)
+    except ValueError:
+        return True  # nobody knows: the application does not get it
 
 
 def clean_path(text: str) -> str:

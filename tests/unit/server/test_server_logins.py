@@ -355,7 +355,13 @@ async def test_the_audit_log_is_for_who_may_get_it(site):
     [
         ({"origin": "http://a:1", "host": "a:1"}, True),
         ({"sec-fetch-site": "same-origin", "host": "a"}, True),
-        ({"origin": "https://A:1", "host": "a:1"}, True),
+        ({"origin": "http://A", "host": "a:80"}, True),
+        ({"origin": "https://a:1", "host": "a:1"}, False),  # another scheme is another site
+        ({"origin": "https://a", "sec-fetch-site": "same-origin", "host": "a"}, True),  # a proxy is before us
+        ({"origin": "http://a", "host": "a", "x-forwarded-proto": "https"}, True),  # no proxy is known here
+        ({"origin": "http://u@a", "host": "a"}, False),
+        ({"origin": "http://a.", "host": "a"}, False),
+        ({"origin": "null", "sec-fetch-site": "same-origin", "host": "a"}, False),
         ({"origin": "http://a:2", "host": "a:1"}, False),
         ({"origin": "http://a:1", "sec-fetch-site": "same-site", "host": "a:1"}, False),
         ({"sec-fetch-site": "none", "host": "a"}, False),
@@ -365,7 +371,7 @@ async def test_the_audit_log_is_for_who_may_get_it(site):
 def test_the_origin_of_a_change(headers, is_same):
     from starlette.datastructures import Headers
 
-    assert is_same_origin(Headers(headers)) is is_same
+    assert is_same_origin(Headers(headers), "http") is is_same
 
 
 async def test_a_persons_token_for_the_cluster_is_believed_for_ten_seconds(site):

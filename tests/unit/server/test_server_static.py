@@ -50,4 +50,5 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
     ],
 )
 async def test_nothing_outside_the_folder_is_served(site, path):
-    assert (await site.ask(f"/static/{path}", token=False)).status == 404
+    odd = "//" in path or ".." in path or path.startswith(".") or "%2f" in path
+    assert (await site.ask(f"/static/{path}", token=False)).status == (400 if odd else 404)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from moorage.apimachinery.addresses import parse_authority, plain_path
+
 HEAD_MAX = 32 * 1024  # bytes of a request's head; nginx allows 4 × 8 KiB
 FIELDS_MAX = 128
 CHUNK_LINE_MAX = 1024  # bytes of a chunk's size and extensions
@@ -36,7 +38,6 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
-_HOST = re.compile(rb"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
@@ -65,7 +66,9 @@ class Request:
 
     @property
     def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("ascii")
+        """What rules are compared with: escapes, dots and doubled slashes resolved."""
+        path = self.target.partition(b"?")[0].decode("ascii")
+        return plain_path(path) if path.startswith("/") else path
 
     @property
     def has_body(self) -> bool:
@@ -98,8 +101,15 @@ def parse_request(head: bytes) -> Request:
     authority = hosts[0] if hosts else b""
     if not target.startswith(b"/") and target != b"*":
         target, authority = _absolute(target)
-    if authority and _HOST.fullmatch(authority) is None:
-        raise BadHead(400, "the Host is no host")
+    try:
+        host = parse_authority(authority.decode("ascii")).host if authority else ""
+    except ValueError as error:
+        raise BadHead(400, "the Host is no host") from error
+    if target.startswith(b"/"):
+        try:
+            plain_path(target.partition(b"?")[0].decode("ascii"))
+        except ValueError as error:
+            raise BadHead(400, "the path has a broken escape or control characters") from error
     length = _length(fields, 400)
     if length is None and not minor:
         raise BadHead(400, "HTTP/1.0 knows no Transfer-Encoding")
@@ -113,7 +123,7 @@ def parse_request(head: bytes) -> Request:
         minor=minor,
         fields=fields,
         authority=authority,
-        host=_host_of(authority),
+        host=host,
         length=length,
         keep_alive=bool(minor) and b"close" not in connection,
         websocket=bool(upgrade and minor),
@@ -245,13 +255,6 @@ def _absolute(target: bytes) -> tuple[bytes, bytes]:
         raise BadHead(400, "the request's target is neither a path nor an address")
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.path or '/'}{query}".encode(), parts.netloc.encode()
-
-
-def _host_of(authority: bytes) -> str:
-    text = authority.decode("ascii").lower()
-    if text.startswith("["):
-        return text.partition("]")[0] + "]"
-    return text.partition(":")[0]
 
 
 def _head(first: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:

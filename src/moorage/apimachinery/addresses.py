@@ -1,0 +1,103 @@
+"""Hosts and paths of requests, read once and strictly, before anything is judged by them.
+
+Two readers of one request must not see two different hosts or paths: what is odd is refused, not repaired.
+https://www.rfc-editor.org/rfc/rfc3986#section-3.2 (authority), #section-6.2.2 (paths)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?)*")
+_NAME_MAX = 253
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
+_ODD = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[fF]|%5[cC]|%2[eE]|%00")
+PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A host in lower case (IPv6 in brackets, as RFC 5952 writes it), and its port where one was written."""
+
+    host: str
+    port: int | None = None
+
+
+@lru_cache(maxsize=1024)
+def parse_authority(text: str) -> Authority:
+    """Read a Host header: `name`, `name:port`, `[v6]`, `[v6]:port`.
+
+    Raises ValueError for all else: user names, blanks, an empty or final dot, an empty port or one out of range.
+    """
+    lower = text.lower()
+    host, bracket, rest = lower[1:].partition("]") if lower.startswith("[") else ("", "", "")
+    if bracket:
+        try:
+            host = f"[{ipaddress.IPv6Address(host).compressed}]"
+        except ValueError:
+            raise ValueError(f"{text[:80]!r} is no host") from None
+        if "%" in host or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text[:80]!r} is no host")
+        colon, port = rest[:1], rest[1:]
+    else:
+        host, colon, port = lower.partition(":")
+        if len(host) > _NAME_MAX or not host.isascii() or _NAME.fullmatch(host) is None:
+            raise ValueError(f"{text[:80]!r} is no host")
+    if not colon:
+        return Authority(host)
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise ValueError(f"{text[:80]!r} names no port of 1 to 65535")
+    return Authority(host, int(port))
+
+
+@lru_cache(maxsize=1024)
+def parse_origin(text: str) -> tuple[str, str, int]:
+    """(scheme, host, port) of an Origin header. Raises ValueError for `null` and all that is no http or https."""
+    scheme, separator, rest = text.lower().partition("://")
+    if not separator or scheme not in ("http", "https"):
+        raise ValueError(f"{text[:80]!r} is no web origin")
+    authority = parse_authority(rest)
+    return scheme, authority.host, authority.port or PORTS[scheme]
+
+
+def plain_path(path: str) -> str:
+    """The path as the most lenient reader behind a proxy could take it: for judging, not for sending on.
+
+    `path` is as it was sent, without its query. Escapes are resolved once, `\\` is `/`, `;…` of a part is left
+    out, empty parts and dots are resolved.
+
+    Raises ValueError for a broken escape, a control character and no UTF-8.
+    """
+    if not path.startswith("/"):
+        raise ValueError(f"{path[:80]!r} is no path")
+    if any(found[1] is None for found in _ESCAPE.finditer(path)):
+        raise ValueError(f"{path[:80]!r} has a broken escape")
+    parts = [part.partition(";")[0] for part in path.split("/")]
+    raw = bytearray()
+    text = "/".join(parts)
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        raw += text[at : found.start()].encode() + bytes.fromhex(found[1])
+        at = found.end()
+    raw += text[at:].encode()
+    decoded = raw.decode("utf-8").replace("\\", "/")
+    if any(ord(one) < 0x20 or ord(one) == 0x7F for one in decoded):
+        raise ValueError(f"{path[:80]!r} has control characters")
+    kept: list[str] = []
+    last = ""
+    for last in decoded.split("/"):
+        name = last.partition(";")[0]
+        if name == "..":
+            del kept[-1:]
+        elif name not in ("", "."):
+            kept.append(name)
+    ends = "/" if kept and last.partition(";")[0] in ("", ".", "..") else ""
+    return "/" + "/".join(kept) + ends
+
+
+def is_odd_path(path: str) -> bool:
+    """Whether a path, as it was sent, could be read in two ways: `//`, dots, a backslash, or these as escapes."""
+    return _ODD.search(path) is not None
