@@ -68,6 +68,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     from moorage.localcluster.ingress.publisher import IngressPublisher
     from moorage.localcluster.nodeagent.addresses import Addresses
     from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
+    from moorage.localcluster.nodeagent.launcher import Launcher
     from moorage.localcluster.nodeagent.stats import VolumeStats, mounted
     from moorage.localcluster.scheduler.extenders import parse_extenders
     from moorage.localcluster.scheduler.scheduler import Scheduler
@@ -85,6 +86,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
         signing_key=pki.signing_key,
     )
     await server.start()
+    launcher = Launcher()
     port = sock.getsockname()[1]
     address = f"https://127.0.0.1:{port}"
     try:
@@ -108,6 +110,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                         recorder=EventRecorder(api, "kubelet"),
                         server_url=address,
                         addresses=addresses,
+                        launcher=launcher,
                     )
                 )
             by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}
@@ -176,6 +179,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
             await asyncio.wait(running)
             await copy_now(data, server.storage, clock=SYSTEM)
     finally:
+        launcher.close()
         await server.stop()
     log.info("stopped")
 

@@ -34,6 +34,8 @@ from moorage.clock import SYSTEM, rfc3339, rfc3339_micro
 from moorage.errors import AlreadyExists, Conflict, NotFound, ServerError
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.controllers.events import EventRecorder
+from moorage.localcluster.controllers.garbage.collector import GarbageCollector
+from moorage.localcluster.controllers.known import Catalogue
 from moorage.localcluster.controllers.manager import ControllerManager
 from moorage.localcluster.controllers.nodes.controller import NodeController
 from moorage.localcluster.informers import InformerSet
@@ -595,6 +597,56 @@ async def test_a_sleep_of_the_machine_costs_no_node_and_silence_afterwards_does(
     assert await readiness() == ("True", 0)
     assert await awake_for(18) == ("True", 0)
     assert await awake_for(22) == ("Unknown", 2)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await server.stop()
+
+
+async def queued(collector):
+    """What waits for the collector, in its order."""
+    names = []
+    while len(collector.loop.queue):
+        ref = await collector.loop.queue.get()
+        collector.loop.queue.done(ref)
+        names.append(ref.key.name)
+    return names
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+async def test_of_what_an_owner_left_those_that_wait_for_a_place_go_first(propagation):
+    server = ApiServer(MemoryStorage(), tokens={})
+    await server.start()
+    api = server.client("system:kube-controller-manager")
+    informers = InformerSet(api)
+    collector = GarbageCollector(api, informers, catalogue=Catalogue())
+    following = asyncio.create_task(informers.run())
+    await informers.synced()
+    meta = {"name": "owner", "namespace": "default"}
+    owner = await api.create(CONFIGMAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+    ref = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    ref["blockOwnerDeletion"] = True
+    for number in range(8):
+        pod = {"apiVersion": "v1", "kind": "Pod", **template(nodeName="n1" if number % 2 else None)}
+        meta = {"name": f"pod-{number}", "namespace": "default", "ownerReferences": [ref]}
+        await api.create(PODS, {**pod, "metadata": meta})
+    heard = asyncio.Event()
+    pods, owners = informers.of(PODS), informers.of(CONFIGMAPS)
+    for informer in (pods, owners):
+        informer.on_change(lambda *_: heard.set())
+
+    async def until(is_done):
+        for _ in range(1000):
+            if is_done():
+                return
+            heard.clear()
+            await heard.wait()
+
+    await until(lambda: len(pods) == 8)
+    await queued(collector)
+    await api.delete(CONFIGMAPS, "owner", "default", propagation=propagation)
+    await until(lambda: (known := owners.get("owner", "default")) is None or is_deleting(known))
+    order = [name for name in await queued(collector) if name != "owner"]
+    assert [int(name[-1]) % 2 for name in order] == [0] * 4 + [1] * 4
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await server.stop()

@@ -417,7 +417,8 @@ def test_pod_past_its_deadline_is_ended(world: World) -> None:
     world.launch(world.shell("exec sleep 1000"), deadlineEpoch=time.time() + 0.3)
     pod = world.end()
     assert (pod["phase"], pod["reason"]) == ("Failed", "DeadlineExceeded")
-    assert world.terminated()["exitCode"] == 143
+    ended = world.report()["state"].get("terminated")  # on a busy machine the deadline may come before the start
+    assert ended is None or ended["exitCode"] == 143
 
 
 def test_restart_order_ends_one_attempt_of_one_container(world: World) -> None:

@@ -44,6 +44,7 @@ from moorage.localcluster.nodeagent.addresses import HOST_IP, Addresses
 from moorage.localcluster.nodeagent.environment import ConfigError, Ref, all_containers
 from moorage.localcluster.nodeagent.environment import references as env_references
 from moorage.localcluster.nodeagent.execs import Command
+from moorage.localcluster.nodeagent.launcher import Launcher
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, listens
 from moorage.localcluster.nodeagent.node import (
     LEASE_NAMESPACE,
@@ -112,7 +113,7 @@ class NodeAgent:
     """One node. `pods_folder` holds a folder per pod, named by its uid; it belongs to this agent alone.
 
     `ready` is set once the Node is registered and the pods found here are looked after. `server_url` is told to
-    pods as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses`.
+    pods as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses` and `launcher`.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class NodeAgent:
         server_url: str | None = None,
         base_env: Mapping[str, str] | None = None,
         addresses: Addresses | None = None,
+        launcher: Launcher | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
@@ -139,6 +141,8 @@ class NodeAgent:
         self._recorder = recorder
         self._poll_seconds = poll_seconds
         self._addresses = Addresses() if addresses is None else addresses
+        self._launcher = Launcher() if launcher is None else launcher
+        self._owns_launcher = launcher is None
         self._base_env = _base_environment(server_url) if base_env is None else dict(base_env)
         self._pods = Informer(
             api, PODS, field_selector=f"spec.nodeName={node.name}", indexes={"uid": lambda pod: (_uid(pod),)}
@@ -192,6 +196,8 @@ class NodeAgent:
             for _, task in self._probing.values():
                 task.cancel()
             self._queue.close()
+            if self._owns_launcher:
+                self._launcher.close()
 
     async def shutdown(self, stop_pods: bool, *, grace_seconds: float = SHUTDOWN_GRACE_SECONDS) -> None:
         """With `stop_pods`, end every pod of this node as a kubelet does before its machine goes down.
@@ -403,7 +409,7 @@ class NodeAgent:
                 rejected=rejected,
             )
             try:
-                folder.write_admission(admission, pod)
+                await asyncio.to_thread(folder.write_admission, admission, pod)
             except OSError as error:
                 self._retry_later(uid, _not_written(pod, error))
                 await self._publish(pod, folder)
@@ -454,7 +460,7 @@ class NodeAgent:
                 _make_sub_paths(order)
                 folder.write_order(order)
                 async with self._launching:
-                    await folder.launch()
+                    await self._launcher.launch(folder.path)
             except ConfigError as error:
                 problems = {one["name"]: (error.reason, error.message) for one in all_containers(pod["spec"])}
             except volumes.VolumeError as error:

@@ -10,7 +10,6 @@ volumes/<name>/ volumes the agent makes                work/<container>/ default
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -18,8 +17,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +24,6 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
-from moorage.localcluster.nodeagent import podshim, shim
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.plan import Body
 
@@ -174,29 +170,7 @@ class PodFolder:
             folder = self.path / "work" / container["name"]
             if container["workingDir"] == str(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "spec.json", order)
-
-    async def launch(self) -> None:
-        """Start the shim; returns once it has written its first state.
-
-        A pod that was started before is not started again: that is no error here, its state says what became
-        of it. Raises LaunchError.
-        """
-        # in a thread: should this task be cancelled, the launch still comes to its end
-        process = await asyncio.to_thread(
-            subprocess.run,
-            shim_command(self.path),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            cwd="/",
-            start_new_session=True,
-            check=False,
-        )
-        if process.returncode not in (shim.LAUNCHED, shim.LOCKED, shim.STARTED_BEFORE):
-            said = process.stderr.decode("utf-8", "replace").strip() or _last_lines(self.path / "shim.log")
-            raise LaunchError(f"the pod's shim did not start (exit code {process.returncode}): {said[-400:]}")
+        write_json(self.path / "spec.json", order, durable=False)  # written anew before each try to start
 
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
         """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
@@ -232,10 +206,6 @@ class PodFolder:
         shutil.rmtree(self.path, onerror=_make_writable_and_retry)
 
 
-def shim_command(folder: Path) -> list[str]:
-    return [sys.executable, "-S", "-E", "-s", podshim.__file__, str(folder)]
-
-
 def is_shim_of(pid: int, folder: Path) -> bool:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -252,18 +222,19 @@ def read_json(path: Path) -> Obj | None:
     return found if isinstance(found, dict) else None
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace a file in one step, on the disk when this returns."""
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Replace a file in one step; when `durable`, it is on the disk when this returns."""
     temporary = path.with_name(f"{path.name}.new")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as out:
         json.dump(value, out)
         out.flush()
-        os.fsync(out.fileno())
+        if durable:
+            os.fsync(out.fileno())
     temporary.rename(path)
 
 
-def _last_lines(path: Path) -> str:
+def last_lines(path: Path) -> str:
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -30,6 +30,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
 VERSION = 1  # of state.json
@@ -71,7 +72,8 @@ PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390
 def main(argv: list[str]) -> int:
     """Launch the shim of the pod folder `argv[1]`; see the module for the exit codes.
 
-    `--enter PID COMMAND…` instead runs a command beside a container's main process, in its mounts, environment
+    `--serve FD …` waits for folders instead and forks a launcher for each; see `serve`.
+    `--enter PID COMMAND…` runs a command beside a container's main process, in its mounts, environment
     and working folder (exec probes). `--exec PID COMMAND…` does so for `kubectl exec`: the command ends with
     whoever started it, and has its standard input as its terminal where that is one.
     """
@@ -79,7 +81,13 @@ def main(argv: list[str]) -> int:
         return enter(int(argv[2]), argv[3:])
     if argv[1] == "--exec":
         return enter(int(argv[2]), argv[3:], parent=os.getppid())
-    folder = argv[1]
+    if argv[1] == "--serve":
+        return serve(int(argv[2]), argv)
+    return launch(argv[1])
+
+
+def launch(folder: str) -> int:
+    """Start the shim of a pod folder, as a process of its own; returns the launcher's exit code."""
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + 2.0
@@ -103,6 +111,84 @@ def main(argv: list[str]) -> int:
     os.close(tell)
     os.close(lock)
     return LAUNCHED if os.read(ready, 1) == b"k" else BROKEN
+
+
+def serve(sock: int, argv: list[str]) -> int:
+    """Launch the shim of every folder that comes over a socket of packets; ends with whoever holds its other end.
+
+    A fork of an interpreter that has loaded all it needs costs a tenth of starting one. Each answer is the exit
+    code and the folder. What a launcher complains of goes into the folder's shim.log.
+    """
+    import socket
+
+    _libc()  # what shims load is loaded once, here
+    words = _argument_words()
+    with socket.socket(fileno=sock) as channel:
+        wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        gc.collect()
+        gc.freeze()
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        launching: dict[int, bytes] = {}
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wake:
+                    _drain(wake)
+                    continue
+                folder = channel.recv(65536)
+                if not folder:
+                    return 0
+                pid = os.fork()
+                if pid:
+                    launching[pid] = folder
+                    continue
+                code = BROKEN
+                try:
+                    signal.set_wakeup_fd(before)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for end in (sock, wake, wake_write):
+                        os.close(end)
+                    os.setsid()
+                    _name_process(words, argv, folder)
+                    _complain_into(os.path.join(folder, b"shim.log"))
+                    code = launch(os.fsdecode(folder))
+                except BaseException as error:
+                    print(f"cannot launch the shim: {error!r}", file=sys.stderr, flush=True)
+                finally:
+                    os._exit(code)
+            while launching:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                code = os.waitstatus_to_exitcode(status)
+                channel.send(b"%d %s" % (code, launching.pop(pid)))
+
+
+def _complain_into(path: bytes) -> None:
+    errors = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(errors, 2)
+    os.close(errors)
+
+
+def _argument_words() -> tuple[int, int]:
+    """Where the kernel finds this process's command line: (address, size in bytes)."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return int(fields[45]), int(fields[46]) - int(fields[45])  # arg_start, arg_end of proc(5)
+
+
+def _name_process(words: tuple[int, int], argv: list[str], folder: bytes) -> None:
+    """Have the command line show the folder, as of a shim that was started by itself: it is known by that."""
+    import ctypes
+
+    start, size = words
+    shown = b"\0".join((b"podshim", os.fsencode(argv[0]), folder)) + b"\0"
+    if len(shown) > size:
+        raise OSError(errno.ENAMETOOLONG, "the path of the pod's folder is too long")
+    ctypes.memmove(start, shown.ljust(size, b"\0"), size)
 
 
 def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
@@ -234,10 +320,15 @@ def stamp(moment: float | None = None) -> str:
 def read_stat(pid: int) -> tuple[int, int, int, str] | None:
     """(parent, session, start in clock ticks since boot, state letter) of a process, or None when it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        text = os.read(fd, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
     fields = text[text.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
@@ -284,10 +375,31 @@ def ask_to_end(pid: int) -> None:
         send(pid, signal.SIGCONT)
 
 
+def may_have_children(besides: Collection[int] = ()) -> bool:
+    """Whether this process, which has one thread, has children (zombies count) other than these.
+
+    Whatever a process leaves behind falls to its subreaper, so without children nothing of it is left, and nobody
+    else needs to be looked at. One empty answer can be relied on, a long one cannot (proc_tid_children(5)); True
+    on a kernel that does not tell.
+    """
+    pid = os.getpid()
+    try:
+        fd = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        children = os.read(fd, 65536).split()
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return any(int(child) not in besides for child in children)
+
+
 def kill_descendants(root: int) -> None:
     """SIGKILL all descendants of this process and reap those that fell to it, until none is left."""
     until = time.monotonic() + KILL_SECONDS
-    while time.monotonic() < until:
+    while time.monotonic() < until and may_have_children():
         left = descendants(root)
         for pid in left:
             send(pid, signal.SIGKILL)
@@ -317,8 +429,8 @@ class Tree:
         self._statm: dict[int, int] = {}  # pid → open /proc/PID/statm: it never becomes another process's
         self._foreign: set[int] = set()
         self._loadavg = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-        self._last_pid = 0
-        self._listed = 0.0
+        self._last_pid = self._newest_pid()
+        self._listed = time.monotonic()  # before anything was started: nothing that exists is ours
 
     def look(self, mains: dict[int, str], *, force: bool = False) -> None:
         """Bring `owner` up to date. `mains`: pid of each container's main process → its name.
@@ -326,7 +438,7 @@ class Tree:
         After a forced look, no number in `owner` stands for a later process of somebody else.
         """
         now = time.monotonic()
-        last_pid = int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
+        last_pid = self._newest_pid()
         before, self._last_pid = self._last_pid, last_pid
         for pid, name in mains.items():
             self.owner[pid] = name
@@ -340,6 +452,9 @@ class Tree:
                 self.gone(pid)
         self._foreign &= listed
         self._take(listed - self._foreign - self.owner.keys() - {self.root}, mains, threads=False)
+
+    def _newest_pid(self) -> int:
+        return int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
 
     def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool) -> None:
         """Find out which of these are ours. `threads`: some numbers may be those of threads, to be left out."""
@@ -1229,6 +1344,10 @@ class Shim:
         main = one.pid
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
+            if not may_have_children(besides=self._by_pid.keys()):
+                for pid in self._tree.of(one.name):
+                    self._tree.gone(pid)
+                break
             self._tree.look(
                 {pid: other.name for pid, other in self._by_pid.items()} | {main: one.name}, force=True
             )

@@ -97,8 +97,7 @@ class GarbageCollector:
             uid = before["metadata"].get("uid") or ""
             if after is None or after["metadata"].get("uid") != uid:
                 self._refs.pop(uid, None)
-                for dependent in self._dependents.get(uid, ()):
-                    self.loop.queue.add(dependent)
+                self._visit_dependents(uid)
             for owner in _owners(before) - (_owners(after) if after is not None else set()):
                 self._unlink(owner, ref)
         if after is not None:
@@ -110,8 +109,7 @@ class GarbageCollector:
             if is_deleting(after) and meta.get("finalizers"):
                 self.loop.queue.add(ref)
                 if FOREGROUND in meta["finalizers"]:
-                    for dependent in self._dependents.get(uid, ()):
-                        self.loop.queue.add(dependent)
+                    self._visit_dependents(uid)
         self._wake(ref, before, after)
 
     def _wake(self, ref: Ref, before: Obj | None, after: Obj | None) -> None:
@@ -123,6 +121,16 @@ class GarbageCollector:
                 parent = self._read(above) if above is not None else None
                 if above is not None and parent is not None and is_deleting(parent):
                     self.loop.queue.add(above)
+
+    def _visit_dependents(self, owner: str) -> None:
+        """Look at all dependents: those that wait for a place first, or they would be started in the places that
+        the others leave, to be ended right afterwards."""
+        for ref in sorted(self._dependents.get(owner, ()), key=self._has_place):
+            self.loop.queue.add(ref)
+
+    def _has_place(self, ref: Ref) -> bool:
+        obj = self._read(ref)
+        return obj is not None and bool((obj.get("spec") or {}).get("nodeName"))
 
     def _unlink(self, owner: str, ref: Ref) -> None:
         found = self._dependents.get(owner)
@@ -195,10 +203,9 @@ class GarbageCollector:
                     left = [owner for owner in one["metadata"]["ownerReferences"] if owner["uid"] != meta["uid"]]
                     await self._patch(where.resource, one, {"ownerReferences": left or None})
             case Visit(dependents):
-                for one in dependents:
-                    below = self._refs.get(one["metadata"]["uid"])
-                    if below is not None:
-                        self.loop.queue.add(below)
+                below = [self._refs[uid] for one in dependents if (uid := one["metadata"]["uid"]) in self._refs]
+                for dependent in sorted(below, key=self._has_place):
+                    self.loop.queue.add(dependent)
             case RemoveFinalizer(finalizer):
                 left_over = [one for one in meta.get("finalizers") or () if one != finalizer]
                 await self._patch(ref.resource, obj, {"finalizers": left_over or None})
