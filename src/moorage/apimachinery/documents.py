@@ -19,7 +19,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,23 @@ _INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]*|[1-9][0-9_]*
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NUMBER_CHARACTERS_MAX = 4000  # below what int() refuses; its time grows with the square of the length
 _NUMBER_STARTS = frozenset("+-.0123456789")
+
+
+# --- bytes
+
+
+async def read_whole(chunks: AsyncIterator[bytes], bytes_max: int = BYTES_MAX) -> bytes:
+    """All chunks of a body, counted as they come: one that is longer is not read to its end.
+
+    Raises DocumentError, and what the chunks' source raises.
+    """
+    parts, size = [], 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > bytes_max:
+            raise DocumentError(f"the body is longer than {bytes_max:,} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
 
 
 # --- JSON

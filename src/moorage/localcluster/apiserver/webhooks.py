@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from moorage.apimachinery.documents import parse_json, read_whole
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Obj
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.errors import ApiError, BadRequest, Forbidden, ServerError
+from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.patch import json_patch
 from moorage.localcluster.apiserver.pipeline import Admission
@@ -136,9 +137,9 @@ class Webhooks:
                 f" {response.get('patchType')!r}; only JSONPatch is known"
             )
         try:
-            operations = msgspec.json.decode(base64.b64decode(response["patch"], validate=True))
+            operations = parse_json(base64.b64decode(response["patch"], validate=True), bytes_max=MAX_ANSWER_BYTES)
             patched = json_patch(obj, operations)
-        except (ApiError, binascii.Error, msgspec.DecodeError, ValueError, TypeError) as error:
+        except (ApiError, binascii.Error, ValueError, TypeError) as error:
             raise ServerError(
                 f'Internal error occurred: the patch of admission webhook "{hook.name}" does not apply: {error}'
             ) from error
@@ -259,21 +260,24 @@ class Webhooks:
                 timeout=aiohttp.ClientTimeout(total=hook.timeout_seconds),
                 allow_redirects=False,
             ) as answer:
-                body = await answer.content.read(MAX_ANSWER_BYTES)
                 if answer.status != 200:
                     raise CallFailed(f"expected response code 200, got {answer.status}")
+                body = await read_whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
+        except DocumentError as error:
+            raise CallFailed(f'Post "{url}": the answer cannot be read: {error}') from error
         except TimeoutError as error:
             raise CallFailed(f'Post "{url}": context deadline exceeded') from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CallFailed(f'Post "{url}": {error}') from error
         try:
-            decoded = msgspec.json.decode(body)
+            decoded = parse_json(body, bytes_max=MAX_ANSWER_BYTES)
             response = decoded["response"]
             if response["uid"] != review["request"]["uid"]:
                 raise CallFailed(f"expected response.uid={review['request']['uid']}, got {response['uid']!r}")
             if not isinstance(response.get("allowed"), bool):
                 raise CallFailed("response.allowed is missing")
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+            _check_shape(response)
+        except (DocumentError, KeyError, TypeError, AttributeError) as error:
             raise CallFailed(f"the answer is no AdmissionReview: {error}") from error
         answered: Obj = response
         return answered
@@ -290,6 +294,22 @@ class Webhooks:
                 raise CallFailed(f"caBundle is unreadable: {error}") from error
             self._tls[bundle] = found
         return found
+
+
+def _check_shape(response: Obj) -> None:
+    """Raises TypeError for a field of another type than an AdmissionResponse has."""
+    status = response.get("status") or {}
+    for name, value, wanted in (
+        ("warnings", response.get("warnings"), list),
+        ("patch", response.get("patch"), str),
+        ("status", status, dict),
+        ("status.code", status.get("code") if isinstance(status, dict) else None, int),
+        ("status.message", status.get("message") if isinstance(status, dict) else None, str),
+        ("status.reason", status.get("reason") if isinstance(status, dict) else None, str),
+        ("status.details", status.get("details") if isinstance(status, dict) else None, dict),
+    ):
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"response.{name} must be a {wanted.__name__}")
 
 
 def _review(asked: Admission, obj: Obj | None) -> Obj:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from moorage.apimachinery.documents import parse_document, parse_json, read_whole
 from moorage.apimachinery.resources import Obj
-from moorage.errors import MoorageError, UsageError
+from moorage.errors import DocumentError, MoorageError, UsageError
 from moorage.localcluster.scheduler.preemption import Candidate
 from moorage.localcluster.scheduler.scores import MAX_SCORE
 from moorage.localcluster.scheduler.snapshot import NodeState, Snapshot
@@ -83,14 +84,14 @@ class ExtenderConfig:
 
 def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
     """The extenders of a KubeSchedulerConfiguration file (YAML or JSON). Raises UsageError."""
-    import yaml
-
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = parse_document(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read the scheduler configuration {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"the scheduler configuration {path} is no YAML: {error}") from error
+    except DocumentError as error:
+        raise UsageError(
+            f"the scheduler configuration {path} is no YAML: line {error.line}: {error}", hint=error.hint
+        ) from error
     if not isinstance(found, dict):
         raise UsageError(f"the scheduler configuration {path} is no object")
     return parse_extenders(found)
@@ -262,10 +263,10 @@ class Extender:
                 headers={"Content-Type": "application/json"},
                 server_hostname=self.config.tls.server_name or None,
             ) as response:
-                text = await response.read()
                 if response.status != 200:
                     raise self._failed(f"failed {verb} with extender at URL {url}, code {response.status}")
-                answer = json.loads(text)
+                text = await read_whole(response.content.iter_any(), ANSWER_MAX_BYTES)
+                answer = parse_json(text, bytes_max=ANSWER_MAX_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(f"{verb} at {url}: {error or type(error).__name__}") from error
         if not isinstance(answer, shape):
@@ -287,6 +288,7 @@ class Extender:
             log.info("a scheduler extender answers again", extra={"extender": self.name})
 
 
+ANSWER_MAX_BYTES = 64 * 1024 * 1024  # 5,000 nodes whole are some 50 MB
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 

@@ -322,3 +322,50 @@ async def test_the_configurations_themselves_are_not_sent_to_webhooks(
             },
         )
     await api.delete(VALIDATING_WEBHOOKS, "conf")
+
+
+# --- answers of every length and shape
+
+
+LONG = "x" * 3_000_000  # comes in many pieces
+
+
+async def test_a_refusal_is_heard_however_long_it_is(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    made.answer = lambda _: {"status": {"message": f"no {LONG}"}, "allowed": False}
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, failurePolicy="Ignore"))
+    with pytest.raises(Forbidden, match="denied the request: no xxx"):
+        await api.create(CONFIGMAPS, a_map())
+
+
+async def test_a_patch_is_applied_however_long_the_answer_is(api: InProcessClient, hook: tuple[Hook, Obj]) -> None:
+    made, config = hook
+    value = "y" * 1_000_000
+    made.answer = patching({"op": "add", "path": "/data/b", "value": value})
+    await api.create(MUTATING_WEBHOOKS, configuration(config, failurePolicy="Ignore"))
+    assert (await api.create(CONFIGMAPS, a_map()))["data"]["b"] == value
+
+
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"allowed": False, "status": {"message": LONG * 3}}, id="longer than the limit"),
+        pytest.param({"allowed": False, "status": json.loads("[" * 200 + "]" * 200)}, id="too deep"),
+        pytest.param({"allowed": False, "status": "no"}, id="a status that is none"),
+        pytest.param({"allowed": False, "status": {"code": "many"}}, id="a code that is none"),
+        pytest.param({"allowed": True, "warnings": 5}, id="warnings that are none"),
+        pytest.param({"allowed": 1}, id="neither yes nor no"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_follows_the_failure_policy(
+    api: InProcessClient, hook: tuple[Hook, Obj], policy: str, answer: Obj
+) -> None:
+    made, config = hook
+    made.answer = lambda _: answer
+    await api.create(VALIDATING_WEBHOOKS, configuration(config, failurePolicy=policy))
+    if policy == "Ignore":
+        assert (await api.create(CONFIGMAPS, a_map()))["data"] == {"a": "b"}
+        return
+    with pytest.raises(ServerError, match='failed calling webhook "hook.example.com"'):
+        await api.create(CONFIGMAPS, a_map())
