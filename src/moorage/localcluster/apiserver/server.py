@@ -21,6 +21,7 @@ from moorage.localcluster.apiserver.crd import CustomResources
 from moorage.localcluster.apiserver.kinds import Kind, Kinds
 from moorage.localcluster.apiserver.limits import LimitRanger
 from moorage.localcluster.apiserver.pipeline import Call, Pipeline, check_namespace, meta_of
+from moorage.localcluster.apiserver.podsecurity import PodSecurity
 from moorage.localcluster.apiserver.quota import QuotaAdmission
 from moorage.localcluster.apiserver.rbac import NoEscalation, RbacAuthorizer
 from moorage.localcluster.apiserver.rbacdefaults import default_objects
@@ -94,6 +95,7 @@ class ApiServer:
             self.limits,
             self.webhooks,
             NoEscalation(self.authorizer),
+            PodSecurity(self.pipeline),
             self.quotas,
         ]
         self.pipeline.on_stored += [
