@@ -171,6 +171,26 @@ def check_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> None:
         pass
 
 
+class NodeLoader(_Loader):  # type: ignore[misc]
+    """libyaml's composer, for who needs nodes with their lines; scalars are read as `plain_scalar` reads them.
+
+    Only for a text that has passed `check_yaml`: the composer recurses.
+    """
+
+
+_NUMBER_TAG = _TAG + "float"
+NodeLoader.yaml_implicit_resolvers = {
+    first: [
+        (tag, form) for tag, form in resolvers if tag not in (_TAG + "int", _TAG + "float", _TAG + "timestamp")
+    ]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+NodeLoader.add_implicit_resolver(
+    _NUMBER_TAG, re.compile(rf"(?:{_INTEGER.pattern}|{_FLOAT.pattern})\Z"), list("+-.0123456789")
+)
+NodeLoader.add_constructor(_NUMBER_TAG, lambda loader, node: plain_scalar(loader.construct_scalar(node)))
+
+
 def plain_scalar(text: str) -> Any:
     """What an unquoted scalar means to Kubernetes: null, a truth value, a number, else the text itself.
 

@@ -11,7 +11,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import MoorageError, UsageError
+from moorage.errors import DocumentError, MoorageError, UsageError
 
 if TYPE_CHECKING:
     from moorage.apimachinery.resources import Obj
@@ -98,16 +98,15 @@ def _decoded(name: str, data: bytes) -> str:
 
 def _policy(name: str) -> Policy:
     """The policy in a file, or the ready-made one. Raises UsageError for what the API server would refuse."""
-    import yaml
-
+    from moorage.apimachinery.documents import parse_yaml_documents
     from moorage.model.policy import Policy, gpu_cluster_policy
 
     if name == READY_MADE and not Path(name).exists():
         return Policy(gpu_cluster_policy()["spec"]["rules"])
     try:
-        documents = [one for one in yaml.safe_load_all(_read(Path(name))) if one is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"--policy: {name} is no YAML: {' '.join(str(error).split())}") from error
+        documents = [one for one in parse_yaml_documents(_read(Path(name))) if one is not None]
+    except DocumentError as error:
+        raise UsageError(f"--policy: {name} is no YAML: line {error.line}: {error}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "GuardrailPolicy":
         raise UsageError(
             f"--policy: {name} holds no single GuardrailPolicy", hint=f"or name the ready-made one, {READY_MADE}"

@@ -203,7 +203,7 @@ def _parsed(file: IO[str], kind: str, name: str) -> Iterator[Any]:
             continue
         try:
             yield json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
 
 

@@ -11,7 +11,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import Forbidden, MoorageError, QuantityError, UsageError
+from moorage.errors import DocumentError, Forbidden, MoorageError, QuantityError, UsageError
 
 if TYPE_CHECKING:
     from moorage.decide.durations import Durations, Sample
@@ -200,20 +200,19 @@ def load_sheet(path: Path) -> PriceSheet:
     """Read a price file. Raises UsageError naming file and field."""
     import csv
 
-    import yaml
-
+    from moorage.apimachinery.documents import parse_document
     from moorage.model.prices import parse_rows, parse_sheet
 
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix.lower() == ".csv":
             return parse_rows(csv.DictReader(text.splitlines()))
-        return parse_sheet(yaml.safe_load(text))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
-    except (UnicodeDecodeError, yaml.YAMLError, csv.Error) as error:
+        return parse_sheet(parse_document(text))
+    except (UnicodeDecodeError, DocumentError, csv.Error) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(f"{path} is neither YAML, JSON nor CSV: {first}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, tuple[str, ...]]:

@@ -20,7 +20,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, default_folder, listening
-from moorage.errors import MoorageError, NotReady, UsageError
+from moorage.errors import DocumentError, MoorageError, NotReady, UsageError
 
 READY_SECONDS = 90.0  # a loaded laptop needs about 3 s; this only bounds a hang
 SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
@@ -350,15 +350,14 @@ def simulated_nodes(
 
 def nodes_of_file(path: Path) -> list[dict[str, Any]]:
     """Read a node file. Raises UsageError naming the entry, the field and what is allowed."""
-    import yaml
-
+    from moorage.apimachinery.documents import parse_document
     from moorage.apimachinery.quantity import parse_count, parse_milli
 
     allowed = {"name", "count", "cpu", "memory", "gpus", "gpuType", "gpuMemory", "labels", "taints"}
     try:
-        entries = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}") from error
+        entries = parse_document(path.read_bytes())
+    except DocumentError as error:
+        raise UsageError(f"{path} is not YAML: line {error.line}: {error}") from error
     if isinstance(entries, dict) and set(entries) == {"nodes"}:
         entries = entries["nodes"]
     if not isinstance(entries, list) or not entries:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of, owner_reference
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import parse_count, parse_milli
@@ -546,7 +547,7 @@ def container_id(pod: Mapping[str, Any]) -> str:
 def config_of(pod: Mapping[str, Any]) -> Obj:
     """The body a container was made from; empty where somebody has spoilt it."""
     try:
-        found = json.loads(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
+        found = parse_json(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

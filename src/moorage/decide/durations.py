@@ -370,10 +370,10 @@ def read_sample(text: str) -> Sample:
 def _json_rows(text: str) -> list[object]:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as whole:
+    except (ValueError, RecursionError) as whole:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             raise UsageError(f"the sample is no JSON: {whole}") from whole
     if isinstance(document, dict):
         rows = document.get("items", document.get("samples"))

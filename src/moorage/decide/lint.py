@@ -7,12 +7,13 @@ object of Kubernetes, is a finding too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from moorage.apimachinery.documents import NodeLoader, check_yaml
 from moorage.apimachinery.resources import Obj
 from moorage.decide.rulebook import (
     FIXES,
@@ -26,10 +27,10 @@ from moorage.decide.rulebook import (
     sequence,
     templates_of,
 )
+from moorage.errors import DocumentError
 from moorage.model.policy import Policy
 
-NESTING_MAX = 100  # levels; Kubernetes' own objects have some 30
-NODES_MAX = 1_000_000  # of one document with its aliases put in place; an object has at most 1.5 MiB
+BYTES_MAX = 64 * 1024 * 1024  # of one file
 EXTENSIONS = (".yaml", ".yml", ".json")
 
 # kind → the API version whose objects are judged, and the versions it had before
@@ -47,8 +48,6 @@ API_VERSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "ClusterWorkflowTemplate": ("argoproj.io/v1alpha1", ()),
     "CronWorkflow": ("argoproj.io/v1alpha1", ()),
 }
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,31 +154,23 @@ def report_text(report: Report) -> Iterator[str]:
 
 
 def _lint_file(file: _File, text: str) -> None:
-    if (problem := _too_deep(text)) is not None:
-        _unreadable(file, *problem)
-        return
     try:
-        loader = _Loader(text)
-    except (yaml.YAMLError, ValueError) as error:
-        _unreadable(file, *_told(error))
+        check_yaml(text, bytes_max=BYTES_MAX)
+    except DocumentError as error:
+        _unreadable(file, f"is no YAML that can be read: {error.message}", error.line)
         return
+    loader = NodeLoader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
-            if not _has_fair_size(node):
-                line = node.start_mark.line + 1
-                _unreadable(file, f"holds itself, or more than {NODES_MAX:,} values once aliases are put in", line)
-                continue
             try:
                 document = loader.construct_document(node)
-            except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+            except (yaml.YAMLError, ValueError, TypeError) as error:
                 _unreadable(file, *_told(error, node.start_mark.line + 1))
                 continue
             if document is not None:
                 _repeated_keys(file, node)
                 _lint_document(file, document, node, ())
-    except (yaml.YAMLError, ValueError) as error:
-        _unreadable(file, *_told(error))
     finally:
         loader.dispose()
 
@@ -283,51 +274,9 @@ def _unreadable(file: _File, message: str, line: int, level: str = "deny") -> No
     file.findings.append(LintFinding(file=file.name, line=line, rule="yaml", level=level, message=message))
 
 
-def _too_deep(text: str) -> tuple[str, int] | None:
-    """What is wrong with the text as YAML, or how deep it is nested: found without recursion."""
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_Loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > NESTING_MAX:
-                    line = 1 + (event.start_mark.line if event.start_mark else 0)
-                    return f"is nested more than {NESTING_MAX} levels deep", line
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-    except (yaml.YAMLError, ValueError) as error:
-        return _told(error)
-    return None
-
-
 def _told(error: Exception, line: int = 1) -> tuple[str, int]:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         said = ", ".join(part for part in (error.context, error.problem) if part)
         return f"is no YAML: {said}", mark.line + 1 if mark is not None else line
     return f"is no YAML: {' '.join(str(error).split())}", line
-
-
-def _has_fair_size(root: Any) -> bool:
-    """Whether the document, with aliases put in place, ends and is of a size that can be handled."""
-    sizes: dict[int, int] = {}
-    inside: set[int] = set()
-
-    def size(node: Any) -> int:
-        known = sizes.get(id(node))
-        if known is not None:
-            return known
-        if id(node) in inside:
-            return NODES_MAX + 1
-        inside.add(id(node))
-        parts: Sequence[Any] = ()
-        if isinstance(node, yaml.SequenceNode):
-            parts = node.value
-        elif isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
-        total = min(NODES_MAX + 1, 1 + sum(size(part) for part in parts))
-        inside.discard(id(node))
-        sizes[id(node)] = total
-        return total
-
-    return size(root) <= NODES_MAX

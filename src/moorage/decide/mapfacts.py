@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, condition
 from moorage.apimachinery.moments import moment, parse_rfc3339
 from moorage.apimachinery.resources import Obj
@@ -21,7 +21,7 @@ def plan_of(mapjob: Obj) -> dict[str, Any]:
     if in_status:
         return dict(in_status)
     try:
-        read = json.loads(annotations_of(mapjob).get(MAP_PLAN_ANNOTATION) or "{}")
+        read = parse_json(annotations_of(mapjob).get(MAP_PLAN_ANNOTATION) or "{}")
     except ValueError:
         return {}
     return read if isinstance(read, dict) else {}

@@ -29,11 +29,12 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Literal
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, controller_ref, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import amount, format_bytes
 from moorage.apimachinery.resources import Obj
-from moorage.errors import QuantityError
+from moorage.errors import DocumentError, QuantityError
 from moorage.model.names import (
     MEMORY_GATE,
     MEMORY_HELD_ANNOTATION,
@@ -758,8 +759,8 @@ def _text(value: int) -> str:
 
 def _json(text: str | None) -> Any:
     try:
-        return json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        return parse_json(text) if text else None
+    except DocumentError:
         return None
 
 

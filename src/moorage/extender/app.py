@@ -57,6 +57,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+BODY_MAX_BYTES = 64 * 2**20  # 5,000 nodes sent whole are some 50 MB
+
+
 class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "nodes": "Nodes"}):
     """ExtenderArgs as kube-scheduler writes it."""
 
@@ -102,7 +105,7 @@ def parse_arguments(body: bytes) -> Arguments:
             totals=totals,
             node_list=None if totals is None else sent.nodes,
         )
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no ExtenderArgs: {error!r}") from error
 
 
@@ -330,9 +333,10 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
             await others(scope, receive, send)
             return
         answer, answered, took, verb = found  # without Starlette: every pod of the cluster passes here
-        body = await _body(receive)
         began = cache.clock.monotonic()
         try:
+            body = await _body(receive)
+            began = cache.clock.monotonic()
             if not cache.synced.is_set():
                 raise NotReady("the extender does not know the cluster yet")
             code, kind, content = 200, b"application/json", answer(parse_arguments(body), cache)
@@ -351,11 +355,16 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
 
 
 async def _body(receive: Receive) -> bytes:
-    parts = []
+    """Raises BadRequest for one that is too long, as soon as it is."""
+    parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return b""  # nobody waits for the answer: it will be no ExtenderArgs
-        parts.append(message.get("body", b""))
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_MAX_BYTES:
+            raise BadRequest(f"the body is longer than {BODY_MAX_BYTES} bytes")
+        parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from moorage.errors import NotReady, UsageError
+from moorage.apimachinery.documents import parse_document
+from moorage.errors import DocumentError, NotReady, UsageError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -176,15 +177,12 @@ def _connection(name: str, context: _Entry, cluster: _Entry, user: _Entry) -> Co
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = yaml.load(path.read_text(), Loader=loader)
+        document = parse_document(path.read_bytes())
     except OSError as error:
         raise UsageError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"kubeconfig {path} is no YAML: {error}") from error
+    except DocumentError as error:
+        raise UsageError(f"kubeconfig {path} is no YAML: line {error.line}: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.documents import parse_json
 from moorage.clock import Clock, parse_rfc3339
 from moorage.errors import NotReady, UsageError
 from moorage.kube.config import Connection, ExecPlugin
@@ -170,7 +171,7 @@ async def _run_plugin(plugin: ExecPlugin, connection: Connection) -> _Issued:
 
 def _parse_credential(out: bytes, where: str) -> _Issued:
     try:
-        status = json.loads(out)["status"]
+        status = parse_json(out)["status"]
         expires = status.get("expirationTimestamp")
         return _Issued(
             token=str(status.get("token") or ""),

@@ -10,7 +10,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self
 
-from moorage.errors import ApiError, ServerError, api_error
+from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.integers import INT32_MAX, is_digits, parse_integer
+from moorage.errors import ApiError, DocumentError, ServerError, api_error
 
 if TYPE_CHECKING:
     import aiohttp
@@ -112,14 +114,16 @@ class ExecProcess:
 def exit_code_of(status: bytes) -> int:
     """The exit code in the status that ends a command. Raises ApiError for one that says that it was not run."""
     try:
-        found = json.loads(status)
-    except ValueError:
+        found = parse_json(status)
+    except DocumentError:
+        found = {}
+    if not isinstance(found, dict):
         found = {}
     if found.get("status") == "Success":
         return 0
     if found.get("reason") == "NonZeroExitCode":
         for cause in (found.get("details") or {}).get("causes") or ():
-            if cause.get("reason") == "ExitCode" and str(cause.get("message")).isdigit():
-                return int(cause["message"])
+            if cause.get("reason") == "ExitCode" and is_digits(str(cause.get("message"))):
+                return parse_integer(str(cause["message"]), maximum=INT32_MAX, name="the exit code")
     error: ApiError = api_error(int(found.get("code") or 500), found, status[:400].decode("utf-8", "replace"))
     raise error

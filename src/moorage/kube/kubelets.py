@@ -11,7 +11,6 @@ https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/
 
 from __future__ import annotations
 
-import json
 import logging
 import ssl
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import NODES, SERVICEACCOUNTS
 from moorage.clock import SYSTEM, Clock, parse_rfc3339
 from moorage.errors import ServerError
@@ -55,9 +55,9 @@ class Kubelets:
         where = address_of(node)
         if where is None:
             path = NODES.path(name=node["metadata"]["name"], subresource=f"proxy{PATH}")
-            return json.loads(await self._api.with_token(token).raw("GET", path))
+            return parse_json(await self._api.with_token(token).raw("GET", path), bytes_max=SUMMARY_MAX_BYTES)
         try:
-            return json.loads(await self._ask(f"https://{where}{PATH}", token))
+            return parse_json(await self._ask(f"https://{where}{PATH}", token), bytes_max=SUMMARY_MAX_BYTES)
         except aiohttp.ClientSSLError as error:
             if not self._warned:
                 self._warned = True

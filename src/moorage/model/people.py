@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
 from moorage.apimachinery.texts import hidden_characters, visible
@@ -88,7 +89,7 @@ def person_in(account: Mapping[str, object]) -> str:
 def groups_in(account: Mapping[str, object]) -> tuple[str, ...]:
     """The groups that login gave, as they are; none where they cannot be read."""
     try:
-        found = json.loads(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
+        found = parse_json(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
     except ValueError:
         return ()
     return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()

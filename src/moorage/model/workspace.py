@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
+from moorage.apimachinery.documents import parse_document
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
-from moorage.errors import MoorageError, QuantityError
+from moorage.errors import DocumentError, MoorageError, QuantityError
 from moorage.model.machine import Fault
 from moorage.model.names import (
     GROUP,
@@ -291,11 +292,9 @@ def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
             f"ConfigMap {meta['name']}: a template has its name in the label {TEMPLATE_LABEL} and its application"
             f" under the key {TEMPLATE_KEY}"
         )
-    import yaml
-
     try:
-        app = msgspec.convert(yaml.safe_load(text), App)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        app = msgspec.convert(parse_document(text), App)
+    except (DocumentError, msgspec.ValidationError) as error:
         raise BadWorkspace(f"ConfigMap {meta['name']}, {TEMPLATE_KEY}: {error}") from error
     return name, app
 

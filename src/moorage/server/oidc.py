@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import msgspec
-
+from moorage.apimachinery.documents import parse_json
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import MoorageError, UsageError
+from moorage.errors import DocumentError, MoorageError, UsageError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -356,7 +355,7 @@ class Provider:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ProviderAway(f"the provider at {urlsplit(url).netloc} gives no answer: {error!r}") from error
         try:
-            document = msgspec.json.decode(body)
-        except msgspec.DecodeError:
+            document = parse_json(body)
+        except DocumentError:
             document = {}
         return status, document if isinstance(document, dict) else {}

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.documents import parse_json, read_whole
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.resources import (
@@ -39,7 +40,7 @@ from moorage.decide.injection import Injected, is_guest
 from moorage.decide.priority import judge_priority
 from moorage.decide.rulebook import WORKLOADS, Facts, facts_of
 from moorage.decide.tenancy import inject, judge_pod
-from moorage.errors import ApiError, NotFound
+from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob
 from moorage.model.names import GUARD_LABEL, INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -264,12 +265,13 @@ class Webhook:
         return PlainTextResponse("ok" if self.synced else NOT_SYNCED, 200 if self.synced else 503)
 
     async def _answer(self, http: HttpRequest, *, mutating: bool) -> Response:
-        body = await http.body()
-        if len(body) > _BODY_MAX_BYTES:
+        try:
+            body = await read_whole(http.stream(), _BODY_MAX_BYTES)
+        except DocumentError:
             return PlainTextResponse(f"more than {_BODY_MAX_BYTES} bytes", 413)
         try:
-            asked = msgspec.json.decode(body, type=_Review).request
-        except msgspec.DecodeError as error:
+            asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
+        except DocumentError as error:
             return PlainTextResponse(f"no AdmissionReview: {error}", 400)
         try:
             await asyncio.wait_for(self.wait_synced(), SYNC_SECONDS)

@@ -146,7 +146,6 @@ spec:
         ),
         ("apiVersion: batch/v1beta1\nkind: CronJob\nspec: {}", 1, "is no longer served; write batch/v1"),
         ("apiVersion: v1\nkind: List\nitems: [1]", 3, "is no object of Kubernetes but a plain value"),
-        ("apiVersion: v1\nkind: X\nd: 2001-99-99", 1, "is no YAML"),
         ("? {a: 1}\n: 2", 1, "is no YAML"),
     ],
 )
@@ -158,7 +157,7 @@ def test_what_is_no_manifest_is_denied_at_its_line(text, line, said):
 
 def test_aliases_that_multiply_beyond_measure_are_refused_at_once():
     text = "a0: &a0 [1,1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1},*a{n - 1}]\n" for n in range(1, 60))
-    assert "once aliases are put in" in lint([("f", text)]).findings[0].message
+    assert "aliases put in more than 100,000 values" in lint([("f", text)]).findings[0].message
 
 
 def test_a_key_that_stands_twice_is_told():

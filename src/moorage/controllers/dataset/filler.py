@@ -7,7 +7,6 @@ On nodes that run pods as processes of this machine they run in the environment 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.errors import ApiError
@@ -141,7 +141,7 @@ def last_result(lines: bytes) -> dict[str, Any] | None:
     for line in reversed(lines.split(b"\n")):
         if line.startswith(b"{"):
             try:
-                found = json.loads(line)
+                found = parse_json(line)
             except ValueError:
                 continue
             if isinstance(found, dict) and found.get("phase"):
