@@ -172,6 +172,15 @@ def _read_token(path: Path) -> str:
     envvar="MOORAGE_AUDIT_DAYS",
 )
 @click.option(
+    "--usage-days",
+    type=click.IntRange(1, 36500),
+    default=400,
+    show_default=True,
+    help="How long is kept who used which GPUs.",
+    envvar="MOORAGE_USAGE_DAYS",
+    show_envvar=True,
+)
+@click.option(
     "--rate-limit",
     type=click.FloatRange(0, 1e6),
     default=50,
@@ -196,6 +205,7 @@ def server(
     hosts: tuple[str, ...],
     rate_limit: float,
     rate_burst: int,
+    usage_days: int,
     **people: Any,
 ) -> None:
     """Run the server: REST API, web page, logins, GPU history, metrics."""
@@ -218,6 +228,7 @@ def server(
                 data=data,
                 page_token=token,
                 hosts=hosts,
+                usage_days=usage_days,
                 logins=login_settings(env),
                 provider=provider_settings(env),
                 rate=Rate(per_second=rate_limit, burst=rate_burst),

@@ -78,6 +78,7 @@ class Settings:
     logins: LoginSettings | None = None
     provider: ProviderSettings | None = None
     rate: Rate | None = None  # how often one person may ask the server; None: as the environment says
+    usage_days: int = 400  # how long is kept who used which GPUs
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
@@ -195,6 +196,7 @@ def _works(
                 people_db=os.environ.get(QUEUE_VARIABLE) or None,
                 logins=settings.logins,
                 provider=settings.provider,
+                usage_days=settings.usage_days,
                 rate=settings.rate or rate_settings(os.environ),
             )
             works.append(("server caches", service.run()))
@@ -395,6 +397,7 @@ def main() -> None:
                 page_token=tokens["page"],
                 person=config.user if local and config else "",
                 logins=login_settings(os.environ),
+                usage_days=int(os.environ.get("MOORAGE_USAGE_DAYS") or 400),
                 provider=provider_settings(os.environ),
                 ingress_port=config.ports.get("ingress") if local and config else None,
                 certificate=pki.certificate,

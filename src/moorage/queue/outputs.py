@@ -75,6 +75,8 @@ class Outputs:
         """Forget the output of all other maps."""
         known = set(maps)
         await self._do(lambda db: self._forget(db, known))
+        for of in self._news.keys() - known:  # a follower that went away left its event
+            self._news.pop(of).set()
 
     def close(self) -> None:
         self._thread.submit(self._close)
@@ -121,7 +123,8 @@ class Outputs:
             for (of,) in db.execute("SELECT DISTINCT map FROM outputs").fetchall():
                 if of not in known:
                     db.execute("DELETE FROM outputs WHERE map = ?", (of,))
-                    self._sizes.pop(of, None)
+        for of in self._sizes.keys() - known:
+            del self._sizes[of]
 
     def _close(self) -> None:
         if self._db is not None:

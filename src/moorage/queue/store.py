@@ -543,6 +543,7 @@ class Store:
             self._db.run("DELETE FROM maps WHERE id = ?", of)
             for table in _WORKING:
                 self._db.run(f"DELETE FROM {table} WHERE map = ?", of)
+        self._looked.pop(of, None)
 
     def set_limit(self, name: str, capacity: int) -> None:
         with self._db.transaction():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from moorage.server.oidc import Provider, ProviderSettings
 from moorage.server.people import People
 from moorage.server.ratelimit import Limiter
 from moorage.server.sessions import SessionDesk
-from moorage.usage.recorder import Recorder
+from moorage.usage.recorder import USAGE_DAYS, Recorder
 from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class ServerService:
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
-    `rate`: how often one person may ask.
+    `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -63,6 +64,7 @@ class ServerService:
         logins: LoginSettings | None = None,
         provider: ProviderSettings | None = None,
         rate: Rate | None = None,
+        usage_days: int = USAGE_DAYS,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -71,7 +73,13 @@ class ServerService:
     ) -> None:
         self.usage = UsageStore(usage_db)
         self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs)
-        self.recorder = Recorder(self.usage, pods=self.cluster.pods, nodes=self.cluster.nodes, clock=clock)
+        self.recorder = Recorder(
+            self.usage,
+            pods=self.cluster.pods,
+            nodes=self.cluster.nodes,
+            clock=clock,
+            keep=timedelta(days=usage_days),
+        )
         where = usage_db.with_name("queue.db") if queue_db is None else queue_db
         self.queue = Queue(lambda: open_store(where), clock=clock)
         self.outputs = Outputs(usage_db.with_name("outputs.db"))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import Key, key_of, labels_of
@@ -24,6 +24,8 @@ from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)
 
+USAGE_DAYS = 400  # a year, and a month to close its books in
+FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
 
 
@@ -68,9 +70,17 @@ def plan(seen: Seen) -> tuple[Step, ...]:
 
 
 class Recorder:
-    """Feeds a store from two informers, which somebody else runs."""
+    """Feeds a store from two informers, which somebody else runs. What ended longer ago than `keep` is dropped."""
 
-    def __init__(self, store: UsageStore, *, pods: Informer, nodes: Informer, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        store: UsageStore,
+        *,
+        pods: Informer,
+        nodes: Informer,
+        clock: Clock = SYSTEM,
+        keep: timedelta = timedelta(days=USAGE_DAYS),
+    ) -> None:
         self._store = store
         self._pods = pods
         self._nodes = nodes
@@ -79,6 +89,8 @@ class Recorder:
         self._deleted: dict[str, tuple[Obj, datetime]] = {}
         self._changed = asyncio.Event()
         self._next_beat = 0.0
+        self._keep = keep
+        self._next_forget = 0.0
         pods.on_change(self._hear)
 
     async def run(self) -> None:
@@ -113,6 +125,9 @@ class Recorder:
         for uid, seen in deleted.items():
             if self._deleted.get(uid) is seen:
                 del self._deleted[uid]
+        if self._clock.monotonic() >= self._next_forget:
+            self._next_forget = self._clock.monotonic() + FORGET_SECONDS
+            await asyncio.to_thread(self._store.forget, now - self._keep)
 
     def _record(
         self,

@@ -37,6 +37,7 @@ WHERE pod_uid = ?1 AND ended_at IS NULL
 """
 _REOPEN = "UPDATE intervals SET ended_at = NULL WHERE pod_uid = ?1"
 _TOUCH = "UPDATE intervals SET last_seen_at = max(last_seen_at, ?2) WHERE pod_uid = ?1 AND ended_at IS NULL"
+_FORGET = "DELETE FROM intervals WHERE ended_at < ?1"
 _OPEN = "SELECT * FROM intervals WHERE ended_at IS NULL"
 _ENDED = "SELECT * FROM intervals WHERE ended_at > ?1 ORDER BY ended_at DESC LIMIT ?2"
 _OVERLAPPING = "SELECT * FROM intervals WHERE started_at < ?2 AND (ended_at IS NULL OR ended_at > ?1)"
@@ -91,6 +92,11 @@ class UsageStore:
             if now is not None:
                 at = _us(now)
                 self._db.executemany(_TOUCH, ((uid, at) for uid in seen))
+
+    def forget(self, older: datetime) -> int:
+        """Drop intervals that ended before a moment; returns how many."""
+        with self._writing("write"):
+            return self._db.execute(_FORGET, (_us(older),)).rowcount
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)

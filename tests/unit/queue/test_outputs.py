@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -48,6 +49,23 @@ async def test_a_map_keeps_its_newest_output_within_its_bound(outputs: Outputs) 
     assert [item for item, _ in found] == list(range(300 - len(found), 300))
     assert BOUND // 2 < len(found) * (1000 + ROW_BYTES) <= BOUND
     assert await everything(outputs, 2) == [(0, b"kept")]
+
+
+async def test_maps_that_come_and_go_leave_nothing_in_memory(outputs: Outputs) -> None:
+    for of in range(50):
+        follower = asyncio.create_task(outputs.news(of))
+        await asyncio.sleep(0)
+        follower.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await follower
+        if of % 2:
+            await outputs.add(of, "p", [(0, 1, 0, b"x")])
+    for of in range(50, 60):
+        await outputs.add(of, "p", [(0, 1, 0, b"")])
+    await outputs.keep_only([59])
+    assert set(outputs._sizes) == {59}
+    assert outputs._news == {}
+    assert await everything(outputs, 59) == [(0, b"")]
 
 
 async def test_a_large_output_comes_in_pages(outputs: Outputs, tmp_path: Path) -> None:

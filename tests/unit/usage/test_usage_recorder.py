@@ -16,7 +16,7 @@ from moorage.decide.usage import Open, stepped
 from moorage.errors import StorageError
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
-from moorage.usage.recorder import HEARTBEAT_SECONDS, Recorder, Seen, plan
+from moorage.usage.recorder import HEARTBEAT_SECONDS, USAGE_DAYS, Recorder, Seen, plan
 from moorage.usage.store import UsageStore
 
 MINUTE = timedelta(minutes=1)
@@ -235,6 +235,30 @@ async def test_a_name_taken_by_another_pod_is_two_intervals(world):
         known = await world.until(lambda known: "u2" in known and known, "second")
         assert known["u1"].ended_at == NOON + MINUTE
         assert known["u2"].ended_at is None
+
+
+@pytest.mark.anyio
+async def test_what_ended_long_ago_is_kept_no_longer(world):
+    async with world.recording():
+        world.api.put(PODS, a_pod(phase="Succeeded", end=NOON + MINUTE))
+        world.api.put(PODS, a_pod("u2"))
+        await world.until(lambda known: known.keys() == {"u1", "u2"}, "both")
+        world.api.remove(PODS, "pod-u1", "lab")
+        world.clock.advance(timedelta(days=USAGE_DAYS - 1))
+        world.api.put(PODS, a_pod("u2"))
+
+        def seen_again(known):
+            world.clock.advance(HEARTBEAT_SECONDS)
+            return known["u2"].last_seen_at > NOON + timedelta(days=USAGE_DAYS - 1) and known
+
+        assert (await world.until(seen_again, "a look a day before")).keys() == {"u1", "u2"}
+        world.clock.advance(timedelta(days=2))
+
+        def forgotten(known):
+            world.clock.advance(HEARTBEAT_SECONDS)
+            return "u1" not in known and known
+
+        assert (await world.until(forgotten, "the end of u1's record")).keys() == {"u2"}
 
 
 @pytest.mark.anyio

@@ -76,6 +76,11 @@ class VolumeBackupController:
             self.loop.hear(informer, _backup_of)
         self._results: dict[str, Mapping[str, Any]] = {}
         self._refused: dict[str, str] = {}  # by uid: why the API would not have the last Job
+        self._backups.on_change(self._forget)
+
+    def _forget(self, before: Obj | None, after: Obj | None) -> None:
+        if after is None and before is not None:
+            self._refused.pop(before["metadata"]["uid"], None)
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Make what is due, tell what came of it; return when to look again."""

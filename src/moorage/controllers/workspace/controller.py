@@ -113,7 +113,7 @@ class WorkspaceController:
         self._nodes.on_change(self._nodes_changed)
         self._workspaces.on_change(self._forget)
         self._gpu_types: tuple[GpuType, ...] | None = None
-        self._secrets: set[str] = set()  # names of Secrets that were made
+        self._secrets: set[str] = set()  # uids of workspaces whose Secret was made
         self._refused: dict[str, tuple[int, float, str, str]] = {}  # by uid: generation, until, reason, message
         self._key: bytes | None = None
 
@@ -180,7 +180,7 @@ class WorkspaceController:
             gateway_slice=self._slices.get(gateway_name, namespace),
             ingress=self._ingresses.get(name, namespace),
             home=self._claims.get(view.home_claim, namespace),
-            secret_made=view.status.secret == view.secret_name or view.secret_name in self._secrets,
+            secret_made=view.status.secret == view.secret_name or view.uid in self._secrets,
             missing_claims=tuple(
                 one.claim_name for one in view.spec.volumes if self._claims.get(one.claim_name, namespace) is None
             ),
@@ -287,7 +287,7 @@ class WorkspaceController:
         except (Invalid, BadRequest, Forbidden) as error:
             self._refuse(view, "Refused", error.message)
             return
-        self._secrets.add(view.secret_name)
+        self._secrets.add(view.uid)
 
     async def _gateway_key(self) -> bytes:
         """The platform's key for workspaces, made by the first who needs it."""
@@ -346,6 +346,7 @@ class WorkspaceController:
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
         if after is None and before is not None:
             self._refused.pop(before["metadata"]["uid"], None)
+            self._secrets.discard(before["metadata"]["uid"])
 
 
 def _workspace_of(obj: Obj) -> Iterable[Key]:

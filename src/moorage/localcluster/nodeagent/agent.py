@@ -310,6 +310,9 @@ class NodeAgent:
         if body in (Body.ENDED, Body.LOST, Body.REFUSED):
             self._addresses.give_back(uid)
         status = (pod or {}).get("status") or {}
+        if pod is None and body is Body.NONE:
+            self._forget(uid)  # it went before anything was written, or its folder was taken away
+            return
         decided = plan(
             Seen(
                 body=body,
@@ -589,6 +592,11 @@ class NodeAgent:
         if state is not None and not (state.get("pod") or {}).get("finishedAt"):
             await asyncio.to_thread(kill_leftovers, uid)
         await asyncio.to_thread(folder.remove)
+        self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        """Nothing of the pod is left: neither its object nor its folder."""
+        self._stop_probing(uid)
         self._addresses.give_back(uid)
         for table in (
             self._admissions,

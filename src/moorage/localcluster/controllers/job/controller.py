@@ -60,6 +60,8 @@ class JobController:
         obj = after or before
         if obj is not None:
             self.loop.queue.add(key_of(obj))
+        if before is not None and (after is None or after["metadata"]["uid"] != before["metadata"]["uid"]):
+            self._backoffs.pop(before["metadata"]["uid"], None)
 
     def _pod_changed(self, before: Obj | None, after: Obj | None) -> None:
         for pod in (before, after):
@@ -93,6 +95,8 @@ class JobController:
                 self._backoffs[uid] = decided.backoff
         if not is_job_finished(job):
             self._backoffs[uid] = decided.backoff
+        if self._jobs.get(key.name, key.namespace) is None:
+            self._backoffs.pop(uid, None)  # deleted while its steps were taken
         return decided.look_again_in
 
     async def _act(self, key: Key, job: Obj, action: Action) -> Obj:
