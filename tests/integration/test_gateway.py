@@ -252,7 +252,9 @@ async def walk(site, path="/lab?x=1"):
     """As a browser does: to the workspace, to the platform, and back; the cookie in the end."""
     first = await site.ask(path, headers=HTML)
     assert first.status == 303
-    state = first.cookies["moorage_state"]
+    state, proof = first.cookies["moorage_state"], first.cookies["moorage_enter"]
+    assert (state["path"], proof["path"]) == ("/", "/.moorage/enter")
+    assert proof["httponly"]
     assert state["httponly"]
     assert state["samesite"] == "lax"
     assert not state["domain"]
@@ -262,7 +264,7 @@ async def walk(site, path="/lab?x=1"):
     assert second.status == 303
     entry = urlsplit(second.headers["Location"])
     assert entry.netloc == f"{HOST}:{site.port}"
-    return f"{entry.path}?{entry.query}", {"Cookie": f"moorage_state={state.value}"}
+    return f"{entry.path}?{entry.query}", {"Cookie": f"moorage_state={state.value}; moorage_enter={proof.value}"}
 
 
 async def test_a_person_is_sent_to_the_platform_and_comes_back_with_a_cookie_for_this_host_alone(site):
@@ -286,6 +288,28 @@ async def test_a_code_is_good_once_soon_and_in_the_browser_that_asked(site):
     entry, state = await walk(site)
     site.clock.advance(31)
     assert (await site.ask(entry, headers=state)).status == 403
+
+
+async def test_what_browsers_send_to_other_paths_of_the_host_does_not_let_anybody_in(site):
+    entry, cookies = await walk(site)
+    state, proof = cookies["Cookie"].split("; ")
+    assert (await site.ask(entry, headers={"Cookie": state})).status == 403  # all that other paths see
+    entry, _ = await walk(site)
+    assert (await site.ask(entry, headers={"Cookie": proof})).status == 403
+    entry, cookies = await walk(site)
+    forged = f"moorage_state={'x' * 43}; moorage_enter={'0' * 64}"
+    assert (await site.ask(entry, headers={"Cookie": forged})).status == 403
+    entry, cookies = await walk(site)
+    theirs = cookies["Cookie"].partition("; ")[0] + f"; {proof}"  # of another state
+    assert (await site.ask(entry, headers={"Cookie": theirs})).status == 403
+
+
+async def test_two_tabs_are_let_in_at_once(site):
+    first, cookies = await walk(site)
+    again = await site.ask("/b", headers=HTML | cookies)
+    assert again.cookies["moorage_state"].value == cookies["Cookie"].partition("; ")[0].partition("=")[2]
+    assert again.cookies["moorage_enter"].value == cookies["Cookie"].rpartition("=")[2]
+    assert (await site.ask(first, headers=cookies)).status == 303
 
 
 async def test_a_way_in_made_for_a_program_needs_no_state_and_is_good_once(site):

@@ -46,6 +46,8 @@ PHASES = (STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED)
 OPEN_VERB = "open"  # whom RBAC lets do this with a workspace, the gateway lets in
 
 TEMPLATE_KEY = "template.yaml"
+OWN_PATHS = "/.moorage/"  # of every workspace's host: the gateway's
+ENTER = f"{OWN_PATHS}enter"  # where browsers bring the codes by which they are let in
 GATEWAY_SECRET = "moorage-gateway"  # in our namespace: key
 
 NAME_MAX = 43  # ws- + name + ReplicaSet's 11 + pod's 6 = 63

@@ -53,7 +53,7 @@ NOT_PASSED = HOP_BY_HOP | {
 }
 NOT_RETURNED = HOP_BY_HOP | {"alt-svc", "set-cookie", "server", "date"}
 OF_WEBSOCKET = ("sec-websocket-",)
-OUR_COOKIES = ("moorage_", "__host-moorage_")  # prefixes, lower case
+OUR_COOKIES = ("moorage_", "__host-moorage_", "__secure-moorage_")  # prefixes, lower case
 
 
 class Unreachable(Exception):

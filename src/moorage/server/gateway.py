@@ -2,9 +2,11 @@
 
 A browser without our cookie is sent to the platform's page `/open/NAMESPACE/NAME`, where the person is signed in;
 from there it comes back with a code, good once, for this host, this browser and half a minute, and gets a cookie
-for this host alone. The cookie says who it is; whether RBAC lets them `open` the workspace, and whether the login
-still holds, is asked again every minute, while connections last too. The application sees neither cookie nor token
-of the platform: it is shown its own token.
+for this host alone. The code, and half of what shows that it is this browser's, go to one path and no other.
+
+The cookie says who it is; whether RBAC lets them `open` the workspace, and whether the login still holds, is asked
+again every minute, while connections last too. The application sees neither cookie nor token of the platform: it
+is shown its own token.
 
 A workspace's scripts, and those of other workspaces, are strangers here: what they ask for in a person's name is
 refused by what the browser says of its origin.
@@ -48,9 +50,11 @@ from moorage.model.names import (
 )
 from moorage.model.people import is_account, is_disabled
 from moorage.model.workspace import (
+    ENTER,
     GATEWAY_SECRET,
     LOGIN,
     OPEN_VERB,
+    OWN_PATHS,
     RUNNING,
     WORKSPACES,
     App,
@@ -83,8 +87,8 @@ from moorage.server.sessions import SessionDesk
 log = logging.getLogger(__name__)
 
 COOKIE, STATE_COOKIE = "moorage_workspace", "moorage_state"
-OWN_PATHS = "/.moorage/"  # of every workspace's host
-ENTER, LEAVE = f"{OWN_PATHS}enter", f"{OWN_PATHS}leave"
+ENTER_COOKIE = "moorage_enter"  # proves the state, at the path where codes are taken and nowhere else
+LEAVE = f"{OWN_PATHS}leave"
 OPEN_PATH = "/open/{namespace}/{name}"  # on the platform's own page
 COOKIE_SECONDS = 12 * 3600
 STATE_SECONDS = 600
@@ -268,7 +272,7 @@ class Gateway:
             return await self._own(scope, view, host, headers)
         ticket = await self._ticket(headers, host, view)
         if ticket is None:
-            return self._to_login(scope, view, headers, method, is_websocket=is_websocket)
+            return await self._to_login(scope, view, headers, method, is_websocket=is_websocket)
         if why := foreign_origin(headers, method, self.platform.scheme, is_websocket=is_websocket):
             raise Problem(403, "cross_site", why)
         if not await self._holds(ticket, view):
@@ -347,7 +351,7 @@ class Gateway:
             self._logins.popitem(last=False)
         return holds
 
-    def _to_login(
+    async def _to_login(
         self, scope: Scope, view: WorkspaceView, headers: Headers, method: str, *, is_websocket: bool
     ) -> Response:
         """To the platform's page and back; programs, frames and scripts are told instead."""
@@ -367,6 +371,7 @@ class Gateway:
         where = f"{self.platform.page}/open/{quote(view.namespace)}/{quote(view.name)}?{asked}"
         response = RedirectResponse(where, 303, {"cache-control": "no-store"})
         self._set(response, STATE_COOKIE, state, STATE_SECONDS)
+        self._set_proof(response, _proof(await self._secret_key(), state), STATE_SECONDS)
         return response
 
     async def _own(self, scope: Scope, view: WorkspaceView, host: str, headers: Headers) -> Response:
@@ -385,7 +390,13 @@ class Gateway:
         """Take a code, once, and give the cookie."""
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         code = self._codes.pop(_digest((asked.get("code") or [""])[-1]), None)
-        states = cookie_values(headers, self._cookie_name(STATE_COOKIE))
+        key = await self._secret_key()
+        proofs = cookie_values(headers, self._proof_name)
+        states = [
+            one
+            for one in cookie_values(headers, self._cookie_name(STATE_COOKIE))
+            if any(hmac.compare_digest(_proof(key, one).encode(), proof.encode()) for proof in proofs)
+        ]
         good = code is not None and code.until > self._clock.monotonic() and code.ticket.host == host
         if good and code is not None and code.state:
             good = any(hmac.compare_digest(_digest(one), code.state) for one in states)
@@ -396,8 +407,9 @@ class Gateway:
             )  # fmt: skip
         path = clean_path((asked.get("path") or [""])[-1]) or "/"
         response = RedirectResponse(path, 303, {"cache-control": "no-store"})
-        self._set(response, COOKIE, seal(await self._secret_key(), code.ticket), COOKIE_SECONDS)
+        self._set(response, COOKIE, seal(key, code.ticket), COOKIE_SECONDS)
         self._set(response, STATE_COOKIE, "", 0)
+        self._set_proof(response, "", 0)
         if self._audit is not None:
             client = scope.get("client")
             self._audit.note(
@@ -412,6 +424,23 @@ class Gateway:
 
     def _cookie_name(self, name: str) -> str:
         return f"__Host-{name}" if self.platform.scheme == "https" else name
+
+    @property
+    def _proof_name(self) -> str:
+        return f"__Secure-{ENTER_COOKIE}" if self.platform.scheme == "https" else ENTER_COOKIE
+
+    def _set_proof(self, response: Response, value: str, seconds: int) -> None:
+        """The other half of a state, for the path of codes alone. Who has other paths of the host sees the first
+        half, and a neighbour could set this one: neither is enough to use a code."""
+        response.set_cookie(
+            self._proof_name,
+            value,
+            max_age=seconds,
+            path=ENTER,
+            httponly=True,
+            samesite="lax",
+            secure=self.platform.scheme == "https",
+        )
 
     def _set(self, response: Response, name: str, value: str, seconds: int) -> None:
         """For this host alone: no Domain, and over TLS a name that no neighbour can set."""
@@ -612,6 +641,11 @@ def unseal(key: bytes, text: str) -> Ticket | None:
         return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Ticket)
     except (ValueError, msgspec.DecodeError):
         return None
+
+
+def _proof(key: bytes, state: str) -> str:
+    """What belongs to a state, which only we can tell."""
+    return hmac.new(key, b"state " + state.encode(), hashlib.sha256).hexdigest()
 
 
 def _signature(key: bytes, body: str) -> str:

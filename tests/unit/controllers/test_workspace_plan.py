@@ -205,11 +205,11 @@ def test_a_gpu_type_that_no_node_has_is_said_and_waited_for():
 )
 def test_the_ingress_leads_where_access_says(access, platform, service):
     seen = seen_of(a_workspace(access=access), platform=platform)
-    found = [
-        one["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"]
-        for one in of_kind(seen, "Ingress")
-    ]
-    assert found == ([service] if service else [])
+    paths = [path for one in of_kind(seen, "Ingress") for path in one["spec"]["rules"][0]["http"]["paths"]]
+    by_login = service == "ws-lab-gateway"
+    want = ["/", *(["/.moorage/enter"] if by_login else [])] if service else []
+    assert [path["path"] for path in paths] == want, "the path of codes is named, by login"
+    assert {path["backend"]["service"]["name"] for path in paths} == ({service} if service else set())
     if service:
         (ingress,) = of_kind(seen, "Ingress")
         assert ingress["spec"]["rules"][0]["host"] == "lab--team.localhost"

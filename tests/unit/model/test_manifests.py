@@ -105,3 +105,26 @@ def test_kubectl_renders_the_tree() -> None:
     done = subprocess.run([kubectl, "kustomize", str(DEPLOY)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nkind: ") == len(EVERYTHING)
+
+
+def test_the_namespace_is_closed_but_for_the_ports_that_are_served() -> None:
+    policies = [one for one in of_kind("NetworkPolicy") if one["metadata"]["namespace"] == "moorage-system"]
+    assert any(one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]} for one in policies)
+    opened = {
+        one["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"]: one["spec"]["ingress"]
+        for one in policies
+        if one["spec"].get("ingress")
+    }
+    assert opened == {
+        service.full_name: [{"ports": [{"protocol": "TCP", "port": service.port}]}]
+        for service in ALL
+        if service.port is not None
+    }
+
+
+def test_only_the_scheduler_knows_the_extenders_token() -> None:
+    (extender,) = (obj for obj in of_kind("Deployment") if obj["metadata"]["name"] == "moorage-extender")
+    (container,) = extender["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--token-file", "/token/token"]
+    (config,) = (obj for obj in of_kind("ConfigMap") if obj["metadata"]["name"] == "moorage-scheduler")
+    assert "/scheduler/TOKEN" in config["data"]["scheduler.yaml"], "a ConfigMap holds no secret"

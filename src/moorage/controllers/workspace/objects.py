@@ -39,6 +39,7 @@ from moorage.model.workspace import (
     DEFAULT_CPU,
     DEFAULT_HOME_SIZE,
     DEFAULT_MEMORY,
+    ENTER,
     LOGIN,
     WORKSPACES,
     App,
@@ -192,9 +193,12 @@ def make_ingress(view: WorkspaceView, obj: Obj, platform: Platform) -> Obj:
         "name": view.gateway_name if by_login else view.object_name,
         "port": {"number": SERVICE_PORT},
     }
+    # by login the path of codes is named too: nothing more particular can stand before it
+    paths = [("/", "Prefix"), *([(ENTER, "Exact")] if by_login else [])]
+    backend = {"service": service}
     rule = {
         "host": host,
-        "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": service}}]},
+        "http": {"paths": [{"path": path, "pathType": kind, "backend": backend} for path, kind in paths]},
     }
     made = _object(view, obj, INGRESSES, view.object_name)
     made["metadata"]["annotations"] = dict(TUNED)
