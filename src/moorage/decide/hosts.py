@@ -53,12 +53,13 @@ _HOST_ANNOTATIONS = (
 )
 # addresses that a load balancer gives to whoever asks for them
 _ADDRESS_ANNOTATION = re.compile(
-    r"load-?balancer-?ips?$|allow-shared-ip$|static-ip(?:-name)?$|lb-ipam-(?:ips|sharing-key)", re.IGNORECASE
+    r"load-?balancer-?ips?$|allow-shared-ip$|static-ip-name$|lb-ipam-(?:ips|sharing-key)", re.IGNORECASE
 )
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _NGINX = "nginx.ingress.kubernetes.io/"
-_AS_JSON = ("alb.ingress.kubernetes.io",)  # its values are no text of a configuration
+# values are no text of a configuration; the second is where GKE's controller reports what it made
+_AS_JSON = ("alb.ingress.kubernetes.io", "ingress.kubernetes.io")
 _CONTROLLERS = (  # annotations of these groups, and of groups below them, are read by ingress controllers
     "ingress.kubernetes.io", "nginx.org", "nginx.com", "haproxy.org", "haproxy-ingress.github.io", "konghq.com",
     "getambassador.io", "projectcontour.io", "traefik.io", "voyager.appscode.com", "gateway.envoyproxy.io",

@@ -276,6 +276,10 @@ def test_annotations_that_reach_others_are_refused(key: str) -> None:
         {"haproxy.org/ssl-redirect": "true", "alb.ingress.kubernetes.io/scheme": "internal"},
         {"alb.ingress.kubernetes.io/listen-ports": '[{"HTTPS": 443}]'},
         {"traefik.ingress.kubernetes.io/router.entrypoints": "websecure"},
+        {
+            "ingress.kubernetes.io/backends": '{"x":"HEALTHY"}',
+            "ingress.kubernetes.io/static-ip": "x",
+        },  # GKE's report
         {"cert-manager.io/cluster-issuer": "letsencrypt", "team.example.org/note": "a; {b}"},
     ],
 )
@@ -324,6 +328,7 @@ def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> 
         ({"type": "LoadBalancer"}, {"metallb.io/loadBalancerIPs": "10.0.0.7"}, None),
         ({"type": "LoadBalancer"}, {"metallb.universe.tf/allow-shared-ip": "x"}, None),
         ({"type": "LoadBalancer"}, {"io.cilium/lb-ipam-ips": "10.0.0.7"}, None),
+        ({}, {"kubernetes.io/ingress.global-static-ip-name": "x"}, None),
         ({"type": "LoadBalancer"}, {"lbipam.cilium.io/ips": "10.0.0.7"}, None),
     ],
 )
