@@ -30,6 +30,7 @@ from moorage.model.names import (
     INFO_CONFIGMAP,
     KEPT,
     KUBELETS_ACCOUNT,
+    METRICS_ROLE,
     PAGE_SECRET,
     RESERVATION_BUDGET,
     RESERVATION_LABEL,
@@ -314,7 +315,7 @@ def make_namespace() -> Obj:
 
 
 def make_tenant_roles() -> list[Obj]:
-    """The roles of a tenant's people, to be bound in its namespace."""
+    """The roles of a tenant's people, to be bound in its namespace, and that of who reads metrics."""
     looking = (
         Rule(
             resources=(
@@ -355,10 +356,12 @@ def make_tenant_roles() -> list[Obj]:
         Rule(resources=("serviceaccounts",), verbs=WRITE),
     )
     chosen = {"viewer": looking, "member": looking + working, "admin": looking + working + ruling}
-    return [
+    metrics = {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}  # to be bound to Prometheus' account
+    roles = [
         _object(CLUSTERROLES, TENANT_ROLES[role], None, rules=[rule.to_obj() for rule in rules])
         for role, rules in chosen.items()
     ]
+    return [*roles, _object(CLUSTERROLES, METRICS_ROLE, None, rules=[metrics])]
 
 
 def make_people_namespace() -> Obj:

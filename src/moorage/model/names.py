@@ -12,6 +12,7 @@ GROUP = "moorage.dev"
 VERSION = "v1alpha1"
 
 SYSTEM_NAMESPACE = "moorage-system"
+METRICS_ROLE = "moorage-metrics-reader"  # ClusterRole; may `get` /metrics of the server
 INFO_CONFIGMAP = "moorage"  # in SYSTEM_NAMESPACE; data: serverUrl, version
 KUBELETS_ACCOUNT = "moorage-kubelets"  # a ServiceAccount in SYSTEM_NAMESPACE: may read kubelets' statistics
 WEBHOOK_CONFIGURATION = "moorage"  # the name of the mutating and of the validating webhook configuration

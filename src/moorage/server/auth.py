@@ -53,8 +53,9 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 AUTHENTICATED = "system:authenticated"
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-PROBE_PATHS = frozenset({"/healthz", "/readyz"})  # asked by kubelets under the pod's address
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+METRICS_PATH = "/metrics"  # Prometheus asks with a token that may `get` this path
+PROBE_PATHS = OPEN_PATHS  # asked by kubelets under the pod's address
 OPEN_PREFIX = "/static/"
 WAY_IN = frozenset(  # who is not known yet may ask for these
     {"/login", "/login/oidc", "/login/callback", "/logout", "/api/v1/login", "/api/v1/login/exchange"}
@@ -231,6 +232,15 @@ class Auth:
         """Whether RBAC lets a user do this. Raises ApiError when the API server cannot be asked."""
         return await self._may(user, verb, resource, group=group, namespace=namespace, name=name)
 
+    async def may_get_path(self, user: User, path: str) -> bool:
+        """Whether RBAC lets a user `get` a path that is no resource; the page's token may. Raises ApiError.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources (nonResourceURLs)
+        """
+        if user.is_page:
+            return True
+        return await self._review(user, {"nonResourceAttributes": {"verb": "get", "path": path}})
+
     async def may_read_pods(self, user: User, namespace: str) -> bool:
         """Whether the API server lets the user read the pods of a namespace. False when it cannot be asked."""
         try:
@@ -249,25 +259,23 @@ class Auth:
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
+        wanted = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+        return await self._review(user, {"resourceAttributes": {key: one for key, one in wanted.items() if one}})
+
+    async def _review(self, user: User, wanted: dict[str, dict[str, str]]) -> bool:
         if not user.account:
             return False
-        now, key = (
-            self._clock.monotonic(),
-            (user.account, user.kube_groups, verb, group, resource, namespace, name),
-        )
+        now = self._clock.monotonic()
+        attributes = tuple((kind, *sorted(what.items())) for kind, what in wanted.items())
+        key = (user.account, user.kube_groups, attributes)
         known = self._access.get(key)
         if known is not None and known[0] > now:
             return known[1]
-        wanted = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
             "kind": SUBJECTACCESSREVIEWS.kind,
             "metadata": {},
-            "spec": {
-                "user": user.account,
-                "groups": list(user.kube_groups),
-                "resourceAttributes": {key: value for key, value in wanted.items() if value},
-            },
+            "spec": {"user": user.account, "groups": list(user.kube_groups), **wanted},
         }
         answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
         allowed = (answer.get("status") or {}).get("allowed") is True
@@ -442,7 +450,8 @@ class Gate:
         public = urlsplit(logins.settings.public_url if logins is not None else "")
         if public.netloc and public.netloc.lower() == headers.get("host", "").lower():
             return public.scheme.lower()
-        return {"ws": "http", "wss": "https"}.get(scope["scheme"], scope["scheme"])
+        seen: str = scope["scheme"]
+        return {"ws": "http", "wss": "https"}.get(seen, seen)
 
     def _signed_in(self, scope: Scope, path: str, query: list[tuple[str, str]]) -> Response:
         """To the address without the token, with the cookie. `path` is our own, so it leads nowhere else."""

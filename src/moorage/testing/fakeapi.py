@@ -133,7 +133,8 @@ class FakeApi:
                 status["user"] = {"username": user}
             return {**obj, "status": status}
         if resource == SUBJECTACCESSREVIEWS:
-            wanted = obj["spec"]["resourceAttributes"]
+            spec = obj["spec"]
+            wanted = spec.get("resourceAttributes") or {"name": spec["nonResourceAttributes"]["path"]}
             key = (obj["spec"]["user"], wanted.get("namespace") or wanted.get("name"))
             return {**obj, "status": {"allowed": key in self.readers}}
         if namespace:

@@ -12,7 +12,7 @@ from moorage.server.auth import WAY_IN, Auth, same
 from moorage.server.problems import problem_of
 from moorage.testing.fakeapi import FakeApi
 
-OPEN = {"/healthz", "/readyz", "/metrics"}
+OPEN = {"/healthz", "/readyz"}
 PAGES = ("/workspaces/", "/jobs/", "/volumes/", "/datasets/")  # which say by a page what they cannot do
 FILLED = {
     "{namespace}": "lab",
@@ -64,6 +64,24 @@ async def test_every_route_but_health_metrics_and_files_asks_for_a_token(site):
                         assert answer.status in (200, 400, 401, 403, 404, 415), path
                     else:
                         assert_is_problem(answer, 401)
+
+
+@pytest.mark.anyio
+async def test_metrics_name_people_to_those_alone_who_may_get_them(site):
+    site.node()
+    site.run(node="n1")
+    prometheus = {"authorization": "Bearer kube-token"}
+    async with site.running():
+        for headers in ({}, {"authorization": "Bearer wrong"}):
+            stranger = await site.ask("/metrics", token=False, headers=headers)
+            assert_is_problem(stranger, 401)
+        refused = await site.ask("/metrics", token=False, headers=prometheus)
+        assert_is_problem(refused, 403)
+        assert "ada" not in stranger.text
+        site.api.readers.add(("ada", "/metrics"))
+        site.clock.advance(61)
+        answer = await site.ask("/metrics", token=False, headers=prometheus)
+        assert 'moorage_gpus_held{user="ada"} 1.0' in answer.text
 
 
 @pytest.mark.anyio

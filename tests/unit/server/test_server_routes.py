@@ -484,7 +484,7 @@ async def test_metrics_count_gpus_by_node_type_and_state(site):
     site.run(node="n1")
     async with site.running():
         site.service.usage.apply([Open(an_interval("u1", "ada", 2))])
-        text = (await site.ask("/metrics", token=False)).text
+        text = (await site.ask("/metrics")).text
     assert 'moorage_gpus{node="n1",state="used",type="a100"} 1.0' in text
     assert 'moorage_gpus{node="n1",state="free",type="a100"} 1.0' in text
     assert 'moorage_gpus{node="n1",state="unavailable",type="a100"} 0.0' in text

@@ -1,4 +1,8 @@
-"""/healthz, /readyz and /metrics: for probes and Prometheus, without a token."""
+"""/healthz and /readyz for probes, without a token; /metrics for Prometheus, with one.
+
+Metrics name people and what they hold. As with kube-rbac-proxy and Kubernetes' own components, they are for tokens
+that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from starlette.routing import Route
 
 from moorage.decide.gpus import GpuView
 from moorage.decide.usage import By, UsageRow
+from moorage.model.names import METRICS_ROLE
+from moorage.server.auth import METRICS_PATH
 from moorage.server.context import Context
 from moorage.server.problems import Problem
 from moorage.server.routes.top import use
@@ -31,8 +37,16 @@ def routes(context: Context) -> list[Route]:
             raise Problem(503, "starting", "the server has not read the cluster yet", "try again in a moment")
         return PlainTextResponse("ok")
 
-    async def metrics(_: Request) -> Response:
-        """For Prometheus: GPUs by state, their use by user, requests refused; no token is asked for."""
+    async def metrics(request: Request) -> Response:
+        """For Prometheus: GPUs by state, their use by user, requests refused; for who may `get` /metrics."""
+        user = request.state.user
+        if not await context.auth.may_get_path(user, METRICS_PATH):
+            raise Problem(
+                403,
+                "forbidden",
+                f"{user.name} may not get {METRICS_PATH}",
+                f"bind the ClusterRole {METRICS_ROLE} to the ServiceAccount that Prometheus uses",
+            )
         view = (await context.ready()).gpus()
         now = context.now()
         rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
