@@ -37,13 +37,15 @@ from moorage.server.sessions import TOKEN_PREFIX, Session
 if TYPE_CHECKING:
     from moorage.server.audit import AuditLog
     from moorage.server.logins import Logins
+    from moorage.server.pagesessions import PageSessions
 
 log = logging.getLogger(__name__)
 
-COOKIE = "moorage_session"  # proof of the page's token
+COOKIE = "moorage_session"  # of a session that began with the page's token
+SECURE_COOKIE = "__Host-moorage_session"  # over https: no other host or port without TLS gets or sets it
 LOGIN_COOKIE = "moorage_login"  # a person's session
 SECURE_LOGIN_COOKIE = "__Host-moorage_login"  # over https: no other host of the domain can set or read it
-COOKIE_SECONDS = 30 * 24 * 3600
+COOKIE_SECONDS = 7 * 24 * 3600
 REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
 PERSON_SECONDS = 10.0  # a person's: who was put out is to be out within a minute
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
@@ -138,9 +140,12 @@ class Auth:
         page_person: str = "",
         people: People | None = None,
         logins: Logins | None = None,
+        page_sessions: PageSessions | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`page_person`: who acts by the page's token; empty: it only looks."""
+        """`page_person`: who acts by the page's token; empty: it only looks. Without `page_sessions` no cookie of
+        the page lets anybody in."""
+        self.page_sessions = page_sessions
         self._api = api
         self._people = people or People(api)
         self.logins = logins
@@ -149,13 +154,6 @@ class Auth:
         self._clock = clock
         self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
         self._access: OrderedDict[tuple[object, ...], tuple[float, bool]] = OrderedDict()
-
-    @property
-    def cookie_value(self) -> str:
-        """What the cookie holds: proof of the page token, and not the token itself."""
-        if not self._page_token:
-            return ""
-        return hmac.new(self._page_token.encode(), b"moorage page session", hashlib.sha256).hexdigest()
 
     @property
     def has_login_page(self) -> bool:
@@ -177,7 +175,11 @@ class Auth:
         for name in (SECURE_LOGIN_COOKIE, LOGIN_COOKIE):
             if (token := cookie_of(cookies, name)) and (known := await self._by_session(token)) is not None:
                 return replace(known, by_cookie=True)
-        return replace(self._page, by_cookie=True) if same(cookie_of(cookies, COOKIE), self.cookie_value) else None
+        if self.page_sessions is not None:
+            for name in (SECURE_COOKIE, COOKIE):
+                if await self.page_sessions.holds(cookie_of(cookies, name)):
+                    return replace(self._page, by_cookie=True)
+        return None
 
     async def _by_session(self, token: str) -> User | None:
         session = await self.logins.session_of(token) if self.logins is not None else None
@@ -409,8 +411,14 @@ class Gate:
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             given = [value for name, value in query if name == "token"]
             if given:
-                if self._auth.is_page_token(given[-1]):
-                    return self._signed_in(scope, path, [one for one in query if one[0] != "token"])
+                if self._auth.is_page_token(given[-1]) and self._auth.page_sessions is not None:
+                    try:
+                        value = await self._auth.page_sessions.open()
+                    except MoorageError as error:
+                        return answer(problem_of(error))
+                    rest = [one for one in query if one[0] != "token"]
+                    secure = self._scheme(scope, headers) == "https"
+                    return self._signed_in(path, rest, value, secure=secure)
                 return self._refused(scope, headers, "the token in the address is not this server's")
         try:
             user = await self._auth.identify(headers)
@@ -453,17 +461,17 @@ class Gate:
         seen: str = scope["scheme"]
         return {"ws": "http", "wss": "https"}.get(seen, seen)
 
-    def _signed_in(self, scope: Scope, path: str, query: list[tuple[str, str]]) -> Response:
+    def _signed_in(self, path: str, query: list[tuple[str, str]], value: str, *, secure: bool) -> Response:
         """To the address without the token, with the cookie. `path` is our own, so it leads nowhere else."""
         clean = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
         response = RedirectResponse(clean, 303)
         response.set_cookie(
-            COOKIE,
-            self._auth.cookie_value,
+            SECURE_COOKIE if secure else COOKIE,
+            value,
             max_age=COOKIE_SECONDS,
             httponly=True,
             samesite="strict",
-            secure=scope.get("scheme") == "https",
+            secure=secure,
         )
         return response
 

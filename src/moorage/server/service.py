@@ -29,6 +29,7 @@ from moorage.server.gateway import Gateway
 from moorage.server.logins import Logins, LoginSettings
 from moorage.server.maps import MapBridge
 from moorage.server.oidc import Provider, ProviderSettings
+from moorage.server.pagesessions import PageSessions
 from moorage.server.people import People
 from moorage.server.ratelimit import Limiter
 from moorage.server.sessions import SessionDesk
@@ -97,6 +98,7 @@ class ServerService:
             page_person=page_person,
             people=self.people,
             logins=self.logins,
+            page_sessions=PageSessions(self.desk, page_token, clock=clock),
             clock=clock,
         )
         self.gateway = Gateway(api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit)

@@ -175,6 +175,52 @@ class SessionStore:
             )
             self._db.run("INSERT INTO login_places VALUES (?, ?, ?)", person, address, _us(now))
 
+    # --- what the page's cookies stand for
+
+    def add_page_session(
+        self, value: str, page_token: str, now: datetime, *, used_after: datetime, begun_after: datetime, most: int
+    ) -> None:
+        """Open one; those that are over go, and the longest unused beyond `most`."""
+        with self._db.transaction():
+            self._db.run(
+                "DELETE FROM page_sessions WHERE used_at < ? OR created_at < ? OR page_hash <> ?",
+                _us(used_after),
+                _us(begun_after),
+                digest(page_token),
+            )
+            self._db.run(
+                "DELETE FROM page_sessions WHERE token_hash IN (SELECT token_hash FROM page_sessions"
+                " ORDER BY used_at DESC LIMIT 1000000 OFFSET ?)",
+                most - 1,
+            )
+            self._db.run(
+                "INSERT INTO page_sessions (token_hash, page_hash, created_at, used_at) VALUES (?, ?, ?, ?)",
+                digest(value),
+                digest(page_token),
+                _us(now),
+                _us(now),
+            )
+
+    def use_page_session(
+        self, value: str, page_token: str, now: datetime, *, used_after: datetime, begun_after: datetime
+    ) -> bool:
+        """Whether it is open; then it was used now."""
+        return (
+            self._db.run(
+                "UPDATE page_sessions SET used_at = ? WHERE token_hash = ? AND page_hash = ?"
+                " AND used_at >= ? AND created_at >= ?",
+                _us(now),
+                digest(value),
+                digest(page_token),
+                _us(used_after),
+                _us(begun_after),
+            )
+            > 0
+        )
+
+    def end_page_session(self, value: str) -> None:
+        self._db.run("DELETE FROM page_sessions WHERE token_hash = ?", digest(value))
+
     # --- one-time codes
 
     def add_code(self, code: str, body: bytes, expires: datetime, now: datetime) -> None:

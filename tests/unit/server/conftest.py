@@ -48,6 +48,7 @@ class Site:
     token = TOKEN
 
     def __init__(self, folder):
+        self.folder = folder
         self.api = FakeApi(users={"kube-token": "ada"})
         self.clock = FakeClock()
         self.service = ServerService(

@@ -10,6 +10,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from moorage.errors import ServerError
 from moorage.server.auth import WAY_IN, Auth, same
 from moorage.server.problems import problem_of
+from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz"}
@@ -175,6 +176,41 @@ async def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(
         assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert (await site.ask("/?token=wrong")).status == 401
         assert (await site.ask(f"/api/v1/gpus?token={site.token}", token=False)).status == 401
+
+
+@pytest.mark.anyio
+async def test_the_pages_cookie_is_good_for_nothing_after_the_logout_or_half_a_day(site):
+    same_origin = {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
+
+    async def come_in():
+        answer = await site.ask(f"/?token={site.token}", token=False)
+        return {"cookie": answer.cookies[0].partition(";")[0]}
+
+    async def is_in(cookie):
+        return (await site.ask("/api/v1/gpus", headers=cookie, token=False)).status == 200
+
+    async with site.running():
+        first, second = await come_in(), await come_in()
+        assert first != second
+        assert await is_in(first)
+        out = await site.ask("/logout", method="POST", headers=first | same_origin, token=False)
+        assert out.status == 303
+        assert not await is_in(first)  # whoever else has a copy of it
+        assert await is_in(second)
+        site.clock.advance(11 * 3600)
+        assert await is_in(second)
+        site.clock.advance(12 * 3600 + 61)
+        assert not await is_in(second)
+        third = await come_in()
+        for _ in range(7 * 3):
+            assert await is_in(third)
+            site.clock.advance(8 * 3600 + 1)
+        assert not await is_in(third)  # a week is the most, however busy
+        other = ServerService(site.api, usage_db=site.folder / "usage.db", page_token="another", clock=site.clock)
+        fourth = (await come_in())["cookie"].partition("=")[2]
+        assert not await other.auth.page_sessions.holds(fourth)
+        other.usage.close()
+        other.desk.close()
 
 
 @pytest.mark.anyio

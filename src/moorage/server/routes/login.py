@@ -15,7 +15,15 @@ from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.texts import visible
 from moorage.model.people import SOURCE_ANNOTATION, groups_in
-from moorage.server.auth import COOKIE, LOGIN_COOKIE, SECURE_LOGIN_COOKIE, SECURITY_HEADERS, User, cookie_of
+from moorage.server.auth import (
+    COOKIE,
+    LOGIN_COOKIE,
+    SECURE_COOKIE,
+    SECURE_LOGIN_COOKIE,
+    SECURITY_HEADERS,
+    User,
+    cookie_of,
+)
 from moorage.server.context import Context
 from moorage.server.inputs import number, read_as, read_bytes
 from moorage.server.logins import DEVICE_SECONDS, TOKEN_SECONDS, Logins
@@ -136,9 +144,12 @@ def routes(context: Context) -> list[Route]:
         user: User | None = request.state.user
         if user is not None and user.session is not None:
             await logins().end(user.session, "logged out")
+        if (pages := context.auth.page_sessions) is not None:
+            for name in (COOKIE, SECURE_COOKIE):
+                await pages.end(cookie_of(request.headers.get("cookie", ""), name))
         response = RedirectResponse("/login", 303)
-        for name in (LOGIN_COOKIE, SECURE_LOGIN_COOKIE, COOKIE):
-            _forget(response, name, "/", name == SECURE_LOGIN_COOKIE or _is_secure(logins(), request))
+        for name in (LOGIN_COOKIE, SECURE_LOGIN_COOKIE, COOKIE, SECURE_COOKIE):
+            _forget(response, name, "/", name.startswith("__Host-") or _is_secure(logins(), request))
         return response
 
     async def ask_for_cli(request: Request) -> Response:
