@@ -7,6 +7,7 @@
     ├── InvalidName              a name that Kubernetes would refuse
     ├── DocumentError            a text that is no JSON or YAML, or is longer or deeper than is allowed
     ├── NumberError              a text that is no whole number, or one out of range
+    ├── QuotaExceeded            a namespace has as much of something as it may
     ├── NotReady                 something needed is not up (yet)
     ├── AlreadyRunning           a second `moor up` on one data folder
     ├── DataFolderError          a data folder that cannot be used: version, owner, space
@@ -46,6 +47,10 @@ class UsageError(MoorageError):
     """The command line, or what a request asks for, is wrong."""
 
     exit_code: ClassVar[int] = 2
+
+
+class QuotaExceeded(MoorageError):
+    """A namespace has as much of something as it may."""
 
 
 class QuantityError(UsageError, ValueError):

@@ -14,8 +14,9 @@ import pytest
 
 from moorage.decide import leasing
 from moorage.decide.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
-from moorage.errors import AlreadyExists, NotFound, NotReady, StorageError, UsageError
+from moorage.errors import AlreadyExists, NotFound, NotReady, QuotaExceeded, StorageError, UsageError
 from moorage.queue.database import check_readable, migrations
+from moorage.queue.quota import Quota
 from moorage.queue.sqlite import SqliteDatabase
 from moorage.queue.store import NewItem, Store
 from moorage.testing.postgres import throwaway_postgres
@@ -64,6 +65,31 @@ def execute(url, statement):
 
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(statement)
+
+
+def test_a_namespace_takes_no_more_than_its_quota_and_what_runs_is_kept(opened):
+    store = opened()
+    store._quota = Quota(maps=2, items=5, bytes=2000, output_bytes=0)
+    made = [a_named_map(store, name) for name in ("a", "b")]
+    with pytest.raises(QuotaExceeded, match="lab has 2 maps; at most 2"):
+        a_named_map(store, "c")
+    assert a_named_map(store, "a").map.id == made[0].map.id  # asked again: it is there
+    a_named_map(store, "c", namespace="other")
+    values = [NewItem(msgspec.Raw(b"1")) for _ in range(4)]
+    assert store.add_items(made[0].map.id, values, first=0) == (0, 4)
+    with pytest.raises(QuotaExceeded, match="have 4 items; 2 more would be above 5"):
+        store.add_items(made[1].map.id, values[:2], first=0)
+    with pytest.raises(QuotaExceeded, match="take 804 bytes; 1,802 more would be above 2,000"):
+        store.add_items(made[1].map.id, [NewItem(msgspec.Raw(b'"' + b"x" * 1600 + b'"'))], first=0)
+    assert store.add_items(made[0].map.id, values, first=0) == (0, 0)  # sent again: nothing is new
+    store.delete_map(made[0].map.id)
+    assert store.add_items(made[1].map.id, values, first=0) == (0, 4)
+
+
+def a_named_map(store, name, *, namespace="lab"):
+    return store.create_map(
+        namespace=namespace, name=name, owner="ada", policy=Policy(), request=name, limits={}, priority=0, now=NOON
+    )
 
 
 @pytest.fixture

@@ -181,6 +181,7 @@ def _works(
             )
             ready.append(webhook.wait_synced())
         elif part == "server":
+            from moorage.queue.quota import quota_settings
             from moorage.server.ratelimit import rate_settings
             from moorage.server.service import ServerService
 
@@ -198,6 +199,7 @@ def _works(
                 provider=settings.provider,
                 usage_days=settings.usage_days,
                 rate=settings.rate or rate_settings(os.environ),
+                quota=quota_settings(os.environ),
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))

@@ -78,6 +78,11 @@ class Outputs:
         for of in self._news.keys() - known:  # a follower that went away left its event
             self._news.pop(of).set()
 
+    async def bound(self, groups: Iterable[Sequence[int]], most: int) -> None:
+        """Of each group of maps, the oldest maps' output goes first until at most so many bytes are left."""
+        wanted = [sorted(group) for group in groups]
+        await self._do(lambda db: self._bound(db, wanted, most))
+
     def close(self) -> None:
         self._thread.submit(self._close)
         self._thread.shutdown(wait=True)
@@ -125,6 +130,20 @@ class Outputs:
                     db.execute("DELETE FROM outputs WHERE map = ?", (of,))
         for of in self._sizes.keys() - known:
             del self._sizes[of]
+
+    def _bound(self, db: sqlite3.Connection, groups: list[list[int]], most: int) -> None:
+        sizes = dict(
+            db.execute("SELECT map, SUM(LENGTH(output) + ?) FROM outputs GROUP BY map", (ROW_BYTES,)).fetchall()
+        )
+        with db:
+            for group in groups:
+                whole = sum(sizes.get(of, 0) for of in group)
+                for of in group:
+                    if whole <= most:
+                        break
+                    whole -= sizes.get(of, 0)
+                    db.execute("DELETE FROM outputs WHERE map = ?", (of,))
+                    self._sizes.pop(of, None)
 
     def _close(self) -> None:
         if self._db is not None:

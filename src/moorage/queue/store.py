@@ -32,6 +32,7 @@ from moorage.decide.leasing import (
 )
 from moorage.errors import AlreadyExists, NotFound, UsageError
 from moorage.queue.database import FAILURES, INPUTS, ITEMS, RESULTS, SESSIONS, Database, Row
+from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
 
 STRAGGLER_LOOK_MS = 1000  # how often the sessions of a map are searched for stragglers
 LAPSE_AT_ONCE = 500  # sessions per transaction
@@ -88,7 +89,7 @@ JOIN inputs AS n ON n.map = r.map AND n.seq = r.seq WHERE r.map = ? AND r.seq > 
 _RETRY = """
 UPDATE items SET state = CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END, tries = 0, losses = 0, ready_at = 0
 WHERE map = ? AND state = 4"""
-_WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits"
+_WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits", "map_sizes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +170,9 @@ class Answered:
 class Store:
     """The queue's tables. One thread at a time."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, quota: Quota = NONE) -> None:
         self._db = database
+        self._quota = quota
         self._policies: dict[str, Policy] = {}
         self._looked: dict[int, int] = {}  # when stragglers of a map were last looked for
         self._ticked_at = 0
@@ -343,6 +345,10 @@ class Store:
                 for one in changes.results
             ],
         )
+        sizes: dict[int, int] = {}
+        for one in changes.results:
+            sizes[one.map] = sizes.get(one.map, 0) + len(one.value or b"")
+        self._grow({of: size for of, size in sizes.items() if size})
         self._db.upsert(
             FAILURES,
             [
@@ -409,6 +415,7 @@ class Store:
                 raise AlreadyExists(
                     f"map {namespace}/{name} exists already", hint="delete it, or use another name"
                 )
+            check_map(self._quota, self._used(namespace), namespace)
             for limit, capacity in limits.items():
                 self._db.run(
                     "INSERT INTO limits (name, capacity) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
@@ -454,11 +461,11 @@ class Store:
         """
         with self._db.transaction():
             found = self._db.rows(
-                f"SELECT total, closed FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
+                f"SELECT total, closed, namespace FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
             )
             if not found:
                 raise NotFound("the map is gone")
-            total, closed = found[0]
+            total, closed, namespace = found[0]
             if request is not None and (
                 told := self._db.rows(
                     "SELECT first, items FROM additions WHERE map = ? AND request = ?", of, request
@@ -476,6 +483,9 @@ class Store:
                 raise UsageError(
                     "the map is closed: it takes no more items", hint="open it: PATCH {closed: false}"
                 )
+            size = sum(ITEM_BYTES + len(bytes(one.value)) + len((one.key or "").encode()) for one in fresh)
+            if fresh:
+                check_items(self._quota, self._used(namespace), namespace, items=len(fresh), size=size)
             if request is not None:
                 self._db.run("INSERT INTO additions VALUES (?, ?, ?, ?)", of, request, start, len(items))
             if not fresh:
@@ -499,7 +509,28 @@ class Store:
                 total=len(rows), ready=len(rows) - large, large=large, hinted=hinted, hinted_ms=hinted_ms
             )
             self._count({of: counts})
+            self._grow({of: size})
             return start, len(rows)
+
+    def _used(self, namespace: str) -> Used:
+        """What the maps of a namespace take; not counted where there is no quota."""
+        if self._quota == NONE:
+            return Used(maps=0, items=0, bytes=0)
+        found = self._db.rows(
+            "SELECT COUNT(*), COALESCE(SUM(m.total), 0), COALESCE(SUM(s.bytes), 0) FROM maps AS m"
+            " LEFT JOIN map_sizes AS s ON s.map = m.id WHERE m.namespace = ?",
+            namespace,
+        )[0]
+        return Used(maps=int(found[0]), items=int(found[1]), bytes=int(found[2]))
+
+    def _grow(self, sizes: Mapping[int, int]) -> None:
+        for of, size in sizes.items():
+            self._db.run(
+                "INSERT INTO map_sizes (map, bytes) VALUES (?, ?)"
+                " ON CONFLICT (map) DO UPDATE SET bytes = map_sizes.bytes + excluded.bytes",
+                of,
+                size,
+            )
 
     def change_map(
         self,

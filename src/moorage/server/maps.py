@@ -30,7 +30,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.decide import leasing
 from moorage.decide.leasing import Limit, Policy, State
 from moorage.decide.notices import MapState, Notice, NoticeRules, due
-from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, UsageError
+from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, QuotaExceeded, UsageError
 from moorage.model.mapjob import (
     ACCEPTED,
     CANCELLED,
@@ -140,6 +140,9 @@ class MapBridge:
             return await self._refuse(
                 obj, "NameTaken", f"{error.message}; {error.hint or ''}".strip("; "), again=True
             )
+        except QuotaExceeded as error:
+            said = f"{error.message}; {error.hint or ''}".strip("; ")
+            return await self._refuse(obj, "QuotaExceeded", said, again=True)
         except UsageError as error:
             return await self._refuse(obj, "BadLimits", f"spec.limits: {error.message}", again=True)
         secret = await self._make_secret(obj, view, made.uid, url)
@@ -196,7 +199,7 @@ class MapBridge:
         known = ((obj.get("status") or {}).get("queue") or {}).get("uid")
         found = await self._queue.read(lambda store: store.find_uid(known) if known else None)
         if found is None and not known:  # stopped between making the map and writing it down?
-            with contextlib.suppress(AlreadyExists, UsageError, BadMapJob):
+            with contextlib.suppress(AlreadyExists, QuotaExceeded, UsageError, BadMapJob):
                 found = await self._make(parse_mapjob({**obj, "status": {}}))
         if found is not None:
             await self._queue.delete_map(found.map.id)

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.errors import ApiError, MoorageError, NotFound, QuotaExceeded, UsageError
 
 if TYPE_CHECKING:
     from moorage.model.machine import Fault
@@ -92,6 +92,8 @@ def problem_of(error: Exception) -> Problem:
             f"the Kubernetes API refused or gave no answer: {error.message}",
             error.hint or "try again in a moment",
         )
+    if isinstance(error, QuotaExceeded):
+        return Problem(403, "quota_exceeded", error.message, error.hint)
     if isinstance(error, UsageError):
         return Problem(400, "bad_request", error.message, error.hint)
     if isinstance(error, MoorageError):

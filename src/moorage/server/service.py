@@ -20,6 +20,7 @@ from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
+from moorage.queue.quota import NONE, Quota
 from moorage.queue.store import Store
 from moorage.server.app import create_app
 from moorage.server.audit import AuditLog
@@ -50,6 +51,7 @@ class ServerService:
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
     `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
+    `quota`: what the maps of one namespace may take.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
     """
 
@@ -66,6 +68,7 @@ class ServerService:
         provider: ProviderSettings | None = None,
         rate: Rate | None = None,
         usage_days: int = USAGE_DAYS,
+        quota: Quota | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
         nodes: Informer | None = None,
@@ -82,7 +85,8 @@ class ServerService:
             keep=timedelta(days=usage_days),
         )
         where = usage_db.with_name("queue.db") if queue_db is None else queue_db
-        self.queue = Queue(lambda: open_store(where), clock=clock)
+        self._quota = quota or Quota()
+        self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
         self.outputs = Outputs(usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock)
@@ -151,16 +155,21 @@ class ServerService:
             try:
                 maps = await self.queue.read(lambda store: store.list_maps(None))
                 await self.outputs.keep_only(one.map.id for one in maps)
+                if self._quota.output_bytes:
+                    groups: dict[str, list[int]] = {}
+                    for one in maps:
+                        groups.setdefault(one.namespace, []).append(one.map.id)
+                    await self.outputs.bound(groups.values(), self._quota.output_bytes)
             except MoorageError as error:
                 log.warning("output of deleted maps stays for now", extra={"error": error.message})
 
 
-def open_store(where: Path | str) -> Store:
+def open_store(where: Path | str, quota: Quota = NONE) -> Store:
     """Connect to the queue's database, a file or a `postgresql://` address. Raises StorageError."""
     if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
         from moorage.queue.postgres import PostgresDatabase
 
-        return Store(PostgresDatabase(where))
+        return Store(PostgresDatabase(where), quota)
     from moorage.queue.sqlite import SqliteDatabase
 
-    return Store(SqliteDatabase(where))
+    return Store(SqliteDatabase(where), quota)
