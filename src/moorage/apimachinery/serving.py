@@ -30,6 +30,7 @@ REST_BYTES = 64 * 1024  # kept of what follows an Upgrade until the application 
 REST_MOST_BYTES = 1024 * 1024  # what may come all the same before reading has stopped: some reads of 256 KiB
 FRAMING_BYTES = 64 * 1024  # that may come of a body without a byte of content: sizes of chunks, trailers
 PIPELINED = 64  # requests that wait behind another on their connection; browsers and libraries send one
+RAW_BODY_BYTES = 256 * 1024  # of a request that takes its connection over: Docker's say how to attach or exec
 UNREAD_BYTES = 2 * 1024 * 1024  # of a body that waits for the application; reading stops at 64 KiB
 REFUSED_BYTES = (
     1024 * 1024
@@ -115,8 +116,11 @@ class RawConnection:
     async def body(self) -> bytes:
         """The request's body, which stands before all else: the HTTP parser leaves it here. To be read first.
 
-        Raises asyncio.IncompleteReadError.
+        Raises asyncio.IncompleteReadError, and ConnectionError for one that is longer than RAW_BODY_BYTES.
         """
+        if self._length > RAW_BODY_BYTES:
+            self.close()
+            raise ConnectionAbortedError(f"the body has {self._length} bytes, at most {RAW_BODY_BYTES} are read")
         return await self.reader.readexactly(self._length)
 
     async def write(self, data: bytes) -> None:

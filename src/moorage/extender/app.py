@@ -37,27 +37,27 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import Toleration, parse_node
 from moorage.decide.packing import Ask, gpus_asked
 from moorage.decide.winner import OUTVOTES, winner
-from moorage.errors import BadRequest, MoorageError, NotReady
+from moorage.errors import BadRequest, MoorageError, NotReady, TooLarge
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
 from moorage.extender.config import VERBS_PATH, verbs_path
 from moorage.extender.ledger import Hold
 
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
-
+# of one question. A scheduler may send whole nodes: a cluster has at most 5,000, of some 15 kB each
+# https://kubernetes.io/docs/setup/best-practices/cluster-large/
+BODY_BYTES = 5_000 * 16 * 1024
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-BODY_MAX_BYTES = 64 * 2**20  # 5,000 nodes sent whole are some 50 MB
 
 
 class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "nodes": "Nodes"}):
@@ -334,37 +334,30 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
             return
         answer, answered, took, verb = found  # without Starlette: every pod of the cluster passes here
         began = cache.clock.monotonic()
+        closes = False
         try:
-            body = await _body(receive)
+            try:
+                body = await read_body(receive, BODY_BYTES)
+            except BodyTooLong as error:
+                closes = True
+                raise TooLarge(str(error)) from error
+            except ClientLeft:
+                body = b""  # nobody waits for the answer: it will be no ExtenderArgs
             began = cache.clock.monotonic()
             if not cache.synced.is_set():
                 raise NotReady("the extender does not know the cluster yet")
             code, kind, content = 200, b"application/json", answer(parse_arguments(body), cache)
             answered.inc()
         except MoorageError as error:
-            code = error.status if isinstance(error, BadRequest) else 503
+            code = error.status if isinstance(error, BadRequest | TooLarge) else 503
             kind, content = b"text/plain; charset=utf-8", error.message.encode()
             errors.labels(verb).inc()
             requests.labels(verb, str(code)).inc()
         took.observe(cache.clock.monotonic() - began)
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
+        if closes:
+            headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": code, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
     return app
-
-
-async def _body(receive: Receive) -> bytes:
-    """Raises BadRequest for one that is too long, as soon as it is."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return b""  # nobody waits for the answer: it will be no ExtenderArgs
-        part = message.get("body", b"")
-        size += len(part)
-        if size > BODY_MAX_BYTES:
-            raise BadRequest(f"the body is longer than {BODY_MAX_BYTES} bytes")
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)

@@ -20,6 +20,7 @@ from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.server.auth import User
 from moorage.server.context import Context
 from moorage.server.inner import Inner
+from moorage.server.inputs import read_bytes
 from moorage.server.pages import framed, templates
 from moorage.server.problems import Problem, problem_of
 from moorage.server.routes import datasets, volumes, workspaces
@@ -176,11 +177,7 @@ def as_said(error: Exception) -> Problem:
 
 async def read_form(request: Request) -> Mapping[str, str]:
     """A form's fields without blanks around them; of several of one name the last. Raises Problem."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES:
-            raise Problem(413, "too_large", f"the form has more than {FORM_BYTES} bytes")
+    body = await read_bytes(request, FORM_BYTES)
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50)
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.documents import NESTING_MAX, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.errors import DocumentError, NumberError
@@ -21,12 +22,12 @@ T = TypeVar("T")
 
 async def read_bytes(request: Request, most: int) -> bytes:
     """The whole body, counted while it comes. Raises Problem 413."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise Problem(413, "too_large", f"the body has more than {most} bytes", "send less at once")
-    return bytes(body)
+    try:
+        return await read_body(request.receive, most)
+    except BodyTooLong as error:
+        raise Problem(413, "too_large", str(error), "send less at once") from error
+    except ClientLeft:
+        raise Problem(400, "bad_request", "the request was not sent to its end") from None
 
 
 async def read_as(request: Request, kind: type[T], most: int, *, hint: str | None = None) -> T:

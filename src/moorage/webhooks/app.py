@@ -18,7 +18,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.documents import parse_json, read_whole
+from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.resources import (
@@ -276,9 +277,11 @@ class Webhook:
 
     async def _answer(self, http: HttpRequest, *, mutating: bool) -> Response:
         try:
-            body = await read_whole(http.stream(), _BODY_MAX_BYTES)
-        except DocumentError:
-            return PlainTextResponse(f"more than {_BODY_MAX_BYTES} bytes", 413)
+            body = await read_body(http.receive, _BODY_MAX_BYTES)
+        except BodyTooLong as error:
+            return PlainTextResponse(str(error), 413, {"connection": "close"})
+        except ClientLeft:
+            return PlainTextResponse("the client has gone", 400)
         try:
             asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
         except DocumentError as error:

@@ -156,6 +156,31 @@ async def test_a_connection_that_is_taken_over_carries_bytes_both_ways_and_may_b
             await task
 
 
+async def test_a_connection_that_is_taken_over_brings_no_body_without_bound():
+    failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    async def take(scope: Any, _receive: Any, _send: Any) -> None:
+        raw = scope["extensions"]["moorage.raw"]([])
+        try:
+            await raw.body()
+        except ConnectionError as error:
+            failed.set_result(error)
+
+    stop = asyncio.Event()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        task = asyncio.create_task(serve(take, sock, stop=stop))
+        async with asyncio.timeout(30):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            head = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: tcp\r\n"
+            writer.write(head + b"content-length: 1000000000\r\n\r\n{}")
+            assert "1000000000" in str(await failed)
+            assert (await reader.read()).startswith(b"HTTP/1.1 101 ")
+            writer.close()
+            stop.set()
+            await task
+
+
 async def echo(scope: Any, receive: Any, send: Any) -> None:
     body = b""
     while True:

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
+from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.documents import parse_document, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
@@ -105,18 +106,12 @@ class Request:
 
     async def body(self) -> bytes:
         """Raises TooLarge."""
-        parts, size = [], 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise Disconnected
-            part = message.get("body", b"")
-            size += len(part)
-            if size > MAX_BODY_BYTES:
-                raise TooLarge(f"Request entity too large: limit is {MAX_BODY_BYTES}")
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
+        try:
+            return await read_body(self._receive, MAX_BODY_BYTES)
+        except BodyTooLong as error:
+            raise TooLarge(f"Request entity too large: limit is {error.most}") from error
+        except ClientLeft:
+            raise Disconnected from None
 
     async def obj(self) -> Any:
         """The body decoded. Raises BadRequest, UnsupportedMediaType, TooLarge."""

@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide import leasing
@@ -421,19 +422,12 @@ def _exchange(body: bytes) -> Exchange:
 
 
 async def _whole(receive: Receive, most: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Problem(400, "bad_request", "the request was not sent to its end")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise Problem(413, "too_large", f"the body has more than {most} bytes", "send fewer at once")
-        parts.append(part)
-        if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    try:
+        return await read_body(receive, most)
+    except BodyTooLong as error:
+        raise Problem(413, "too_large", str(error), "send fewer at once") from error
+    except ClientLeft:
+        raise Problem(400, "bad_request", "the request was not sent to its end") from None
 
 
 async def _disconnected(receive: Receive) -> None:
