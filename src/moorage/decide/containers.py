@@ -22,6 +22,7 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of, owner_reference
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import parse_count, parse_milli
@@ -50,8 +51,8 @@ MEMORY_MIN = 6 * 1024 * 1024  # Docker's own
 
 _MADE_UP = re.compile(r"[^a-z0-9]+")
 _LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
-_PORT = re.compile(r"(\d{1,5})(?:/(tcp|udp|sctp))?")
-_USER = re.compile(r"(\d+)(?::(\d+))?")
+_PORT = re.compile(r"([0-9]{1,5})(?:/(tcp|udp|sctp))?")
+_USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _VENDORS = {"": "nvidia.com/gpu", "nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/i915"}
 _SPEC = (
     "restartPolicy",
@@ -487,10 +488,11 @@ class _Making:
             [one.get("HostPort") for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
         )
         text = str(next(filter(None, asked), usual))
-        if not text.isdigit() or not 0 < int(text) < 65536:
-            self.fault(where, f"{text!r} is no port", "use 1 to 65535")
+        number = integer_or(text, 0)
+        if not 0 < number < 65536:
+            self.fault(where, f"{text[:40]!r} is no port", "use 1 to 65535")
             return usual
-        return int(text)
+        return number
 
     def _service(self, name: str) -> Obj | None:
         published = {at: port for at, port in self.ports.items() if port}
@@ -535,7 +537,7 @@ def container_name(pod: Mapping[str, Any]) -> str:
 
 def start_of(pod: Mapping[str, Any]) -> int:
     text = labels_of(pod).get(START_LABEL, "")
-    return int(text) if text.isdigit() else 1
+    return integer_or(text, 1)
 
 
 def container_id(pod: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.apimachinery.integers import INT32_MAX, integer_or, is_digits
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo
 from moorage.decide.memorykills import Hold, Known, Raise, answer, give_more, hold, is_gated, rule_of
@@ -369,7 +370,7 @@ def _check_name(draft: _Draft) -> None:
     if not is_dns_label(run) or len(run) > RUN_NAME_MAX:
         allowed = f"at most {RUN_NAME_MAX} of a-z, 0-9 and '-', so that its attempts can be named after it"
         draft.refusals.append(Refusal(f"metadata.labels[{RUN_LABEL}]", repr(run), allowed))
-    elif not number.isascii() or not number.isdigit() or int(number) < 1:
+    elif not is_digits(number) or not integer_or(number, 0, maximum=INT32_MAX):
         said = "must be a whole number from 1"
         draft.refusals.append(Refusal(f"metadata.labels[{ATTEMPT_LABEL}]", repr(number), said))
     elif meta.get("name") != attempt_name(run, int(number)):
@@ -511,7 +512,7 @@ def _cap_restarts(draft: _Draft) -> None:
     unlimited = bool(draft.unlimited())
     most = 0 if unlimited else draft.request.restart_limit_max
     text = at(draft.obj, ("metadata", "annotations", RESTART_LIMIT_ANNOTATION))
-    asked = int(text) if text is not None and text.isascii() and text.isdigit() else RESTART_LIMIT
+    asked = integer_or(text, RESTART_LIMIT)
     if most is None or asked <= most:
         return
     _put(draft.obj["metadata"], "annotations", RESTART_LIMIT_ANNOTATION, str(most))

@@ -14,6 +14,7 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.integers import UINT64_MAX, integer_or
 from moorage.apimachinery.meta import Key, condition, key_of, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import Taint, parse_node, pod_requests
@@ -230,8 +231,7 @@ def version_of(obj: Obj) -> int:
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
-    text = obj["metadata"].get("resourceVersion") or ""
-    return int(text) if text.isdecimal() else 0
+    return integer_or(obj["metadata"].get("resourceVersion"), 0, maximum=UINT64_MAX)
 
 
 def ask_of(pod: Obj) -> Ask:

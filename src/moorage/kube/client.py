@@ -22,6 +22,7 @@ import msgspec
 
 from moorage import __version__
 from moorage.apimachinery.api import CONTENT_TYPES, ObjList, PatchKind, WatchEvent
+from moorage.apimachinery.integers import integer_or, is_digits
 from moorage.apimachinery.resources import PODS, Obj, Resource
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, BadRequest, Expired, ServerError, api_error
@@ -607,12 +608,15 @@ def _warnings(headers: Iterable[str]) -> Iterator[str]:
             yield _ESCAPED.sub(r"\1", found["text"])
 
 
+DAY_SECONDS = 86400  # no server has one wait longer
+
+
 def _retry_after(header: str | None, clock: Clock) -> float | None:
     """Seconds to wait, from either form of the header (RFC 9110 §10.2.3); None when there is no usable one."""
     if not header:
         return None
-    if header.strip().isdigit():
-        return float(header)
+    if is_digits(header.strip()):
+        return float(integer_or(header.strip(), DAY_SECONDS, maximum=DAY_SECONDS))
     try:
         moment = parsedate_to_datetime(header)
     except ValueError:

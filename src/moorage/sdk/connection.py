@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moorage.apimachinery.integers import integer_or
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, ServerError, UsageError, api_error
 
@@ -279,4 +280,5 @@ def _written(params: Mapping[str, object] | None) -> dict[str, str]:
 
 
 def _seconds(text: str | None, usual: float) -> float:
-    return float(text) if text and text.isdecimal() else usual
+    seconds = integer_or(text, -1, maximum=86400)
+    return float(seconds) if seconds >= 0 else usual

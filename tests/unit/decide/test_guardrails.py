@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.scheduling import NodeInfo, Taint
 from moorage.decide.guardrails import OPERATOR, TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
 from moorage.decide.runs import Caller, ClusterFacts, RunRequest, plan_run
-from moorage.model.names import label_value
+from moorage.model.names import ATTEMPT_LABEL, RESTART_LIMIT_ANNOTATION, label_value
 from moorage.model.tenant import TenantDefaults
 
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
@@ -540,3 +540,11 @@ def test_admitting_twice_changes_nothing_more_and_the_validating_side_agrees(job
             limited = all(one["resources"]["limits"].get("memory") for one in pod["containers"])
             never = made["spec"]["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
             assert limited or (never and made["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0")
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "1_0", "٣"])
+def test_odd_numbers_are_judged_and_never_a_defect(number: str) -> None:
+    # a webhook that fails where its failure policy is Ignore lets the object through
+    admit(asked(a_job(annotations={RESTART_LIMIT_ANNOTATION: number}), restart_limit_max=3))
+    refusals = admit(asked(a_job(labels={**RUN, ATTEMPT_LABEL: number}))).refusals
+    assert "must be a whole number from 1" in [one.message for one in refusals]

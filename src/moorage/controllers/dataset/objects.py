@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import (
     annotations_of,
     condition,
@@ -220,7 +221,7 @@ def attempt_seen(job: Obj, one: DatasetView, result: Mapping[str, Any] | None, w
     succeeded, failed = is_condition_true(job, "Complete"), is_condition_true(job, "Failed")
     over = condition(job, "Complete" if succeeded else "Failed") or {}
     return AttemptSeen(
-        number=int(number) if number.isdecimal() else 0,
+        number=integer_or(number, 0),
         name=job["metadata"]["name"],
         uid=job["metadata"]["uid"],
         revision=annotations_of(job).get(REVISION_ANNOTATION, ""),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import (
     annotations_of,
     condition,
@@ -214,7 +215,7 @@ def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
     counted = int(status.get("succeeded") or 0) + int(status.get("failed") or 0)
     number = labels_of(job).get(MAP_ROUND_LABEL, "1")
     return JobSeen(
-        round=int(number) if number.isdecimal() else 1,
+        round=integer_or(number, 1),
         name=meta["name"],
         uid=meta["uid"],
         template=annotations_of(job).get(MAP_TEMPLATE_ANNOTATION, ""),

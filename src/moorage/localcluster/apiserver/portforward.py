@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, BadRequest, ServerError
 from moorage.localcluster.apiserver import spdy
@@ -69,7 +70,7 @@ async def serve_ports(
 
 def _port(text: str) -> int:
     """Raises BadRequest."""
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 16:
+    if not 0 < integer_or(text, 0) < 1 << 16:
         raise BadRequest(f'unable to parse "{text[:20]}" as a port')
     return int(text)
 
@@ -125,7 +126,7 @@ class _Tunnel:
 
     async def _open(self, number: int, headers: Mapping[str, str], *, fin: bool) -> None:
         kind, request, port = (headers.get(one, "") for one in ("streamtype", "requestid", "port"))
-        proper = kind in ("error", "data") and port.isdigit() and 0 < int(port) < 1 << 16
+        proper = kind in ("error", "data") and 0 < integer_or(port, 0) < 1 << 16
         if not proper or number in self._streams or len(self._streams) >= STREAMS_MAX:
             await self._socket.send_bytes(self._writer.reset(number, spdy.REFUSED_STREAM))
             return

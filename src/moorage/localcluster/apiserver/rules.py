@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.selectors import label_selector_of
@@ -286,7 +287,7 @@ def _prepare_daemonset(obj: Obj) -> None:
 
 
 def _prepare_daemonset_update(new: Obj, old: Obj) -> None:
-    was = int((old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0"))
+    was = integer_or((old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION), 0)
     changed = _spec(new).get("template") != _spec(old).get("template")
     new["metadata"].setdefault("annotations", {})[TEMPLATE_GENERATION] = str(was + changed)
 
@@ -564,7 +565,7 @@ def schedule_problem(text: str) -> str | None:
     for field, (low, high), names in zip(fields, _CRON_RANGES, _CRON_NAMES, strict=True):
         for part in field.split(","):
             span, _, step = part.partition("/")
-            if step and not (step.isdigit() and int(step)):
+            if step and not integer_or(step, 0, maximum=INT32_MAX):
                 return f"step of range should be a positive number: {part}"
             if span in ("*", "?"):
                 continue
@@ -575,8 +576,8 @@ def schedule_problem(text: str) -> str | None:
             for end in ends:
                 if end.lower() in names:
                     numbers.append(names.index(end.lower()) + (low if low else 0))
-                elif end.isdigit():
-                    numbers.append(int(end))
+                elif (number := integer_or(end, -1, maximum=INT32_MAX)) >= 0:
+                    numbers.append(number)
                 else:
                     return f"failed to parse int from {end}"
             if numbers[0] < low:
@@ -976,9 +977,7 @@ def _validate_pdb(obj: Obj, errors: FieldErrors) -> None:
         value = spec.get(key)
         if isinstance(value, int) and value < 0:
             errors.invalid(f"spec.{key}", value, "must be greater than or equal to 0")
-        elif isinstance(value, str) and not (
-            value.endswith("%") and value[:-1].isdigit() and int(value[:-1]) <= 100
-        ):
+        elif isinstance(value, str) and not (value.endswith("%") and 0 <= integer_or(value[:-1], -1) <= 100):
             errors.invalid(
                 f"spec.{key}",
                 value,

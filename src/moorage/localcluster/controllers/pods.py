@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.meta import condition, is_condition_true, is_deleting, owner_reference
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
@@ -93,10 +94,8 @@ def removal_order(pods: Iterable[Obj], *, crowd: Mapping[str, int] | None = None
     def rank(pod: Obj) -> tuple[Any, ...]:
         meta, spec = pod["metadata"], pod.get("spec") or {}
         node = spec.get("nodeName") or ""
-        try:
-            cost = int((meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost") or 0)
-        except ValueError:
-            cost = 0
+        said = (meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost")
+        cost = integer_or(said, 0, minimum=-INT32_MAX - 1, maximum=INT32_MAX)
         restarts = max(
             (
                 int(one.get("restartCount") or 0)

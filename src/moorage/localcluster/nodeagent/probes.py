@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.integers import is_digits, parse_integer
 from moorage.clock import Clock
 from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.addresses import HOST_IP
@@ -79,8 +80,10 @@ def probes_of(container: Mapping[str, Any]) -> list[Probe]:
 
 def port_of(container: Mapping[str, Any], port: int | str) -> int:
     """A probe's port, which may be named. Raises ValueError for a name that no port bears."""
-    if isinstance(port, int) or str(port).isdigit():
-        return int(port)
+    if isinstance(port, int):
+        return port
+    if is_digits(port):
+        return parse_integer(port, minimum=1, maximum=65535, name="the probe's port")
     for one in container.get("ports") or ():
         if one.get("name") == port:
             return int(one["containerPort"])
@@ -196,7 +199,7 @@ async def _http(container: Mapping[str, Any], action: Mapping[str, Any], address
         writer.close()
         with contextlib.suppress(OSError, ssl.SSLError):
             await writer.wait_closed()
-    if len(words) < 2 or not words[1].isdigit():
+    if len(words) < 2 or not words[1].isdigit() or len(words[1]) > 3:
         return False, "the answer is no HTTP"
     code = int(words[1])
     return 200 <= code < 400, f"HTTP probe failed with statuscode: {code}"

@@ -424,3 +424,32 @@ async def test_an_odd_body_is_no_defect(server: ApiServer, body: bytes) -> None:
     ):
         reply = await ask(server, method, target, body, content_type=content_type)
         assert reply.status < 500, (method, target, content_type, reply.body)
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-1", "", "1_0"])
+async def test_an_odd_number_in_a_text_of_a_spec_is_no_defect(server: ApiServer, number: str) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": a_pod("p", "default")["spec"]}
+    selector = {"matchLabels": {"a": "b"}}
+    job = {"spec": {"template": {"spec": {**template["spec"], "restartPolicy": "Never"}}}}
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": f"{number}%", "maxUnavailable": number}}
+    for path, body in (
+        ("policy/v1/namespaces/default/poddisruptionbudgets", {"spec": {"minAvailable": f"{number}%"}}),
+        (
+            "batch/v1/namespaces/default/cronjobs",
+            {"spec": {"schedule": f"*/{number} * * * *", "jobTemplate": job}},
+        ),
+        ("batch/v1/namespaces/default/cronjobs", {"spec": {"schedule": f"{number} 1-{number} * * *"}}),
+        (
+            "apps/v1/namespaces/default/deployments",
+            {"spec": {"selector": selector, "template": template, "strategy": rolling}},
+        ),
+    ):
+        reply = await ask(server, "POST", f"/apis/{path}", {"metadata": {"name": "x"}, **body})
+        assert reply.status < 500, (path, reply.body)
+    path = "/apis/apps/v1/namespaces/default/daemonsets"
+    daemons = {"metadata": {"name": "d"}, "spec": {"selector": selector, "template": template}}
+    assert (await ask(server, "POST", path, daemons)).status == 201
+    annotations = {"metadata": {"annotations": {"deprecated.daemonset.template.generation": number}}}
+    for _ in range(2):
+        reply = await ask(server, "PATCH", f"{path}/d", annotations, content_type="application/merge-patch+json")
+        assert reply.status < 500

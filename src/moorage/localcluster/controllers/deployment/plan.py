@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of, owner_reference
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
@@ -235,7 +236,7 @@ class _Pass:
             if not left:
                 break
             size = self._size(one)
-            before = int(annotations_of(one).get(MAXIMUM) or total) or total
+            before = integer_or(annotations_of(one).get(MAXIMUM), total, maximum=INT32_MAX) or total
             share = -size if self.replicas == 0 else _rounded(size * allowed, before) - size
             share = max(0, min(share, left)) if to_add > 0 else min(0, max(share, left))
             self._resize(one, size + share)
@@ -495,7 +496,7 @@ def available_of(one: Mapping[str, Any]) -> int:
 
 def revision_of(one: Mapping[str, Any]) -> int:
     text = annotations_of(one).get(REVISION) or "0"
-    return int(text) if text.isdecimal() else 0
+    return integer_or(text, 0)
 
 
 def bare_template(template: Mapping[str, Any]) -> Obj:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
@@ -144,8 +145,8 @@ def is_indexed(job: Mapping[str, Any]) -> bool:
 
 def completion_index(pod: Mapping[str, Any]) -> int | None:
     """The pod's index, or None when it bears none."""
-    text = annotations_of(pod).get(INDEX)
-    return int(text) if text is not None and text.isdecimal() else None
+    index = integer_or(annotations_of(pod).get(INDEX), -1, maximum=INT32_MAX)
+    return index if index >= 0 else None
 
 
 def is_tracked(pod: Mapping[str, Any]) -> bool:

@@ -1,0 +1,52 @@
+"""Numbers that people write into labels, annotations and headers: read where they are some, else as none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from moorage.decide.containers import CONTAINER_LABEL, START_LABEL, start_of
+from moorage.errors import MoorageError
+from moorage.extender.cache import version_of
+from moorage.kube.client import _retry_after
+from moorage.localcluster.controllers.intorpercent import scaled
+from moorage.localcluster.controllers.job.plan import INDEX, completion_index
+from moorage.localcluster.nodeagent.probes import port_of
+from moorage.sdk.connection import _seconds
+from moorage.testing.clock import FakeClock
+
+ODD = ["²", "٣", "9" * 5000, "-1", "", "1_0", " 7", "1e3", "½"]
+
+
+def a_pod(**meta: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "p", **meta}}
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_an_odd_number_is_as_none(text: str) -> None:
+    assert start_of(a_pod(labels={CONTAINER_LABEL: "c", START_LABEL: text})) == 1
+    assert completion_index(a_pod(annotations={INDEX: text})) is None
+    assert version_of(a_pod(resourceVersion=text)) == 0
+    assert _seconds(text, 0.2) == 0.2
+
+
+@pytest.mark.parametrize("text", [one for one in ODD if one])
+def test_an_odd_number_is_refused_with_its_text_cut(text: str) -> None:
+    for read in (lambda: scaled(text, 10, up=True), lambda: scaled(f"{text}%", 10, up=True)):
+        with pytest.raises(MoorageError) as error:
+            read()
+        assert len(error.value.message) < 200
+    with pytest.raises(ValueError, match=r"port"):
+        port_of({}, text)
+
+
+@pytest.mark.parametrize("text", ["²", "٣", "-1", "½"])
+def test_an_odd_wait_is_none(text: str) -> None:
+    assert _retry_after(text, FakeClock(datetime(2026, 1, 1, tzinfo=UTC))) is None
+
+
+def test_a_wait_is_a_day_at_most() -> None:
+    assert _retry_after("9" * 5000, FakeClock(datetime(2026, 1, 1, tzinfo=UTC))) == 86400
+    assert _retry_after("7", FakeClock(datetime(2026, 1, 1, tzinfo=UTC))) == 7
