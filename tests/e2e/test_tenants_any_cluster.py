@@ -184,6 +184,8 @@ async def test_listing_and_showing(cluster: Cluster, tenant: str) -> None:
     shown = cluster.moor("tenant", "show", tenant).stdout
     assert f"group ml-{tenant}" in shown
     assert "pods 5" in shown
+    dry = cluster.moor("tenant", "create", "other", "--priority-class", "a", "--priority-class", "b", "--dry-run")
+    assert "priorityClasses:\n  - a\n  - b\n" in dry.stdout
     again = cluster.moor("tenant", "create", tenant, check=False)
     assert again.returncode == 2
 

@@ -35,6 +35,7 @@ def tenant() -> None:
 @click.option("--group", "groups", multiple=True, help="A group whose people work in it; repeatable.")
 @click.option("--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Such as requests.nvidia.com/gpu=8.")
 @click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes that are to be its alone.")
+@click.option("--priority-class", "classes", multiple=True, help="PriorityClass its pods may name. May repeat.")
 @click.option("--domain", default=None, help="Its hosts are this one and those below it.")
 @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
 @click.option("--dry-run", is_flag=True, help="Print what would be made.")
@@ -48,6 +49,7 @@ def create(
     groups: tuple[str, ...],
     quota: tuple[str, ...],
     cpu_nodes: tuple[str, ...],
+    classes: tuple[str, ...],
     domain: str | None,
     ingress_class: str | None,
     dry_run: bool,
@@ -63,6 +65,8 @@ def create(
         spec["quota"] = _pairs(quota, "--quota")
     if cpu_nodes:
         spec["cpuNodes"] = {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
+    if classes:
+        spec["priorityClasses"] = list(classes)
     ingress = {"domain": domain, "className": ingress_class}
     if any(ingress.values()):
         spec["ingress"] = {key: value for key, value in ingress.items() if value}
