@@ -111,6 +111,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                         server_url=address,
                         addresses=addresses,
                         launcher=launcher,
+                        hidden=data,
                     )
                 )
             by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}

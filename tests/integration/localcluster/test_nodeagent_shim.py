@@ -633,3 +633,90 @@ def test_command_can_be_run_beside_a_container(any_user: World) -> None:
     assert answer.stdout.split()[:2] == ["me", str(any_user.root / "home")]
     if mounts:
         assert answer.stdout.split()[2] == "/moor-data"
+
+
+@dataclass
+class Platform:
+    """A folder with a secret, around the pod's own; and a process of the same user that sees it as it is."""
+
+    world: World
+    process: subprocess.Popen[bytes]
+
+    @property
+    def folder(self) -> Path:
+        return self.world.root / "nodes"
+
+    def attack(self) -> str:
+        """Prints whatever of the secret can be had, and what else a pod must be able to do."""
+        secret, own = self.folder / "tokens.json", self.world.folder.path / "mine"
+        outside = f"/proc/{self.process.pid}"
+        return (
+            f"exec 2>/dev/null; cat {secret}; cat {outside}/root{secret}; cat {outside}/environ | tr '\\0' '\\n' |"
+            f" grep -o s3cret; umount {self.folder}; umount -l {self.folder}; cat {secret};"
+            f" unshare -m sh -c 'umount {self.folder}; cat {secret}';"
+            f" nsenter -t {self.process.pid} -m cat {secret};"
+            f" touch {self.folder}/new && echo wrote beside; ls {self.folder};"
+            f" echo kept > {own}; cat {own}; cat {self.world.folder.path}/spec.json | head -c 1; echo; pwd"
+        )
+
+    def seen(self) -> list[str]:
+        """What a fenced pod prints."""
+        return ["n1", "kept", "{", str(self.world.root / "home")]
+
+
+@pytest.fixture
+def platform(any_user: World) -> Iterator[Platform]:
+    (any_user.root / "nodes").mkdir()
+    tried = subprocess.run(
+        [any_user.python, "-S", "-E", "-s", podshim.__file__, "--try-fence", str(any_user.root / "nodes")],
+        capture_output=True,
+        text=True,
+        user=any_user.user,
+        check=True,
+    )
+    if tried.stdout.strip() != "fully":
+        pytest.skip(f"this machine allows no fence: {tried.stdout.strip()}")
+    (any_user.root / "nodes" / "tokens.json").write_text("s3cret\n")
+    command = ["sleep", "1000"]
+    with subprocess.Popen(command, user=any_user.user, env={"PATH": PATH, "TOKEN": "s3cret"}) as process:
+        yield Platform(any_user, process)
+        process.kill()
+
+
+@pytest.mark.parametrize("mounted", [False, True], ids=["without volumes", "with a volume where nothing was"])
+def test_a_pod_does_not_see_the_folder_of_the_platform(platform: Platform, mounted: bool) -> None:
+    world = platform.world
+    volume = world.root / "nodes" / "volume"
+    volume.mkdir()
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(volume), "readOnly": False}] if mounted else []
+    world.launch(world.shell(platform.attack(), hidden=str(platform.folder), mounts=mounts))
+    assert world.end()["phase"] == "Succeeded", world.state()
+    assert (world.output(), world.state()["fenceError"]) == (platform.seen(), "")
+
+
+def test_a_pod_that_is_not_fenced_does(platform: Platform) -> None:
+    platform.world.launch(platform.world.shell(platform.attack()))
+    platform.world.end()
+    assert platform.world.output().count("s3cret") >= 4
+
+
+def test_a_command_beside_a_container_is_behind_the_same_fence(platform: Platform) -> None:
+    world = platform.world
+    world.launch(world.shell("echo up; sleep 1000", hidden=str(platform.folder)))
+    world.wait_output("up")
+    answer = subprocess.run(
+        [world.python, "-S", "-E", "-s", podshim.__file__, "--enter", str(world.report()["pid"])]
+        + ["sh", "-c", platform.attack()],
+        capture_output=True,
+        text=True,
+        user=world.user,
+        check=False,
+    )
+    assert answer.stdout.split() == platform.seen()
+
+
+def test_where_the_kernel_allows_no_fence_the_pod_runs_and_says_so(world: World) -> None:
+    world.launch(world.shell("echo up", hidden=str(world.root / "missing")))
+    assert world.end()["phase"] == "Succeeded"
+    assert world.output() == ["up"]
+    assert "missing" in world.state()["fenceError"]

@@ -114,6 +114,7 @@ class NodeAgent:
 
     `ready` is set once the Node is registered and the pods found here are looked after. `server_url` is told to
     pods as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses` and `launcher`.
+    Pods do not see the folder `hidden` where the kernel allows that, but for their own part of it.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class NodeAgent:
         base_env: Mapping[str, str] | None = None,
         addresses: Addresses | None = None,
         launcher: Launcher | None = None,
+        hidden: Path | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
@@ -135,6 +137,7 @@ class NodeAgent:
         self._node = node
         self._folder = pods_folder.resolve()
         self._clock = clock
+        self._hidden = "" if hidden is None else str(hidden.resolve())
         self._awake = Awake(clock)
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
@@ -709,6 +712,7 @@ class NodeAgent:
             base_env=self._base_env,
             allocatable=self._offers(),
             real_gpu_uuids=self._node.real_gpu_uuids,
+            hidden=self._hidden,
         )
 
     # -- probes

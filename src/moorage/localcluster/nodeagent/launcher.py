@@ -61,7 +61,8 @@ class Launcher:
             return code
         try:
             channel = self._channel or self._start()
-            answer = self._waiting[folder] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+            self._waiting[folder] = answer
             await asyncio.get_running_loop().sock_sendall(channel, os.fsencode(folder))
         except OSError:
             self._waiting.pop(folder, None)
@@ -134,3 +135,18 @@ def _launch_alone(folder: Path) -> int:
             check=False,
         )
     return process.returncode
+
+
+def why_not_fenced(folder: Path) -> str | None:
+    """Why pods on this machine can read a folder of the platform; None when they cannot.
+
+    Root's pods can, in the end, do whatever root can.
+    """
+    words = [*_INTERPRETER, "--try-fence", str(folder)]
+    tried = subprocess.run(
+        words, capture_output=True, text=True, env=_environment(), stdin=subprocess.DEVNULL, check=False
+    )
+    answer = tried.stdout.strip()
+    if answer == "fully":
+        return None
+    return "this kernel has no Landlock" if answer == "partly" else answer or "it cannot be tried"

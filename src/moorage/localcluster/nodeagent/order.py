@@ -33,6 +33,7 @@ class Place:
     base_env: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     real_gpu_uuids: Sequence[str] | None = None
+    hidden: str = ""  # the folder of the platform, which pods do not see; "": nothing is hidden
 
 
 def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -140,6 +141,7 @@ def _container(
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),
+        "hidden": "" if (container.get("securityContext") or {}).get("privileged") else place.hidden,
     }
     if container.get("restartPolicy"):
         order["restartPolicy"] = container["restartPolicy"]

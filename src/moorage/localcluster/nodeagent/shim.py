@@ -66,6 +66,19 @@ MS_NOSUID, MS_NODEV = 2, 4
 MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 18
 MS_RELATIME, ST_RELATIME = 1 << 21, 4096  # the one flag whose statvfs bit is not its mount bit
 MNT_DETACH = 2
+LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446  # the same number on every architecture
+LANDLOCK_ACCESS_FS_MAKE_BLOCK = 1 << 11
+PR_CAPBSET_DROP = 24
+WAYS_BEHIND = {  # <linux/capability.h>: what root needs to look behind a fence; containers do not have them either
+    "DAC_READ_SEARCH": 2,  # opens files by their handles, past all mounts
+    "SYS_MODULE": 16,
+    "SYS_RAWIO": 17,
+    "SYS_PTRACE": 19,
+    "SYS_ADMIN": 21,
+    "PERFMON": 38,  # reads the environment and the memory map of any process
+    "BPF": 39,
+    "CHECKPOINT_RESTORE": 40,
+}
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 
 
@@ -73,6 +86,7 @@ def main(argv: list[str]) -> int:
     """Launch the shim of the pod folder `argv[1]`; see the module for the exit codes.
 
     `--serve FD …` waits for folders instead and forks a launcher for each; see `serve`.
+    `--try-fence FOLDER` says whether pods can be kept from a folder.
     `--enter PID COMMAND…` runs a command beside a container's main process, in its mounts, environment
     and working folder (exec probes). `--exec PID COMMAND…` does so for `kubectl exec`: the command ends with
     whoever started it, and has its standard input as its terminal where that is one.
@@ -81,6 +95,8 @@ def main(argv: list[str]) -> int:
         return enter(int(argv[2]), argv[3:])
     if argv[1] == "--exec":
         return enter(int(argv[2]), argv[3:], parent=os.getppid())
+    if argv[1] == "--try-fence":
+        return try_fence(argv[2])
     if argv[1] == "--serve":
         return serve(int(argv[2]), argv)
     return launch(argv[1])
@@ -203,6 +219,7 @@ def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
             pairs = [one.partition(b"=") for one in file.read().split(b"\0") if one]
         env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
         workdir = os.readlink(f"/proc/{pid}/cwd")
+        is_apart = os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
         for kind in ("user", "mnt"):
             if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
                 fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
@@ -220,6 +237,8 @@ def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
                 _take_terminal()
                 env.setdefault("TERM", "xterm")
         path = _find(command[0], env.get("PATH", ""))
+        if is_apart:
+            enter_domain()  # as the container: else the command could look behind its fence
     except (OSError, StartError) as error:
         print(error, file=sys.stderr, flush=True)
         return 127 if isinstance(error, StartError) else 126
@@ -764,16 +783,8 @@ def enter_mounts(mounts: list[dict[str, Any]], workdir: str, home: str, scratch:
     (these must stay writable as they are); otherwise the root is built anew from binds of what is there, and its
     rebuilt levels are read-only, so that nothing can be written where it would vanish.
     """
-    user, group = os.geteuid(), os.getegid()
-    libc = _libc()
     try:
-        if libc.unshare(CLONE_NEWNS) != 0:
-            if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
-                raise _os_error("unshare")
-            _write_proc("setgroups", "deny")
-            _write_proc("uid_map", f"{user} {user} 1")
-            _write_proc("gid_map", f"{group} {group} 1")
-        _mount(None, "/", None, MS_REC | MS_PRIVATE)
+        leave_mounts()
     except OSError as error:
         raise MountRefused(str(error)) from error
     points = [
@@ -890,6 +901,88 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
         raise _os_error(f'mounting "{source or kind or "none"}" to "{target}"')
 
 
+# ------------------------------------------------------------------------------------------------------ the fence
+
+
+class FenceRefused(Exception):
+    """The kernel does not let this user hide a folder from a process."""
+
+
+def fence(hidden: str, keep: str, *, is_apart: bool) -> bool:
+    """Hide a folder from this process (just forked) and all it starts, but for the folder `keep` below it.
+
+    An empty, read-only file system lies over `hidden`. A Landlock domain keeps the process from taking it away and
+    from the back door: a process outside of the domain, whose /proc/PID/root shows the folder as it is, cannot be
+    looked into. The domain forbids one kind of access to files, as it must: making block devices, by which root
+    could read the disk itself. Returns whether the kernel has Landlock. `is_apart`: the process has a mount
+    namespace of its own already. Raises FenceRefused.
+
+    https://docs.kernel.org/userspace-api/landlock.html (ptrace restrictions, changes of the mount topology)
+    """
+    try:
+        if not is_apart:
+            leave_mounts()
+        kept = os.open(keep, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if keep else -1
+        _mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
+        if keep:
+            os.makedirs(keep, exist_ok=True)
+            _mount(f"/proc/self/fd/{kept}", keep, None, MS_BIND | MS_REC)
+            os.close(kept)
+        _mount("none", hidden, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        return enter_domain()
+    except OSError as error:
+        raise FenceRefused(str(error)) from error
+
+
+def leave_mounts() -> None:
+    """Give this process a mount namespace of its own, in a user namespace where that is needed. Raises OSError."""
+    user, group = os.geteuid(), os.getegid()
+    libc = _libc()
+    if libc.unshare(CLONE_NEWNS) != 0:
+        if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
+            raise _os_error("unshare")
+        _write_proc("setgroups", "deny")
+        _write_proc("uid_map", f"{user} {user} 1")
+        _write_proc("gid_map", f"{group} {group} 1")
+    _mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def enter_domain() -> bool:
+    """Put this process into a Landlock domain of its own; False when the kernel has none, or it is turned off.
+
+    What it executes next is also without the capabilities to look behind a fence, should it be root's. Needs
+    CAP_SYS_ADMIN in its user namespace, which whoever has just made one has. Raises OSError.
+    """
+    import ctypes
+
+    libc = _libc()
+    for number in WAYS_BEHIND.values():
+        libc.prctl(
+            PR_CAPBSET_DROP, number, 0, 0, 0
+        )  # fails for who has none, and for one the kernel does not know
+    handled = ctypes.c_uint64(LANDLOCK_ACCESS_FS_MAKE_BLOCK)
+    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(8), 0)
+    if ruleset < 0:
+        if ctypes.get_errno() in (errno.ENOSYS, errno.EOPNOTSUPP):
+            return False
+        raise _os_error("landlock_create_ruleset")
+    try:
+        if libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0) != 0:
+            raise _os_error("landlock_restrict_self")
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def try_fence(folder: str) -> int:
+    """For a process of its own: print whether pods can be fenced from a folder: fully, partly, or why not."""
+    try:
+        print("fully" if fence(folder, "", is_apart=False) else "partly")
+    except FenceRefused as error:
+        print(error)
+    return 0
+
+
 def _write_proc(name: str, text: str) -> None:
     fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
     try:
@@ -981,6 +1074,7 @@ class Shim:
         self._unsaved_memory_since: float | None = None
         self._mounts = "none"
         self._mounts_error = ""
+        self._fence_error = ""
         self._pod: dict[str, Any] = {"phase": "Pending", "startedAt": stamp(), "finishedAt": None}
         self._deadline = spec.get("deadlineEpoch")
         self._stop_at: float | None = None  # monotonic moment of SIGKILL; None: not stopping
@@ -1228,6 +1322,9 @@ class Shim:
         if mounts:
             mode = "translated" if self._mounts == "translated" else self._spec.get("mountMode") or "auto"
         kind, text = self._fork(one, "namespace" if mode == "auto" else mode)
+        if kind == "unfenced":
+            self._fence_error = text
+            kind, text = self._fork(one, "namespace" if mode == "auto" else mode)
         if kind == "refused":
             self._mounts_error = text
             mode = "translated"
@@ -1265,7 +1362,11 @@ class Shim:
                 os.dup2(null, 0)
                 os.dup2(out_write, 1)
                 os.dup2(err_write, 2)
-                _exec(argv, env, workdir, mounts if mode == "namespace" else [], scratch, spec, shim)
+                hidden = "" if mode == "translated" or self._fence_error else str(spec.get("hidden") or "")
+                mounts = mounts if mode == "namespace" else []
+                _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, self._folder)
+            except FenceRefused as error:
+                os.write(tell_write, b"unfenced\0" + str(error).encode())
             except MountRefused as error:
                 os.write(tell_write, b"refused\0" + str(error).encode())
             except (MountFailed, StartError) as error:
@@ -1497,6 +1598,7 @@ class Shim:
             "writtenAt": stamp(),
             "mounts": self._mounts,
             "mountsError": self._mounts_error,
+            "fenceError": self._fence_error,
             "pod": self._pod,
             "containers": [one.report for one in self._all],
         }
@@ -1550,8 +1652,10 @@ def _exec(
     scratch: str,
     spec: dict[str, Any],
     shim: int,
+    hidden: str,
+    folder: str,
 ) -> None:
-    """In the forked child: become the container's main process, or raise."""
+    """In the forked child: become the container's main process, or raise. `hidden`: see `fence`; "": nothing."""
     os.setsid()
     for number in (
         signal.SIGHUP,
@@ -1571,6 +1675,8 @@ def _exec(
     os.umask(0o022)
     if mounts:
         enter_mounts(mounts, workdir, env.get("HOME", ""), scratch)
+    if hidden:
+        fence(hidden, folder, is_apart=bool(mounts))
     try:
         os.chdir(workdir)
     except OSError as error:
