@@ -9,7 +9,11 @@ from moorage.localcluster.nodeagent.order import HOST_ENV_ANNOTATION, Place, mak
 from moorage.localcluster.nodeagent.shim import translate
 
 PLACE = Place(
-    node="n1", folder="/pods/u", socket="/pods/agent.sock", base_env={"PATH": "/bin", "HOME": "/home/me"}
+    node="n1",
+    folder="/pods/u",
+    socket="/pods/agent.sock",
+    base_env={"PATH": "/bin", "HOME": "/home/me"},
+    hidden="/data",
 )
 
 
@@ -69,6 +73,7 @@ def test_whole_order() -> None:
                 "messageFromLogs": False,
                 "oomScoreAdj": 500,
                 "gpuIndices": [3],
+                "hidden": "/data",
             }
         ],
     }
@@ -77,6 +82,11 @@ def test_whole_order() -> None:
 def test_pods_cannot_widen_the_gpus_they_see() -> None:
     pod = a_pod(env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2"}])
     assert ordered(pod)["containers"][0]["env"]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_privileged_containers_see_the_folder_of_the_platform() -> None:
+    pod = a_pod(securityContext={"privileged": True})
+    assert ordered(pod)["containers"][0]["hidden"] == ""
 
 
 def test_grace_of_zero_is_kept() -> None:
