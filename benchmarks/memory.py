@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import random
 import sys
 import tempfile
 import time
@@ -28,7 +29,6 @@ from pathlib import Path
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
-from moorage.cli.datafolder import DataFolder
 from moorage.clock import SYSTEM
 from moorage.decide.runs import Caller, ClusterFacts, RunRequest, plan_run
 from moorage.errors import NotFound
@@ -36,11 +36,11 @@ from moorage.kube.client import KubeClient
 from moorage.kube.facts import Around, read_facts, server_url
 from moorage.kube.runs import cancel_run
 from moorage.kube.submit import submit
-from moorage.testing.cluster import local_cluster
-from moorage.testing.killing import until_so
+from moorage.testing.cluster import Cluster, local_cluster
+from moorage.testing.killing import LAUNCHER, Trouble, until_so
 
 NAMESPACE = "runs"
-PROCESSES = ("supervisor", "localcluster", "services", "ingress")
+PROCESSES = ("supervisor", "localcluster", LAUNCHER, "services", "ingress")
 PRINTS = 10
 WATCHED = (PODS, JOBS, EVENTS)
 JOB_PARALLELISM = 100
@@ -81,18 +81,20 @@ def sizes_of(data: Path) -> dict[str, int]:
     """Bytes by database, log, and all else together."""
     found: Counter[str] = Counter()
     for path in data.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            name = path.name.partition("-")[0] if ".db" in path.name else path.parent.name
-            found[name if ".db" in name or name == "log" else "others"] += path.stat().st_size
+        with contextlib.suppress(FileNotFoundError):  # a pod's files go while we look
+            if path.is_file() and not path.is_symlink():
+                name = path.name.partition("-")[0] if ".db" in path.name else path.parent.name
+                found[name if ".db" in name or name == "log" else "others"] += path.stat().st_size
     return dict(found)
 
 
 class Bench:
     """Clients that watch, people who run and delete."""
 
-    def __init__(self, api: KubeClient, folder: DataFolder, watchers: int) -> None:
+    def __init__(self, api: KubeClient, cluster: Cluster, watchers: int) -> None:
         self._api = api
-        self._folder = folder
+        self._data = cluster.home
+        self._trouble = Trouble(cluster, random.Random(0))
         self._began = time.monotonic()
         self.watching = [Informer(api, resource) for resource in WATCHED for _ in range(watchers)]
         self.jobs = Informer(api, JOBS, NAMESPACE)
@@ -107,7 +109,7 @@ class Bench:
         return [*self.watching, self.jobs, self.pods, self._events]
 
     def figures(self, when: str) -> Figures:
-        pids = {name: self._folder.read_pid(name) for name in PROCESSES}
+        pids = {name: self._trouble.pid(name) for name in PROCESSES}
         memory = {name: memory_of(pid) for name, pid in pids.items() if pid is not None}
         return Figures(
             when=when,
@@ -115,7 +117,7 @@ class Bench:
             seconds=time.monotonic() - self._began,
             rss={name: rss for name, (rss, _) in memory.items()},
             pss={name: pss for name, (_, pss) in memory.items()},
-            files=sizes_of(self._folder.path),
+            files=sizes_of(self._data),
             events=len(self._events),
         )
 
@@ -223,9 +225,9 @@ def slope(points: list[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
 
 
-async def play(data: Path, options: argparse.Namespace, kubeconfig: Path) -> int:
-    async with KubeClient.from_kubeconfig(kubeconfig) as api:
-        bench = Bench(api, DataFolder(data), options.watchers)
+async def play(cluster: Cluster, options: argparse.Namespace) -> int:
+    async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+        bench = Bench(api, cluster, options.watchers)
         bench.delete_events = options.delete_events
         found = await measure(bench, api, options.runs, options.at_once, options.job)
     if options.out is not None:
@@ -254,7 +256,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="memory-") as folder,
         local_cluster(Path(folder) / "data", *nodes) as cluster,
     ):
-        return asyncio.run(play(cluster.home, options, cluster.kubeconfig))
+        return asyncio.run(play(cluster, options))
 
 
 if __name__ == "__main__":

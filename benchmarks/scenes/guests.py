@@ -26,12 +26,12 @@ from moorage.model.names import (
     MACHINE_TYPE_LABEL,
     PLACE_ANNOTATION,
 )
-from moorage.testing.killing import EVERYTHING, Trouble
+from moorage.testing.killing import EVERYTHING, LAUNCHER, Trouble
 from scenes.outcome import Outcome
 
 NAMESPACE, GROUP, TYPE = "lab", "pool", "red"
 NODES, PLACES = ("node-1", "node-2"), 4
-VICTIMS = ("localcluster",) * 4 + ("services",) * 4 + (EVERYTHING,) * 2 + ("supervisor",)
+VICTIMS = ("localcluster",) * 4 + ("services",) * 4 + (EVERYTHING,) * 2 + ("supervisor", LAUNCHER)
 PAUSE_SECONDS = (0.0, 2.0)  # between a restart and the next kill
 WAITING = 12  # guests that wait for a place, while there are more to come
 GUEST_SECONDS = (0.5, 4.0)

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from moorage.cli.datafolder import DataFolder
-from moorage.testing.killing import EVERYTHING, Trouble, pids_with
+from moorage.testing.killing import EVERYTHING, Trouble, parent_of, pids_with
 from scenes.outcome import Outcome
 
 NAME = "items"
@@ -36,6 +36,7 @@ ACTS = (  # each as often as it stands here
     *("kill localcluster",) * 2,
     *("stop localcluster",) * 2,
     "kill everything",
+    "kill launcher",
     "stop supervisor",
 )
 PAUSE_SECONDS = (0.0, 1.5)  # between what was brought back and the next
@@ -55,12 +56,12 @@ def work(item, log={log!r}, wait={wait!r}):
 
 def workers(folder: Path) -> list[int]:
     """The workers themselves: not the shims that run them, nor their children, which run the function."""
-    parents: dict[int, int] = {}
+    parents: dict[int, int | None] = {}
     for pid in pids_with("worker.pyz", str(folder)):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if words[1].endswith(b"worker.pyz") and words[2:] == [b""]:
-                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                parents[pid] = parent_of(pid)
     return [pid for pid, parent in parents.items() if parent not in parents]
 
 

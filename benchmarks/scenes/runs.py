@@ -14,10 +14,10 @@ from collections import Counter
 from typing import Any
 
 from moorage.testing.cluster import Cluster
-from moorage.testing.killing import EVERYTHING, Trouble, until_so
+from moorage.testing.killing import EVERYTHING, LAUNCHER, Trouble, until_so
 from scenes.outcome import Outcome
 
-VICTIMS = ("localcluster",) * 3 + ("services",) * 3 + (EVERYTHING,) * 2 + ("supervisor", "ingress")
+VICTIMS = ("localcluster",) * 3 + ("services",) * 3 + (EVERYTHING,) * 2 + ("supervisor", "ingress", LAUNCHER)
 PAUSE_SECONDS = (0.0, 3.0)  # between a restart and the next kill
 SUBMITTERS = 2
 AHEAD = 6  # runs submitted before their share of the kills is due

@@ -23,6 +23,7 @@ from moorage.cli.supervisor import CHILDREN
 from moorage.testing.cluster import Cluster
 
 EVERYTHING = "everything"
+LAUNCHER = "launcher"  # the process of the node agents that forks the shims of pods; it comes back when needed
 MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
 DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
 UP_SECONDS = 240.0  # bounds a hang of `moor up`; nothing is said about time
@@ -34,6 +35,14 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def parent_of(pid: int) -> int | None:
+    """The number of a process's parent; None when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def send(pid: int, number: int) -> bool:
@@ -74,7 +83,12 @@ class Trouble:
         return sum(self.counts.values())
 
     def pid(self, name: str) -> int | None:
-        """Of the supervisor or one of its children, if it is running."""
+        """Of the supervisor, one of its children or the launcher, if it is running."""
+        if name == LAUNCHER:
+            control_plane = self.pid("localcluster")
+            return next(
+                (pid for pid in pids_with("podshim.py", "--serve") if parent_of(pid) == control_plane), None
+            )
         pid = self._folder.read_pid(name)
         if pid is None or not is_alive(pid):
             return None
