@@ -11,9 +11,13 @@ from moorage.decide.containers import CONTAINER_LABEL, START_LABEL, start_of
 from moorage.errors import MoorageError
 from moorage.extender.cache import version_of
 from moorage.kube.client import _retry_after
+from moorage.localcluster.apiserver.jsonpath import find
+from moorage.localcluster.controllers.cronjob.plan import Schedule, ScheduleError
 from moorage.localcluster.controllers.intorpercent import scaled
 from moorage.localcluster.controllers.job.plan import INDEX, completion_index
+from moorage.localcluster.ingress.http1 import BadHead, parse_request
 from moorage.localcluster.nodeagent.probes import port_of
+from moorage.model.schedule import problem_of_cron
 from moorage.sdk.connection import _seconds
 from moorage.testing.clock import FakeClock
 
@@ -50,3 +54,26 @@ def test_an_odd_wait_is_none(text: str) -> None:
 def test_a_wait_is_a_day_at_most() -> None:
     assert _retry_after("9" * 5000, FakeClock(datetime(2026, 1, 1, tzinfo=UTC))) == 86400
     assert _retry_after("7", FakeClock(datetime(2026, 1, 1, tzinfo=UTC))) == 7
+
+
+@pytest.mark.parametrize("text", ["9" * 5000 + " * * * *", "*/" + "9" * 5000 + " * * * *", "² * * * *"])
+def test_an_odd_number_in_a_schedule_is_refused(text: str) -> None:
+    assert problem_of_cron(text)
+    with pytest.raises(ScheduleError):
+        Schedule.of({"spec": {"schedule": text}})
+
+
+@pytest.mark.parametrize("inner", ["²", "9" * 5000, "-" + "9" * 30])
+def test_an_odd_index_leads_nowhere(inner: str) -> None:
+    assert find(f".a[{inner}]", {"a": [1, 2]}) == []
+
+
+def test_a_long_text_takes_no_more_steps_than_its_length() -> None:
+    # each would take more than 10^10 steps where two parts that match blanks stand side by side
+    blanks = " " * 300_000
+    assert find(f"[?(@.a =={blanks}b{blanks}c{blanks}", [{"a": "b"}]) == []
+    assert find(f"[?(@.a=={blanks}'b'{blanks})]", [{"a": "b"}, {"a": "c"}]) == [{"a": "b"}]
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nX:" + b" " * 300_000 + b"a" + b" " * 300_000 + b"b" + b"\t" * 300_000
+    assert dict(parse_request(head).fields)[b"X"] == b"a" + b" " * 300_000 + b"b"
+    with pytest.raises(BadHead):
+        parse_request(head + b"\x00")

@@ -76,7 +76,7 @@ PASSED_ON = ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "CONDA_PREFIX", "LD_LIBRARY_PA
 """What a run on this machine inherits of the caller's environment. Never all of it: the API would show secrets."""
 
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_TIME = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_TIME = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s?)?")
 _WORDS = re.compile(r"[a-z0-9]+")
 _SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 

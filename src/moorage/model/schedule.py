@@ -41,7 +41,7 @@ def problem_of_cron(text: str) -> str:
         return said
     try:
         CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
+    except (CronSimError, ValueError) as error:  # a ValueError: more digits than int() reads
         return f"{said} ({str(error)[:1].lower()}{str(error)[1:]})"
     return ""
 

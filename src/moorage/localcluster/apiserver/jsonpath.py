@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-_FILTER = re.compile(r"\?\(\s*@\.([A-Za-z0-9_.\-]+)\s*(==|!=)\s*(['\"]?)(.*?)\3\s*\)")
+from moorage.apimachinery.integers import INT64_MAX, integer_or, is_digits
+
+_FILTER = re.compile(r"\?\(\s*@\.([A-Za-z0-9_.\-]+)\s*(==|!=)(.*)\)")
 Step = Callable[[Any], list[Any]]
 
 
@@ -63,12 +65,15 @@ def _bracket(inner: str) -> Step:
     inner = inner.strip()
     if inner == "*":
         return _every
-    if re.fullmatch(r"-?\d+", inner):
-        return _index(int(inner))
+    if is_digits(inner.removeprefix("-")):
+        return _index(integer_or(inner, INT64_MAX, minimum=-INT64_MAX))
     if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "'\"":
         return _key(inner[1:-1])
     if matched := _FILTER.fullmatch(inner):
-        return _filter(matched[1].split("."), matched[2] == "==", matched[4])
+        value = matched[3].strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        return _filter(matched[1].split("."), matched[2] == "==", value)
     return lambda _: []
 
 

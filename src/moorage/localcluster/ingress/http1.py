@@ -37,7 +37,7 @@ FORWARDED = frozenset(
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
+_FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")  # blanks around the value are cut afterwards
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
@@ -217,7 +217,7 @@ def _fields(lines: Sequence[bytes], status: int) -> Fields:
         found = _FIELD.fullmatch(line)
         if found is None:
             raise BadHead(status, "a header field is not as HTTP/1.1 has them")
-        out.append((found[1], found[2]))
+        out.append((found[1], found[2].strip(b" \t")))
     return tuple(out)
 
 

@@ -91,8 +91,9 @@ class Schedule:
         line = MACROS.get(text, text).replace("?", "*")
         try:
             CronSim(line, datetime(2026, 1, 1, tzinfo=zone))
-        except CronSimError as error:
-            raise ScheduleError("UnparseableSchedule", f'unparseable schedule: "{text}" : {error}') from None
+        except (CronSimError, ValueError) as error:  # a ValueError: more digits than int() reads
+            said = f'unparseable schedule: "{text[:200]}" : {error}'
+            raise ScheduleError("UnparseableSchedule", said) from None
         return cls(line, zone)
 
     def after(self, moment: datetime) -> datetime | None:
