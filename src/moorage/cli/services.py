@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage import __version__
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
@@ -95,6 +96,7 @@ async def run_services(settings: Settings) -> None:
     from moorage.kube.client import KubeClient
     from moorage.kube.config import load_connection
 
+    raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

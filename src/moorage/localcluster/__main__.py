@@ -21,6 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import index_by_node
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.meta import key_of
@@ -244,6 +245,7 @@ def main() -> None:
             os.close(fd)
     sock = socket.socket(fileno=options.fds["api"])
     sock.setblocking(False)
+    raise_file_limit()  # pods inherit it, as they have more than the usual soft limit on other clusters, too
     try:
         asyncio.run(run(options.data, sock, options.ready_fd))
     except MoorageError as error:

@@ -410,13 +410,50 @@ async def test_a_client_that_leaves_is_left_by_the_proxy_too() -> None:
             await gone.wait()
 
 
-async def test_too_many_clients_are_told_to_come_back() -> None:
-    async with proxying(a_router(), connections=2) as proxy:
-        held = [await asyncio.open_connection("127.0.0.1", proxy.port) for _ in range(2)]
-        answer = await exchange(proxy, HEAD)
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [
+        pytest.param({"connections": 2, "of_address": 2}, 429, id="of one address"),
+        pytest.param({"connections": 2, "of_address": 3}, 429, id="one address may never have more than all"),
+    ],
+)
+async def test_too_many_clients_that_are_being_answered_are_told_to_come_back(
+    limits: dict[str, int], status: int
+) -> None:
+    asked: asyncio.Queue[None] = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def slow(_: web.Request) -> web.Response:
+        asked.put_nowait(None)
+        await go.wait()
+        return web.Response(text="done")
+
+    async with a_web(web.get("/", slow)) as address, proxying(a_router(address), **limits) as proxy:
+        held = [asyncio.create_task(exchange(proxy, HEAD)) for _ in range(2)]
+        async with asyncio.timeout(20):
+            for _ in held:
+                await asked.get()
+        answer = await exchange(proxy, b"")
+        go.set()
+        answers = await asyncio.gather(*held)
+    assert (status_of(answer), b"Retry-After: 1" in answer) == (status, True)
+    assert [status_of(one) for one in answers] == [200, 200]
+
+
+async def test_a_thousand_connections_that_wait_keep_nobody_out() -> None:
+    async def fine(_: web.Request) -> web.Response:
+        return web.Response(text="fine")
+
+    async with a_web(web.get("/", fine)) as address, proxying(a_router(address), connections=20) as proxy:
+        held = []
+        for at in range(200):
+            held.append(await asyncio.open_connection("127.0.0.1", proxy.port))
+            held[-1][1].write((b"", b"GET / HTTP/1.1\r\nHo")[at % 2])
+        for _ in range(5):
+            assert status_of(await exchange(proxy, HEAD)) == 200
+        assert len(proxy._door) <= 20
         for _, writer in held:
             writer.close()
-    assert (status_of(answer), b"Retry-After: 1" in answer) == (503, True)
 
 
 async def test_requests_in_one_breath_are_answered_in_order() -> None:

@@ -11,10 +11,11 @@ import signal
 import socket
 from pathlib import Path
 
+from moorage.apimachinery.connections import bounds, raise_file_limit
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.clock import SYSTEM
-from moorage.localcluster.ingress.proxy import Proxy
+from moorage.localcluster.ingress.proxy import Limits, Proxy
 from moorage.localcluster.ingress.table import Router
 
 log = logging.getLogger("moorage.ingress")
@@ -30,7 +31,8 @@ async def run(path: Path, sock: socket.socket, ready_fd: int | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    proxy = Proxy(Router())
+    most = bounds(raise_file_limit(), files_of_connection=2)
+    proxy = Proxy(Router(), Limits(connections=most.total, of_address=most.of_address))
 
     def ready() -> None:
         if ready_fd is not None:

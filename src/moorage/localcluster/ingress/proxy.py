@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
+from moorage.apimachinery.connections import Bounds, Door, Guest, Refusal
 from moorage.localcluster.ingress.http1 import (
     CHUNK_LINE_MAX,
     HEAD_MAX,
@@ -48,7 +49,10 @@ class Limits:
     connect: float = 5.0  # for each address tried
     answer: float = 600.0  # from a request's last byte to the answer's head
     kept: float = 4.0  # an idle connection to a backend; most servers wait 5 s or longer
-    connections: int = 1000  # clients at once; the rest are told to come back
+    connections: int = (
+        1000  # clients at once; who waits the longest makes room, else new ones are told to come back
+    )
+    of_address: int = 750  # of them from one address; the rest is kept for the others
 
 
 class ClientGone(Exception):
@@ -81,7 +85,11 @@ class Proxy:
     limits: Limits = Limits()
     port: int = 0
     _clients: set[asyncio.Task[None]] = field(default_factory=set)
+    _door: Door = field(init=False)
     _idle: dict[tuple[str, int], list[Link]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._door = Door(Bounds(self.limits.connections, min(self.limits.of_address, self.limits.connections)))
 
     async def serve(self, sock: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
         """Accept clients until cancelled; their connections end with it."""
@@ -106,22 +114,29 @@ class Proxy:
         return task
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        guest = Guest(peer[0] if peer else "", writer.transport.abort)
+        refusal = self._door.enter(guest)
         try:
             with contextlib.suppress(ClientGone, BackendGone, ConnectionError, asyncio.IncompleteReadError):
-                if len(self._clients) > self.limits.connections:
-                    await self._say(writer, 503, "too many connections; try again in a moment")
-                else:
-                    while await self._exchange(reader, writer):
-                        pass
+                if refusal is not None:
+                    log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
+                    whose = " from your address" if refusal is Refusal.ADDRESS else ""
+                    await self._say(writer, refusal.value, f"too many connections{whose}; try again in a moment")
+                    return
+                while await self._exchange(reader, writer, guest):
+                    self._door.waits(guest)
+                self._door.waits(guest)
                 await _linger(reader, writer)
         except asyncio.CancelledError:
             pass  # the client went away, or the proxy stops
         except Exception:  # a defect costs one connection, not the proxy
             log.exception("a connection failed")
         finally:
+            self._door.leave(guest)
             writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, guest: Guest) -> bool:
         """One request and its answer. Whether another may follow on this connection."""
         try:
             head = await self._request_head(reader)
@@ -130,6 +145,7 @@ class Proxy:
             log.info("a request was refused", extra={"status": error.status, "why": str(error)})
             await self._say(writer, error.status, str(error))
             return False
+        self._door.works(guest)
         backend = self.router.find(request.host, request.path)
         if backend is None:
             what = f"no Ingress leads from http://{request.host or '(no host)'}{request.path[:200]} to a Service"
@@ -362,7 +378,7 @@ class Proxy:
             "Cache-Control: no-store",
             f"Content-Length: {len(text)}",
         ]
-        if status == 503:
+        if status in (429, 503):
             head.append("Retry-After: 1")
         if close:
             head.append("Connection: close")
