@@ -37,6 +37,7 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {  # API group → (plural, k
     "traefik.io": (("ingressroutes", "IngressRoute"), ("ingressroutetcps", "IngressRouteTCP")),
     "projectcontour.io": (("httpproxies", "HTTPProxy"),),
     "networking.istio.io": (("gateways", "Gateway"), ("virtualservices", "VirtualService")),
+    "route.openshift.io": (("routes", "Route"),),
 }
 
 _LABEL = r"[a-z0-9_](?:[-a-z0-9_]{0,61}[a-z0-9_])?"
@@ -248,6 +249,11 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "HTTPProxy":
             if (virtual := spec.get("virtualhost")) is not None:
                 yield "spec.virtualhost.fqdn", str(_mapping(virtual).get("fqdn") or "")
+        case "Route":  # without a host it gets one that OpenShift makes of its name and namespace
+            for where in ("host", "subdomain"):
+                if host := spec.get(where):
+                    is_wildcard = where == "host" and spec.get("wildcardPolicy") == "Subdomain"
+                    yield f"spec.{where}", "*." + str(host).partition(".")[2] if is_wildcard else str(host)
         case "IngressRoute" | "IngressRouteTCP":
             for at, route in enumerate(_list(spec.get("routes"))):
                 named = _TRAEFIK_HOST.findall(str(_mapping(route).get("match") or ""))

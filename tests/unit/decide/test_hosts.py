@@ -208,6 +208,9 @@ HOST = "thing--a.apps.example.org"
         ("IngressRoute", {"routes": [{"match": f"Host(`{HOST}`) && PathPrefix(`/.moorage`)"}]}),
         ("IngressRoute", {"routes": [{"match": f'Host(`fine.example.net`, "{HOST}")'}]}),
         ("IngressRoute", {"routes": [{"match": "PathPrefix(`/.moorage`)"}]}),
+        ("Route", {"host": HOST, "path": "/.moorage"}),
+        ("Route", {"host": f"any.{HOST.partition('.')[2]}", "wildcardPolicy": "Subdomain"}),
+        ("Route", {"host": f"fine.{HOST}", "wildcardPolicy": "Subdomain"}),
         ("IngressRoute", {"routes": [{"match": "Host(`fine.example.net`) || PathPrefix(`/`)"}]}),
         ("IngressRoute", {"routes": [{"match": "HostRegexp(`.*`)"}]}),
         ("IngressRoute", {"routes": [{"match": "!Host(`fine.example.net`)"}]}),
@@ -225,6 +228,8 @@ def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) 
         ("HTTPRoute", {"hostnames": ["fine.example.net"]}),
         ("Gateway", {"listeners": [{"name": "web", "hostname": "fine.example.net"}]}),
         ("IngressRoute", {"routes": [{"match": "Host(`fine.example.net`) && PathPrefix(`/x`)"}]}),
+        ("Route", {"host": "fine.example.net", "wildcardPolicy": "None"}),
+        ("Route", {"path": "/x"}),
         ("HTTPProxy", {"virtualhost": {"fqdn": "fine.example.net"}}),
         ("HTTPProxy", {"routes": []}),  # included by another
         ("Service", {"ports": [{"port": 80}]}),
