@@ -36,6 +36,7 @@ DIRECTIVES_MAX = 100  # %TAG lines: libyaml compares each with all before it
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_BRACKETS = re.compile(_STRINGS.pattern + rb"|[\[\]{}]", re.DOTALL)
 _NOT_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _TAG = "tag:yaml.org,2002:"
@@ -83,6 +84,28 @@ def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX
         return msgspec.json.decode(data, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(str(error)) from None
+
+
+def without_depth(data: bytes) -> bytes:
+    """JSON with null for what lies deeper than NESTING_MAX levels; what is no JSON stays none.
+
+    For answers that hold many people's objects: one that is too deep must not keep the others from being read.
+    """
+    parts, at, levels = [], 0, 0
+    for found in _BRACKETS.finditer(data):
+        mark = found[0][:1]
+        if mark in (b"[", b"{"):
+            levels += 1
+            if levels == NESTING_MAX + 1:
+                parts.append(data[at : found.start()])
+        elif mark in (b"]", b"}"):
+            if levels == NESTING_MAX + 1:
+                parts.append(b"null")
+                at = found.end()
+            levels -= 1
+    if levels <= NESTING_MAX:
+        parts.append(data[at:])
+    return b"".join(parts)
 
 
 def _is_too_deep(data: bytes) -> bool:

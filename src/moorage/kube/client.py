@@ -22,10 +22,11 @@ import msgspec
 
 from moorage import __version__
 from moorage.apimachinery.api import CONTENT_TYPES, ObjList, PatchKind, WatchEvent
+from moorage.apimachinery.documents import parse_json, without_depth
 from moorage.apimachinery.integers import integer_or, is_digits
 from moorage.apimachinery.resources import PODS, Obj, Resource
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, BadRequest, Expired, ServerError, api_error
+from moorage.errors import ApiError, BadRequest, DocumentError, Expired, ServerError, api_error
 from moorage.kube.config import Connection, load_connection
 from moorage.kube.credentials import Credentials
 
@@ -522,8 +523,8 @@ class KubeClient:
     async def _error(self, method: str, path: str, answer: aiohttp.ClientResponse) -> ApiError:
         text = b"".join([chunk async for chunk in self._chunks(answer)])
         try:
-            body = msgspec.json.decode(text)
-        except msgspec.DecodeError:
+            body = parse_json(text)
+        except DocumentError:
             body = None
         if not isinstance(body, dict) or body.get("kind") != "Status":
             body = None
@@ -573,9 +574,16 @@ def _selectors(labels: str | None, fields: str | None) -> dict[str, str]:
 
 
 def _decode(text: bytes) -> Obj:
+    """An answer, decoded; where an object in it is nested too deep for that, its depths are null.
+
+    A real API server keeps objects of 10,000 levels: nobody's may keep a list from being read.
+    """
     try:
-        document: Obj = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+        try:
+            document: Obj = msgspec.json.decode(text)
+        except RecursionError:
+            document = msgspec.json.decode(without_depth(text))
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ServerError(f"the API's answer is no JSON: {text[:100]!r}", reason="BadAnswer") from error
     return document
 

@@ -21,6 +21,7 @@ from moorage.apimachinery.documents import (
     parse_yaml,
     parse_yaml_documents,
     plain_scalar,
+    without_depth,
 )
 from moorage.errors import DocumentError
 
@@ -45,7 +46,10 @@ def test_json_is_read_as_it_was_written(value: Any) -> None:
 
 @given(documents)
 def test_yaml_is_read_as_it_was_written(value: Any) -> None:
-    assert parse_yaml(yaml.safe_dump(value)) == value
+    quoted = yaml.safe_dump(
+        value, default_style='"'
+    )  # unquoted, 0E0 is a text to PyYAML and a number to Kubernetes
+    assert parse_yaml(quoted) == value
 
 
 @given(documents)
@@ -273,3 +277,27 @@ def _levels(value: Any) -> int:
         levels += 1
         level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
     return levels
+
+
+@given(documents, st.integers(0, 5))
+def test_what_is_not_too_deep_stays_as_it_is(value: Any, more: int) -> None:
+    for _ in range(more):
+        value = [value, '"]\\']
+    text = json.dumps(value).encode()
+    assert without_depth(text) == text
+
+
+@pytest.mark.parametrize("levels", [NESTING_MAX, 300, 50_000])
+def test_an_object_that_is_too_deep_keeps_no_other_from_being_read(levels: int) -> None:
+    deep = b'{"a":[' * levels + b'"[{"' + b"]}" * levels
+    text = b'{"items":[{"name":"x","deep":' + deep + b'},{"name":"y","deep":"[["}]}'
+    items = parse_json(without_depth(text))["items"]
+    assert [item["name"] for item in items] == ["x", "y"]
+    assert _levels(items[0]) == NESTING_MAX - 2
+    assert items[1]["deep"] == "[["
+
+
+@given(st.binary() | st.text(alphabet='[]{}"\\,:1').map(str.encode))
+def test_whatever_is_cut_has_no_depth(data: bytes) -> None:
+    with contextlib.suppress(DocumentError):
+        parse_json(without_depth(b"[" * 90 + data))

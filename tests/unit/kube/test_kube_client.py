@@ -17,7 +17,7 @@ from moorage.apimachinery.api import ObjList, WatchEvent
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import BadRequest, Conflict, Expired, NotFound, ServerError, TooManyRequests, Unauthorized
-from moorage.kube.client import KubeClient, _lines, _retry_after
+from moorage.kube.client import KubeClient, _decode, _event, _lines, _retry_after
 from moorage.kube.config import Connection
 from moorage.testing.clock import NOON, FakeClock
 
@@ -465,3 +465,14 @@ async def test_warnings_that_come_with_a_write_are_heard(scene: Scene) -> None:
         scene.answer({"metadata": {"name": "x"}}, Warning='299 - "deprecated"')
         await api.get(CONFIGMAPS, "x", "lab")
     assert heard == ['spec.x: says "no" limit', "second"]
+
+
+async def test_an_object_that_is_too_deep_does_not_keep_a_list_from_being_read():
+    deep = b"[" * 20_000 + b"]" * 20_000
+    answer = (
+        b'{"kind":"PodList","items":[{"metadata":{"name":"a"},"deep":' + deep + b'},{"metadata":{"name":"b"}}]}'
+    )
+    assert [item["metadata"]["name"] for item in _decode(answer)["items"]] == ["a", "b"]
+    assert _event(b'{"type":"ADDED","object":{"metadata":{"name":"a"},"deep":' + deep + b"}}").type == "ADDED"
+    with pytest.raises(ServerError, match="no JSON"):
+        _decode(b"[" * 20_000)
