@@ -20,7 +20,7 @@ import yaml
 
 from moorage.cli.datafolder import DataFolder
 from moorage.testing.killing import EVERYTHING, Trouble, parent_of, pids_with
-from scenes.outcome import Outcome
+from scenes.outcome import Outcome, tell
 
 NAME = "items"
 WORKERS, SLOTS = 8, 4
@@ -138,7 +138,10 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
     while scene.done < objects or trouble.total < kills:
         if trouble.total < kills and scene.done >= trouble.total * objects // kills - AHEAD:
             await asyncio.sleep(trouble.chance.uniform(*PAUSE_SECONDS))
+            struck = trouble.total
             await scene.act(frozen)
+            if struck // 10 != trouble.total // 10:
+                tell(f"{trouble.total} kills: {scene.done} items done")
         else:
             await asyncio.sleep(0.5)
         await trouble.bring_back()
