@@ -251,9 +251,9 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield "spec.virtualhost.fqdn", str(_mapping(virtual).get("fqdn") or "")
         case "Route":  # without a host it gets one that OpenShift makes of its name and namespace
             for where in ("host", "subdomain"):
-                if host := spec.get(where):
+                if host := str(spec.get(where) or ""):
                     is_wildcard = where == "host" and spec.get("wildcardPolicy") == "Subdomain"
-                    yield f"spec.{where}", "*." + str(host).partition(".")[2] if is_wildcard else str(host)
+                    yield f"spec.{where}", "*." + host.partition(".")[2] if is_wildcard else host
         case "IngressRoute" | "IngressRouteTCP":
             for at, route in enumerate(_list(spec.get("routes"))):
                 named = _TRAEFIK_HOST.findall(str(_mapping(route).get("match") or ""))
