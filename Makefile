@@ -4,7 +4,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PY := .venv/bin/python
 DEMO_DATA := .moorage-demo
 
-.PHONY: help setup demo test test-all lint types docs manifests
+.PHONY: help setup demo test explore test-all lint types docs manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -23,6 +23,10 @@ demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three 
 
 test: setup lint types ## Lint, types and the whole test suite
 	@$(PY) -m pytest -n 2 --dist loadgroup
+
+explore: setup ## Property tests, fuzzers and random kills with new draws: what they find becomes a fixed case
+	@MOORAGE_TEST_EXPLORE=1 $(PY) -m pytest -n 2 --dist loadgroup -s -m "not browser" \
+		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" tests --include='*.py')
 
 test-all: test ## Everything, the benchmarks too
 	@$(PY) benchmarks/cold_start.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import tempfile
 import uuid
@@ -68,6 +69,16 @@ def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     options = getattr(request, "param", ())
     with short_folder() as folder, local_cluster(folder / "home", *options) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def seed() -> int:
+    """For what a test draws: the same in every run; MOORAGE_TEST_SEED where that is set; new when exploring."""
+    found = int(os.environ.get("MOORAGE_TEST_SEED") or 0)
+    if not found and os.environ.get("MOORAGE_TEST_EXPLORE"):
+        found = random.SystemRandom().randrange(1, 2**32)
+    print(f"seed {found}: MOORAGE_TEST_SEED={found} draws the same again")
+    return found
 
 
 @pytest.fixture

@@ -508,9 +508,7 @@ def write_until_killed(path: Path, lines_wanted: int) -> list[str]:
     return [line for line in lines if line.endswith("\n")]  # a line cut by the kill was said to nobody
 
 
-async def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+async def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     path = tmp_path / "s.db"
     said: dict[str, tuple[int, str | None]] = {}

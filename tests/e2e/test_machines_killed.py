@@ -223,11 +223,8 @@ class Truth:
 
 
 async def test_killed_under_load_no_guest_is_evicted_no_count_is_wrong_and_no_pod_is_stuck(
-    services: Services, api: KubeClient, capsys: pytest.CaptureFixture[str]
+    services: Services, api: KubeClient, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    seed = random.randrange(2**32)
-    with capsys.disabled():
-        print(f"seed {seed}", flush=True)
     await api.create(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {"moorage.dev/guard": "enabled"}}})
     lab = Lab(api, random.Random(seed), Informer(api, PODS, NAMESPACE))
     places = Informer(api, PODS, SYSTEM, label_selector="moorage.dev/reservation")

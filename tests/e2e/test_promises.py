@@ -116,9 +116,9 @@ def test_an_exit_code_is_not_missed_while_nobody_watches(own_cluster, tmp_path):
 
 
 @pytest.mark.xdist_group("promises")
-def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluster, tmp_path):
+def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluster, tmp_path, seed):
     folder = submit(own_cluster, tmp_path, "resumed")
-    at = random.randrange(2, STEPS // 2)
+    at = random.Random(seed).randrange(2, STEPS // 2)
     processes = control_plane(own_cluster)
     wait_until(f"step {at}", lambda: find_checkpoint(own_cluster, done=at))
     pids = pod_processes(own_cluster)

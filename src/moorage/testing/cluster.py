@@ -19,7 +19,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from typing import Any
 import yaml
 
 from moorage.apimachinery.parent import end_with_parent
+from moorage.testing.ports import free_ports
 
 START_SECONDS = 120.0
 
@@ -348,11 +348,7 @@ def _wait_for(url: str, headers: dict[str, str], log: Path) -> None:
 
 
 def _free_ports(*names: str) -> dict[str, int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in names]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
+    return dict(zip(names, free_ports(len(names)), strict=True))
 
 
 def find_kubectl() -> str | None:

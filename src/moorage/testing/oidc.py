@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage.clock import SYSTEM
+from moorage.testing.ports import free_ports
 
 START_SECONDS = 60.0
+TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,8 @@ class Directory:
 @contextlib.contextmanager
 def oidc_provider(*options: str, users: Sequence[Mapping[str, Any]] = ()) -> Iterator[Directory]:
     """Start the provider with its own command's options; `users` are claims with a `sub`."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    argv = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *options]
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    provider = Directory(f"http://127.0.0.1:{port}")
+    process, provider = _started(options)
     try:
-        _wait(f"{provider.issuer}/.well-known/openid-configuration", process)
         for claims in users:
             provider.put_user(str(claims["sub"]), **{key: value for key, value in claims.items() if key != "sub"})
         yield provider
@@ -68,6 +61,26 @@ def oidc_provider(*options: str, users: Sequence[Mapping[str, Any]] = ()) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _started(options: Sequence[str]) -> tuple[subprocess.Popen[bytes], Directory]:
+    """The provider, on another port where somebody else was faster to take the first."""
+    for port in free_ports(TRIES):
+        argv = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *options]
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        provider = Directory(f"http://127.0.0.1:{port}")
+        try:
+            _wait(f"{provider.issuer}/.well-known/openid-configuration", process)
+        except AssertionError:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+                raise
+            continue
+        return process, provider
+    raise AssertionError(f"the provider ended at once, {TRIES} times: {argv}")
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:

@@ -726,10 +726,8 @@ async def test_init_containers_are_reported(lab: Lab) -> None:
 
 
 @pytest.mark.timeout(200)
-async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_twice(lab: Lab) -> None:
+async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_twice(lab: Lab, seed: int) -> None:
     """A whole control plane of its own, killed with SIGKILL again and again while pods start and end."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print("seed", seed)
     dice = random.Random(seed)
     inbox = lab.root / "in"
     inbox.mkdir()

@@ -1,0 +1,34 @@
+"""Ports for programs that cannot be handed a socket: free now, and likely to stay so until they listen."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int) -> list[int]:
+    """Different free ports of 127.0.0.1, outside the range from which the kernel gives ports to connections.
+
+    So none is taken by somebody's outgoing connection, or by who binds port 0, before its program listens. Another
+    program that wants this very port may still be faster: whoever starts one tries again.
+    """
+    try:
+        first = int(_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32768  # Linux' own
+    chance = random.SystemRandom()
+    found: list[int] = []
+    with ExitStack() as held:
+        while len(found) < count:
+            port = chance.randrange(min(20_000, first - 10_000), first) if first > 12_000 else 0
+            one = held.enter_context(socket.socket())
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(one.getsockname()[1])
+    return found
