@@ -101,6 +101,7 @@ class Bench:
         self.pods = Informer(api, PODS, NAMESPACE)
         self._events = Informer(api, EVENTS)
         self.delete_events = False
+        self.live: set[str] = set()
         self.done = 0
         self.failed: list[str] = []
 
@@ -128,6 +129,7 @@ class Bench:
         caller = Caller(user="bench", cwd="/", program=TRUE, token=f"token-{number}")
         plan = plan_run(request, caller, facts)
         assert not plan.problems, plan.problems
+        self.live.add(name)
         await submit(self._api, plan, NAMESPACE, SYSTEM, note=self.failed.append)
         await self._until(lambda: _has_ended(self.jobs.get(name, NAMESPACE)))
         job = self.jobs.get(name, NAMESPACE)
@@ -136,14 +138,16 @@ class Bench:
             self.failed.append(f"{name}: {job.get('status')}")
         await cancel_run(self._api, [job], by="bench", delete=True)
         await self._until(lambda: self.jobs.get(name, NAMESPACE) is None)
+        self.live.discard(name)
         if self.delete_events:
-            await self._forget(name)
+            await self._forget()
         self.done += 1
 
-    async def _forget(self, run: str) -> None:
-        """Delete what events there are of a run and its pods."""
+    async def _forget(self) -> None:
+        """Delete what events there are of runs that are gone; events come late."""
         for event in self._events.all():
-            if event["involvedObject"]["name"].startswith(run):
+            about = event["involvedObject"]
+            if about.get("namespace") == NAMESPACE and about["name"][: len("run-00000")] not in self.live:
                 with contextlib.suppress(NotFound):
                     await self._api.delete(EVENTS, event["metadata"]["name"], event["metadata"]["namespace"])
 
