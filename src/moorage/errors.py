@@ -6,7 +6,7 @@
     ├── SelectorError            a text that is no label or field selector
     ├── InvalidName              a name that Kubernetes would refuse
     ├── DocumentError            a text that is no JSON or YAML, or is longer or deeper than is allowed
-    ├── NumberError              a text that is no whole number, or one out of range
+    ├── NumberError              a text that is not a whole number, or one out of range
     ├── QuotaExceeded            a namespace has as much of something as it may
     ├── NotReady                 something needed is not up (yet)
     ├── AlreadyRunning           a second `moor up` on one data folder
@@ -77,7 +77,7 @@ class DocumentError(UsageError, ValueError):
 
 
 class NumberError(UsageError, ValueError):
-    """A text that is no whole number, or one out of range."""
+    """A text that is not a whole number, or one out of range."""
 
 
 class NotReady(MoorageError):

@@ -38,14 +38,14 @@ def parse_authority(text: str) -> Authority:
         try:
             host = f"[{ipaddress.IPv6Address(host).compressed}]"
         except ValueError:
-            raise ValueError(f"{text[:80]!r} is no host") from None
+            raise ValueError(f"{text[:80]!r} is not a valid host") from None
         if "%" in host or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text[:80]!r} is no host")
+            raise ValueError(f"{text[:80]!r} is not a valid host")
         colon, port = rest[:1], rest[1:]
     else:
         host, colon, port = lower.partition(":")
         if len(host) > _NAME_MAX or not host.isascii() or _NAME.fullmatch(host) is None:
-            raise ValueError(f"{text[:80]!r} is no host")
+            raise ValueError(f"{text[:80]!r} is not a valid host")
     if not colon:
         return Authority(host)
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
@@ -58,7 +58,7 @@ def parse_origin(text: str) -> tuple[str, str, int]:
     """(scheme, host, port) of an Origin header. Raises ValueError for `null` and all that is no http or https."""
     scheme, separator, rest = text.lower().partition("://")
     if not separator or scheme not in ("http", "https"):
-        raise ValueError(f"{text[:80]!r} is no web origin")
+        raise ValueError(f"{text[:80]!r} is not a web origin")
     authority = parse_authority(rest)
     return scheme, authority.host, authority.port or PORTS[scheme]
 
@@ -72,7 +72,7 @@ def plain_path(path: str) -> str:
     Raises ValueError for a broken escape, a control character and no UTF-8.
     """
     if not path.startswith("/"):
-        raise ValueError(f"{path[:80]!r} is no path")
+        raise ValueError(f"{path[:80]!r} is not a valid path")
     if any(found[1] is None for found in _ESCAPE.finditer(path)):
         raise ValueError(f"{path[:80]!r} has a broken escape")
     parts = [part.partition(";")[0] for part in path.split("/")]

@@ -5,7 +5,7 @@ So each database `x.db` counts its transactions in itself (the table `high_water
 `x.db-mark`, says how far it had come.
 
 The mark is written after the commit (which is on the disk by then: `synchronous=FULL`) and before anybody is told
-of it. So it is never ahead of the database, whatever is killed when: there is no false alarm. After `kill -9` it
+of it. So it is never ahead of the database, whatever is killed when, and gives no false alarm. After `kill -9` it
 is not behind what was acknowledged; after a power cut it may be, by SYNC_EVERY transactions at most. A write
 costs one `pwrite` of a line, some microseconds.
 
@@ -145,7 +145,7 @@ class HighWater:
         return int(db.execute("SELECT count FROM high_water").fetchone()[0])
 
     def acknowledge(self, count: int) -> None:
-        """Write down that so many changes are committed. Never fails: a mark that is behind is no false alarm."""
+        """Write down that so many changes are committed. Never fails: a mark may be behind."""
         if self._file is None:
             return
         try:

@@ -231,7 +231,7 @@ def plain_scalar(text: str) -> Any:
         number = float(text.replace("_", ""))
         return number if math.isfinite(number) else text
     if text.lstrip("+-").lower() in (".inf", ".nan"):
-        raise DocumentError(f"{text} is no value of JSON")
+        raise DocumentError(f"{text} is not a JSON value")
     return text
 
 
@@ -414,7 +414,7 @@ def _scalar(event: Any) -> Any:
             try:
                 return base64.b64decode("".join(text.split()), validate=True).decode()
             except (binascii.Error, ValueError):
-                raise _refused(event, "!!binary is no base64 of a text") from None
+                raise _refused(event, "!!binary must be text in base64") from None
         case "null" | "bool" | "int":
             value = plain_scalar(text)
         case "float":
@@ -436,14 +436,14 @@ def _bytes_of(data: bytes | str) -> bytes:
     try:
         return data if isinstance(data, bytes) else data.encode()
     except UnicodeEncodeError as error:
-        raise DocumentError(f"the text is no UTF-8: {error}") from None
+        raise DocumentError(f"the text is not UTF-8: {error}") from None
 
 
 def _text_of(data: bytes | str) -> str:
     try:
         return data.decode("utf-8-sig") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:
-        raise DocumentError(f"the text is no UTF-8: {error}") from None
+        raise DocumentError(f"the text is not UTF-8: {error}") from None
 
 
 def _check_length(data: bytes | str, bytes_max: int) -> None:

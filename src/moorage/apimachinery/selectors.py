@@ -120,7 +120,7 @@ def parse_label_selector(text: str) -> LabelSelector:
             found.append(Requirement(matched[2], "DoesNotExist" if matched[1] else "Exists"))
         else:
             raise SelectorError(
-                f"{_short(part)} is no label requirement",
+                f"{_short(part)} is not a label requirement",
                 hint="write key=value, key!=value, key in (a,b), key or !key, separated by commas",
             )
     return LabelSelector(tuple(found))
@@ -154,7 +154,7 @@ def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
         path, sign, value = _field_requirement(part)
         if not sign or not _PATH.fullmatch(path):
             raise SelectorError(
-                f"{_short(part.strip())} is no field requirement", hint="write field=value or field!=value"
+                f"{_short(part.strip())} is not a field requirement", hint="write field=value or field!=value"
             )
         tests.append((tuple(path.split(".")), sign != "!=", value))
 
@@ -200,7 +200,7 @@ def _check_values(values: Iterable[str], part: str) -> None:
     for value in values:
         if not is_label_value(value):
             raise SelectorError(
-                f"{_short(value)} in {_short(part)} is no label value",
+                f"{_short(value)} in {_short(part)} is not a label value",
                 hint="at most 63 letters, digits, '-', '_' and '.', a letter or digit at both ends",
             )
 

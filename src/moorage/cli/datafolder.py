@@ -58,9 +58,9 @@ def _config_fault(config: Config) -> str | None:
     if not (
         isinstance(config.nodes, list) and config.nodes and all(isinstance(one, dict) for one in config.nodes)
     ):
-        return "`nodes` is no list of nodes"
+        return "`nodes` is not a list of nodes"
     if not (isinstance(config.ports, dict) and all(type(port) is int for port in config.ports.values())):
-        return "`ports` is no table of numbers"
+        return "`ports` is not a table of numbers"
     if missing := DEFAULT_PORTS.keys() - {"ingress"} - config.ports.keys():
         return f"`ports` lacks {', '.join(sorted(missing))}"
     if not isinstance(config.user, str) or not isinstance(config.extender, bool):
@@ -102,7 +102,7 @@ class DataFolder:
             )
         if text != str(LAYOUT) and not self._looks_ours():
             raise DataFolderError(
-                f"{version} holds no number: this is no data folder of Moorage",
+                f"{version} holds no number: this is not a data folder of Moorage",
                 hint="name an empty or new folder with --data or $MOORAGE_DATA",
             )
 

@@ -452,7 +452,9 @@ class _Making:
 
     def _is_target(self, where: str, target: str) -> bool:
         if not target.startswith("/") or ":" in target or "\0" in target:
-            self.fault(where, f"{target!r} is no path in the container", "write an absolute one without ':'")
+            self.fault(
+                where, f"{target!r} is not a valid path in the container", "write an absolute one without ':'"
+            )
             return False
         if any(one["mountPath"] == target for one in self.mounts):
             self.fault(where, f"two things are mounted at {target}")
@@ -475,7 +477,7 @@ class _Making:
             for key, value in table.items():
                 port = _PORT.fullmatch(str(key))
                 if not port or not 0 < int(port[1]) < 65536:
-                    self.fault(f"{where}[{key}]", f"{key!r} is no port", "write 8080/tcp")
+                    self.fault(f"{where}[{key}]", f"{key!r} is not a port", "write 8080/tcp")
                     continue
                 at = (int(port[1]), port[2] or "tcp")
                 found.setdefault(at, 0)
@@ -490,7 +492,7 @@ class _Making:
         text = str(next(filter(None, asked), usual))
         number = integer_or(text, 0)
         if not 0 < number < 65536:
-            self.fault(where, f"{text[:40]!r} is no port", "use 1 to 65535")
+            self.fault(where, f"{text[:40]!r} is not a port", "use 1 to 65535")
             return usual
         return number
 

@@ -79,7 +79,7 @@ def _why_not(
         return ""
     allowed = allowed_classes(tenant, known.values())
     if _is_reserved(name):
-        return f"is no class for teams: use one of {', '.join(allowed)}, or name none"
+        return f"is not a class for teams: use one of {', '.join(allowed)}, or name none"
     if tenant is not None and name not in allowed:
         told = "an administrator adds others to spec.priorityClasses of the Tenant"
         return f"must be one of {', '.join(allowed)}: {told}"

@@ -39,9 +39,9 @@ def check_person(name: str) -> None:
     if not 0 < len(name) <= NAME_MAX:
         raise ValueError(f"a person's name has 1 to {NAME_MAX} characters; this one has {len(name)}")
     if name.startswith("system:") or name == "page":
-        raise ValueError(f"{name!r} is no person's name: it is one of Kubernetes' or of Moorage's own")
+        raise ValueError(f"{name!r} is not a person's name: it is one of Kubernetes' or of Moorage's own")
     if hidden_characters(name) or name != name.strip():
-        said = f"{visible(name)!r} is no person's name"
+        said = f"{visible(name)!r} is not a person's name"
         raise ValueError(f"{said}: it has characters that cannot be seen, or blanks at an end")
 
 

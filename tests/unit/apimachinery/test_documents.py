@@ -231,13 +231,13 @@ def test_tags_and_keys(text: str, want: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (".inf", "no value of JSON"),
-        ("-.NaN", "no value of JSON"),
+        (".inf", "not a JSON value"),
+        ("-.NaN", "not a JSON value"),
         ("!!python/object:os.system x", "the tag .* is not known"),
         ("!!set {a}", "the tag .* is not known"),
         ("!foo {a: 1}", "the tag !foo is not known"),
         ("!!int x", "'x' is no !!int"),
-        ("!!binary '*'", "!!binary is no base64"),
+        ("!!binary '*'", "!!binary must be text in base64"),
         ("{[a]: b}", "a key must be a text"),
         ("{~: b}", "a key must be a text"),
         ("{<<: 1}", "<< takes a mapping"),

@@ -104,7 +104,7 @@ def parse_request(head: bytes) -> Request:
     try:
         host = parse_authority(authority.decode("ascii")).host if authority else ""
     except ValueError as error:
-        raise BadHead(400, "the Host is no host") from error
+        raise BadHead(400, "the Host is not a valid host") from error
     if target.startswith(b"/"):
         try:
             plain_path(target.partition(b"?")[0].decode("ascii"))

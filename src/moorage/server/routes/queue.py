@@ -226,7 +226,7 @@ def routes(context: Context) -> list[Route]:
                 raise Problem(
                     422,
                     "invalid",
-                    f"line {at} is no item: {exc}; {added} items before it are added",
+                    f"line {at} is not an item: {exc}; {added} items before it are added",
                     'send lines like {"value": "2019-10-03"}',
                     f"line {at}",
                 ) from exc
