@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
+@pytest.mark.timeout(900)  # bounds a hang; the scene gives up before
 @pytest.mark.parametrize(
     ("scene", "size"),
     [
@@ -23,10 +24,10 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 )
 def test_nothing_is_lost_doubled_or_stuck(scene, size):
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), scene, *size, "--minutes", "3"],
+        [sys.executable, str(SCRIPT), scene, *size, "--minutes", "12"],
         capture_output=True,
         text=True,
-        timeout=230,
+        timeout=870,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

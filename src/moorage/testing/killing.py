@@ -26,7 +26,9 @@ EVERYTHING = "everything"
 LAUNCHER = "launcher"  # the process of the node agents that forks the shims of pods; it comes back when needed
 MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
 DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
-UP_SECONDS = 240.0  # bounds a hang of `moor up`; nothing is said about time
+UP_SECONDS = (
+    900.0  # bounds a hang: `moor up` itself gives up after 90 s, which a machine with too much to do may need
+)
 
 
 def is_alive(pid: int) -> bool:
