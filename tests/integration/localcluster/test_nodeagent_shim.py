@@ -694,6 +694,19 @@ def test_a_pod_does_not_see_the_folder_of_the_platform(platform: Platform, mount
     assert (world.output(), world.state()["fenceError"]) == (platform.seen(), "")
 
 
+def test_a_fenced_pod_moves_and_links_files_between_folders(platform: Platform) -> None:
+    world = platform.world
+    volume = world.root / "nodes" / "volume"
+    (volume / "a").mkdir(parents=True)
+    (volume / "b").mkdir()
+    (volume / "a" / "file").write_text("kept")
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(volume), "readOnly": False}]
+    command = "cd /moor-data/b && mv ../a/file file && ln file ../a/link && cat ../a/link"
+    world.launch(world.shell(command, hidden=str(platform.folder), mounts=mounts))
+    assert world.end()["phase"] == "Succeeded", (world.state(), world.output())
+    assert (world.output(), world.state()["fenceError"]) == (["kept"], "")
+
+
 def test_a_pod_that_is_not_fenced_does(platform: Platform) -> None:
     platform.world.launch(platform.world.shell(platform.attack()))
     platform.world.end()

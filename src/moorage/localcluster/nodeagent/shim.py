@@ -25,6 +25,7 @@ import os
 import re
 import select
 import signal
+import struct
 import sys
 import time
 
@@ -66,8 +67,10 @@ MS_NOSUID, MS_NODEV = 2, 4
 MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 18
 MS_RELATIME, ST_RELATIME = 1 << 21, 4096  # the one flag whose statvfs bit is not its mount bit
 MNT_DETACH = 2
-LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446  # the same number on every architecture
-LANDLOCK_ACCESS_FS_MAKE_BLOCK = 1 << 11
+LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # on every architecture
+LANDLOCK_CREATE_RULESET_VERSION = LANDLOCK_RULE_PATH_BENEATH = 1
+LANDLOCK_ACCESS_FS_MAKE_BLOCK, LANDLOCK_ACCESS_FS_REFER = 1 << 11, 1 << 13
+LANDLOCK_ABI_OF_REFER = 2  # Linux 5.19
 PR_CAPBSET_DROP = 24
 WAYS_BEHIND = {  # <linux/capability.h>: what root needs to look behind a fence; containers do not have them either
     "DAC_READ_SEARCH": 2,  # opens files by their handles, past all mounts
@@ -950,6 +953,9 @@ def leave_mounts() -> None:
 def enter_domain() -> bool:
     """Put this process into a Landlock domain of its own; False when the kernel has none, or it is turned off.
 
+    A domain of Linux before 5.19 is not taken either: it forbids to move or link files from one folder to another,
+    as every domain does without a rule that allows it.
+
     What it executes next is also without the capabilities to look behind a fence, should it be root's. Needs
     CAP_SYS_ADMIN in its user namespace, which whoever has just made one has. Raises OSError.
     """
@@ -960,16 +966,25 @@ def enter_domain() -> bool:
         libc.prctl(
             PR_CAPBSET_DROP, number, 0, 0, 0
         )  # fails for who has none, and for one the kernel does not know
-    handled = ctypes.c_uint64(LANDLOCK_ACCESS_FS_MAKE_BLOCK)
-    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(8), 0)
-    if ruleset < 0:
-        if ctypes.get_errno() in (errno.ENOSYS, errno.EOPNOTSUPP):
+    abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_CREATE_RULESET_VERSION)
+    if abi < LANDLOCK_ABI_OF_REFER:
+        if abi > 0 or ctypes.get_errno() in (errno.ENOSYS, errno.EOPNOTSUPP):
             return False
         raise _os_error("landlock_create_ruleset")
+    handled = ctypes.c_uint64(LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_REFER)
+    ruleset = libc.syscall(LANDLOCK_CREATE_RULESET, ctypes.byref(handled), ctypes.c_size_t(8), 0)
+    if ruleset < 0:
+        raise _os_error("landlock_create_ruleset")
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        # struct landlock_path_beneath_attr, which is packed
+        everywhere = ctypes.create_string_buffer(struct.pack("=Qi", LANDLOCK_ACCESS_FS_REFER, root), 12)
+        if libc.syscall(LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, everywhere, 0) != 0:
+            raise _os_error("landlock_add_rule")
         if libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0) != 0:
             raise _os_error("landlock_restrict_self")
     finally:
+        os.close(root)
         os.close(ruleset)
     return True
 
