@@ -55,9 +55,9 @@ class Site:
         started: queues.SimpleQueue[int] = queues.SimpleQueue()
 
         async def work() -> None:
-            service = ServerService(
-                FakeApi(users={"ada-token": "ada"}), usage_db=self.folder / "usage.db", page_token="page"
-            )
+            api = FakeApi(users={"ada-token": "ada"})
+            api.readers.add(("ada", "lab"))
+            service = ServerService(api, usage_db=self.folder / "usage.db", page_token="page")
             self.queue = service.queue
             self._stop = asyncio.Event()
             with socket.socket() as sock:

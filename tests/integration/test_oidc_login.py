@@ -306,7 +306,7 @@ async def test_a_local_account_is_not_taken_over_by_the_provider(site):
 @pytest.mark.parametrize(
     ("claims", "said"),
     [
-        ({"email": "system:admin"}, "no person"),
+        ({"email": "system:admin"}, "not a person"),
         ({"email": "x@example.org", "email_verified": False}, "not verified"),
         ({"name": "no address"}, "no claim"),
         ({"email": "x@example.org", "groups": {"a": 1}}, "no list"),
