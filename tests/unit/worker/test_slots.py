@@ -31,7 +31,8 @@ def no_more_files() -> Iterator[Callable[[], None]]:
     taken: list[int] = []
 
     def take() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, before[1]))
         try:
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))
