@@ -154,10 +154,17 @@ async def held(api: KubeClient, namespace: str) -> Obj:
 
 
 async def kill_until(
-    api: KubeClient, nodes: Any, namespace: str, used: str, ready: Callable[[], Awaitable[Any]]
+    api: KubeClient,
+    nodes: Any,
+    namespace: str,
+    used: str,
+    ready: Callable[[], Awaitable[Any]],
+    *,
+    limit: str = "",
 ) -> Any:
     """Kill what runs for its memory until then: a replacement that was let in before the webhook had seen the kill
-    has slipped past, and is killed as well."""
+    has slipped past, and is killed as well. With `limit` only pods of that limit: what is waited for may begin to
+    run between two looks."""
     killed: set[str] = set()
 
     async def read() -> Any:
@@ -165,7 +172,7 @@ async def kill_until(
             return found
         for one in await pods_of(api, namespace):
             name = one["metadata"]["name"]
-            if is_running(one) and name not in killed:
+            if is_running(one) and name not in killed and limit in ("", memory_of(one)):
                 killed.add(name)
                 await nodes.evict(namespace, name, used=used)
         return None
@@ -273,7 +280,7 @@ async def test_where_the_policy_allows_it_the_replacement_gets_more_memory_up_to
         async def raised(wanted: str = wanted) -> bool:
             return [memory_of(one) for one in await pods_of(api, namespace) if is_running(one)] == [wanted]
 
-        await kill_until(api, nodes, namespace, used, raised)
+        await kill_until(api, nodes, namespace, used, raised, limit=used)
     assert "raised from" in await told(api, namespace, "Pod", "MemoryRaised")
     assert memory_of(await kill_until(api, nodes, namespace, "3Gi", lambda: one_held(api, namespace))) == "1Gi"
 
