@@ -6,7 +6,9 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,11 @@ settings.register_profile(
     derandomize=not os.environ.get("MOORAGE_TEST_EXPLORE"),
 )
 settings.load_profile("moorage")
+
+
+# a shell that starts the suite in the background has SIGINT ignored, and so would all that tests interrupt
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
