@@ -612,8 +612,46 @@ async def queued(collector):
     return names
 
 
-@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_of_what_an_owner_left_those_that_wait_for_a_place_go_first(propagation):
+class Family:
+    """An owner and its pods, which block its deletion; a collector that looks at nothing by itself."""
+
+    def __init__(self, api, informers, collector):
+        self.api, self.collector = api, collector
+        self._heard = asyncio.Event()
+        self._pods, self._owners = informers.of(PODS), informers.of(CONFIGMAPS)
+        for informer in (self._pods, self._owners):
+            informer.on_change(lambda *_: self._heard.set())
+
+    async def make(self, pods):
+        meta = {"name": "owner", "namespace": "default"}
+        owner = await self.api.create(CONFIGMAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+        ref = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+        ref["blockOwnerDeletion"] = True
+        for number in range(pods):
+            pod = {"apiVersion": "v1", "kind": "Pod", **template(nodeName="n1" if number % 2 else None)}
+            meta = {"name": f"pod-{number}", "namespace": "default", "ownerReferences": [ref]}
+            await self.api.create(PODS, {**pod, "metadata": meta})
+        await self.until(lambda: len(self._pods) == pods)
+        await queued(self.collector)
+
+    async def delete_owner(self, propagation):
+        await self.api.delete(CONFIGMAPS, "owner", "default", propagation=propagation)
+        await self.until(lambda: (known := self._owners.get("owner", "default")) is None or is_deleting(known))
+        return await queued(self.collector)
+
+    async def delete_pod(self, number):
+        await self.api.delete(PODS, f"pod-{number}", "default", grace_period_seconds=0)
+        await self.until(lambda: self._pods.get(f"pod-{number}", "default") is None)
+        return await queued(self.collector)
+
+    async def until(self, is_done):
+        while not is_done():
+            self._heard.clear()
+            await self._heard.wait()
+
+
+@pytest.fixture
+async def family():
     server = ApiServer(MemoryStorage(), tokens={})
     await server.start()
     api = server.client("system:kube-controller-manager")
@@ -621,35 +659,31 @@ async def test_of_what_an_owner_left_those_that_wait_for_a_place_go_first(propag
     collector = GarbageCollector(api, informers, catalogue=Catalogue())
     following = asyncio.create_task(informers.run())
     await informers.synced()
-    meta = {"name": "owner", "namespace": "default"}
-    owner = await api.create(CONFIGMAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
-    ref = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
-    ref["blockOwnerDeletion"] = True
-    for number in range(8):
-        pod = {"apiVersion": "v1", "kind": "Pod", **template(nodeName="n1" if number % 2 else None)}
-        meta = {"name": f"pod-{number}", "namespace": "default", "ownerReferences": [ref]}
-        await api.create(PODS, {**pod, "metadata": meta})
-    heard = asyncio.Event()
-    pods, owners = informers.of(PODS), informers.of(CONFIGMAPS)
-    for informer in (pods, owners):
-        informer.on_change(lambda *_: heard.set())
-
-    async def until(is_done):
-        for _ in range(1000):
-            if is_done():
-                return
-            heard.clear()
-            await heard.wait()
-
-    await until(lambda: len(pods) == 8)
-    await queued(collector)
-    await api.delete(CONFIGMAPS, "owner", "default", propagation=propagation)
-    await until(lambda: (known := owners.get("owner", "default")) is None or is_deleting(known))
-    order = [name for name in await queued(collector) if name != "owner"]
-    assert [int(name[-1]) % 2 for name in order] == [0] * 4 + [1] * 4
+    yield Family(api, informers, collector)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await server.stop()
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+async def test_of_what_an_owner_left_those_that_wait_for_a_place_go_first(family, propagation):
+    await family.make(pods=8)
+    order = [name for name in await family.delete_owner(propagation) if name != "owner"]
+    assert [int(name[-1]) % 2 for name in order] == [0] * 4 + [1] * 4
+
+
+async def test_an_owner_is_looked_at_again_when_the_last_of_its_pods_is_gone(family):
+    await family.make(pods=5)
+    assert "owner" in await family.delete_owner("Foreground")
+    assert [await family.delete_pod(number) for number in range(5)] == [[], [], [], [], ["owner"]]
+
+
+async def test_a_change_of_an_owner_that_waits_is_no_reason_to_look_at_all_its_pods_again(family):
+    await family.make(pods=3)
+    await family.delete_owner("Foreground")
+    await family.api.patch(CONFIGMAPS, "owner", {"data": {"a": "b"}}, "default")
+    await family.until(lambda: len(family.collector.loop.queue) > 0)
+    assert await queued(family.collector) == ["owner"]
 
 
 async def test_a_silent_node_is_tainted_and_its_pods_leave(tmp_path):

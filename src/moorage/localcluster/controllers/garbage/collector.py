@@ -54,6 +54,7 @@ class GarbageCollector:
         self._catalogue = catalogue
         self._refs: dict[str, Ref] = {}  # by uid
         self._dependents: dict[str, set[Ref]] = {}  # by owner's uid
+        self._blocking: dict[str, set[Ref]] = {}  # those of them that their owner waits for, by its uid
         self._custom: dict[str, Resource] = {}  # by name of the CRD
         self._dropping: set[asyncio.Task[None]] = set()
         self.loop: ControlLoop[Ref] = ControlLoop("garbage", self.reconcile, workers=4)
@@ -98,29 +99,35 @@ class GarbageCollector:
             if after is None or after["metadata"].get("uid") != uid:
                 self._refs.pop(uid, None)
                 self._visit_dependents(uid)
-            for owner in _owners(before) - (_owners(after) if after is not None else set()):
-                self._unlink(owner, ref)
+            for owner in _owners(before) - _owners(after):
+                _unlink(self._dependents, owner, ref)
+            for owner in _blocked_owners(before) - _blocked_owners(after):
+                _unlink(self._blocking, owner, ref)
         if after is not None:
             meta = after["metadata"]
             uid = meta.get("uid") or ""
             self._refs[uid] = ref
             for owner in _owners(after):
                 self._dependents.setdefault(owner, set()).add(ref)
+            for owner in _blocked_owners(after):
+                self._blocking.setdefault(owner, set()).add(ref)
             if is_deleting(after) and meta.get("finalizers"):
                 self.loop.queue.add(ref)
-                if FOREGROUND in meta["finalizers"]:
+                if _waits_for_dependents(after) and not _waits_for_dependents(before):
                     self._visit_dependents(uid)
         self._wake(ref, before, after)
 
     def _wake(self, ref: Ref, before: Obj | None, after: Obj | None) -> None:
-        if after is not None and (before is None or _owners(before) != _owners(after)) and _owners(after):
+        if _owners(after) and _owners(before) != _owners(after):
             self.loop.queue.add(ref)
-        for obj in (before, after):
-            for owner in _owners(obj) if obj is not None else ():
-                above = self._refs.get(owner)
-                parent = self._read(above) if above is not None else None
-                if above is not None and parent is not None and is_deleting(parent):
-                    self.loop.queue.add(above)
+        for owner in _owners(before) | _owners(after):
+            above = self._refs.get(owner)
+            parent = self._read(above) if above is not None else None
+            if above is None or parent is None or not is_deleting(parent):
+                continue
+            # not at each of thousands of dependents: what it would do is done when the last one is gone
+            if not (_waits_for_dependents(parent) and owner in self._blocking):
+                self.loop.queue.add(above)
 
     def _visit_dependents(self, owner: str) -> None:
         """Look at all dependents: those that wait for a place first, or they would be started in the places that
@@ -131,13 +138,6 @@ class GarbageCollector:
     def _has_place(self, ref: Ref) -> bool:
         obj = self._read(ref)
         return obj is not None and bool((obj.get("spec") or {}).get("nodeName"))
-
-    def _unlink(self, owner: str, ref: Ref) -> None:
-        found = self._dependents.get(owner)
-        if found is not None:
-            found.discard(ref)
-            if not found:
-                del self._dependents[owner]
 
     def _read(self, ref: Ref) -> Obj | None:
         informer = self._informers.known().get(ref.resource)
@@ -220,5 +220,23 @@ class GarbageCollector:
             await self._api.patch(resource, meta["name"], patch, meta.get("namespace"))
 
 
-def _owners(obj: Obj) -> set[str]:
-    return {ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()}
+def _owners(obj: Obj | None) -> set[str]:
+    return {ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()} if obj is not None else set()
+
+
+def _blocked_owners(obj: Obj | None) -> set[str]:
+    """Owners that wait for this object when they are deleted in the foreground."""
+    refs = obj["metadata"].get("ownerReferences") or () if obj is not None else ()
+    return {ref["uid"] for ref in refs if ref.get("blockOwnerDeletion")}
+
+
+def _waits_for_dependents(obj: Obj | None) -> bool:
+    return obj is not None and is_deleting(obj) and FOREGROUND in (obj["metadata"].get("finalizers") or ())
+
+
+def _unlink(of_owner: dict[str, set[Ref]], owner: str, ref: Ref) -> None:
+    refs = of_owner.get(owner)
+    if refs is not None:
+        refs.discard(ref)
+        if not refs:
+            del of_owner[owner]
