@@ -93,6 +93,9 @@ class Informer:
     def by_index(self, index: str, value: str) -> list[Obj]:
         return [self._objects[key] for key in sorted(self._index[index].get(value, ()))]
 
+    def count(self, index: str, value: str) -> int:
+        return len(self._index[index].get(value, ()))
+
     def __len__(self) -> int:
         return len(self._objects)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from moorage.apimachinery.api import Api
@@ -15,6 +16,24 @@ from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFoun
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.freshness import Freshness
 from moorage.localcluster.controllers.pods import suffix
+
+TOGETHER_MAX = 16  # writes of one pass that are under way at once
+
+
+async def take_together(steps: Sequence[Callable[[], Awaitable[object]]], *, first: int = TOGETHER_MAX) -> None:
+    """Take steps that do not depend on each other: `first` at once, then twice as many, at most TOGETHER_MAX.
+
+    After a failure no more are begun, and the first error is raised once all that were begun have ended. With
+    `first` 1, what would fail each time (a quota that is used up) fails once, as in the controllers of Kubernetes:
+    https://github.com/kubernetes/kubernetes/blob/v1.34.0/pkg/controller/job/job_controller.go (slow start)
+    """
+    at, size = 0, first
+    while at < len(steps):
+        answers = await asyncio.gather(*(step() for step in steps[at : at + size]), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        at, size = at + size, min(2 * size, TOGETHER_MAX)
 
 
 class Writer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
+from itertools import groupby
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
@@ -13,7 +15,7 @@ from moorage.apimachinery.meta import Key, controller_ref, key_of
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.clock import Clock
 from moorage.errors import NotFound
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import TOGETHER_MAX, Writer, take_together
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.job.plan import (
     FINALIZER,
@@ -32,6 +34,10 @@ from moorage.localcluster.controllers.job.plan import (
 )
 from moorage.localcluster.informers import InformerSet
 
+BATCH_SECONDS = 1.0  # as the real controller's syncJobBatchPeriod
+BATCHED_PODS = 1000  # of a Job that is batched for so long; smaller ones for less
+AT_ONCE_PODS = 32  # of a Job whose every change is looked at at once
+
 
 def index_by_job(pod: Obj) -> Iterable[str]:
     """Pods by the namespace and name of the Job that controls them, whether or not it still exists."""
@@ -39,6 +45,11 @@ def index_by_job(pod: Obj) -> Iterable[str]:
     if ref is None or ref.get("kind") != "Job":
         return ()
     return (f"{pod['metadata'].get('namespace')}/{ref['name']}",)
+
+
+def pause(pods: int) -> float:
+    """Seconds to wait for more changes of a Job's pods: each pass reads them all."""
+    return 0.0 if pods <= AT_ONCE_PODS else min(1.0, pods / BATCHED_PODS) * BATCH_SECONDS
 
 
 class JobController:
@@ -67,7 +78,8 @@ class JobController:
         for pod in (before, after):
             ref = controller_ref(pod) if pod is not None else None
             if pod is not None and ref is not None and ref.get("kind") == "Job":
-                self.loop.queue.add(Key(pod["metadata"].get("namespace") or "", ref["name"]))
+                key = Key(pod["metadata"].get("namespace") or "", ref["name"])
+                self.loop.queue.add_after(key, pause(self._pods.count("controller", ref["uid"])))
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Job a step closer to its spec."""
@@ -89,10 +101,15 @@ class JobController:
                 backoff=self._backoffs.get(uid),
             )
         )
-        for action in decided.actions:
-            job = await self._act(key, job, action)
-            if isinstance(action, WriteStatus):
-                self._backoffs[uid] = decided.backoff
+        for kind, actions in groupby(decided.actions, key=type):
+            if kind in (CreatePod, DeletePod, ReleasePod):
+                steps = [partial(self._act, key, job, action) for action in actions]
+                await take_together(steps, first=1 if kind is CreatePod else TOGETHER_MAX)
+                continue
+            for action in actions:
+                job = await self._act(key, job, action)
+                if kind is WriteStatus:
+                    self._backoffs[uid] = decided.backoff
         if not is_job_finished(job):
             self._backoffs[uid] = decided.backoff
         if self._jobs.get(key.name, key.namespace) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import assert_never
+from functools import partial
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.controlloop import ControlLoop
@@ -13,7 +13,7 @@ from moorage.apimachinery.resources import PODS, REPLICASETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
 from moorage.errors import ApiError
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import Writer, take_together
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
@@ -88,20 +88,19 @@ class ReplicaSetController:
             await self._writer.patch_child(key, self._pods, pod, release(owner, pod))
         pods = (*sorted_out.owned, *sorted_out.adopt)
         decided = plan(Observed(set=owner, pods=pods, now=self._clock.now()))
+        create = partial(self._writer.create_child, key, self._pods, owner)
+        delete = partial(self._writer.delete_child, key, self._pods, owner)
+        creations = [partial(create, action.pod) for action in decided.actions if isinstance(action, CreatePod)]
+        deletions = [partial(delete, action.pod) for action in decided.actions if isinstance(action, DeletePod)]
+        try:
+            await take_together(creations, first=1)
+        except ApiError as error:
+            status = with_failure(owner, error.message, self._clock.now())
+            if status is not None:
+                await self._writer.write_status(key, self._sets, owner, status)
+            raise
+        await take_together(deletions)
         for action in decided.actions:
-            match action:
-                case CreatePod(pod):
-                    try:
-                        await self._writer.create_child(key, self._pods, owner, pod)
-                    except ApiError as error:
-                        status = with_failure(owner, error.message, self._clock.now())
-                        if status is not None:
-                            await self._writer.write_status(key, self._sets, owner, status)
-                        raise
-                case DeletePod(pod):
-                    await self._writer.delete_child(key, self._pods, owner, pod)
-                case WriteStatus(status):
-                    await self._writer.write_status(key, self._sets, owner, status)
-                case _:
-                    assert_never(action)
+            if isinstance(action, WriteStatus):
+                await self._writer.write_status(key, self._sets, owner, action.status)
         return decided.look_again_in
