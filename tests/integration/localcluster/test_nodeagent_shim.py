@@ -733,3 +733,50 @@ def test_where_the_kernel_allows_no_fence_the_pod_runs_and_says_so(world: World)
     assert world.end()["phase"] == "Succeeded"
     assert world.output() == ["up"]
     assert "missing" in world.state()["fenceError"]
+
+
+TREES = """
+import ctypes, os, sys
+sys.path.insert(0, sys.argv[1])
+import shim
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+tree = shim.Tree(os.getpid())
+read, write = os.pipe()
+main = os.fork()
+if main == 0:
+    os.setsid()
+    script = "import threading, subprocess, time\\n" \
+        "def more(): subprocess.Popen(['sleep', '600'])\\n" \
+        "def work(): more(); time.sleep(600)\\n" \
+        "[threading.Thread(target=work, daemon=True).start() for _ in range(3)]\\n" \
+        "subprocess.run(['sh', '-c', '(setsid sleep 600 & sleep 600 &) ; sh -c \\"sleep 600; :\\" &'])\\n" \
+        f"import os; os.write({write}, b'x'); time.sleep(600)"
+    os.set_inheritable(write, True)
+    os.execvp(sys.executable, [sys.executable, "-S", "-c", script])
+os.read(read, 1)
+mains = {main: "c"}
+while len(shim.descendants(os.getpid())) < 8:
+    pass
+tree._listed = 0  # long ago: the next look is at all processes of the pod
+tree.look(mains)
+walked = dict(tree.owner)
+tree.look(mains, force=True)
+all_of_it = shim.descendants(os.getpid())
+print(tree._has_lists, walked.keys() == tree.owner.keys() == all_of_it, walked[main])
+orphans = {pid for pid in all_of_it - {main} if shim.read_stat(pid)[0] == os.getpid()}
+for pid in orphans:
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+tree._listed = 0
+tree.look(mains)
+print(len(orphans) >= 2, tree.owner.keys() == shim.descendants(os.getpid()))
+for pid in shim.descendants(os.getpid()):
+    os.kill(pid, 9)
+"""
+
+
+def test_the_lists_of_children_show_what_a_listing_of_all_processes_shows():
+    """Threads' children, whole sessions of their own and orphans that fell to the shim."""
+    words = [sys.executable, "-S", "-c", TREES, str(Path(shim.__file__).parent)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS).stdout
+    assert shown.splitlines() == ["True True c", "True True"]

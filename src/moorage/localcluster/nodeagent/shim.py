@@ -47,8 +47,9 @@ WATCH_SECONDS = 0.05  # between two looks at the memory of a container with a li
 WATCH_MIN_SECONDS = 0.005  # when close to the limit or growing fast
 WATCH_FREE_SECONDS = 0.5  # without a limit, where only the peak is wanted
 ASSUMED_GROWTH = 1024**3  # bytes/s that one process can fill; the watch is never slower than this needs
-LIST_SECONDS = 2.0  # between two listings of all processes
-NEW_MAX = 128  # numbers given out since the last look; with more, all processes are listed
+LIST_SECONDS = 2.0  # between two looks at all processes of the pod
+NEW_MIN = 16  # numbers given out since the last look that are read one by one in any case
+NEW_MAX = 128  # the same where the kernel has no lists of children; with more, all processes are listed
 STATM_MAX = 256  # files kept open to read memory from
 SHARED_SECONDS = 1.0  # between two fair countings of shared pages, unless the limit is near
 REPORT_SECONDS = 1.0  # at most one state for changed memory figures alone in this time
@@ -439,7 +440,9 @@ class Tree:
     """The processes below the shim, and which container each belongs to.
 
     A look reads only the processes whose numbers were given out since the last one (the kernel tells the newest
-    in /proc/loadavg); every `LIST_SECONDS`, and when forced, all of /proc is listed, and those not known are read.
+    in /proc/loadavg). Where others start more than this pod has threads, and every `LIST_SECONDS`, the kernel's
+    lists of children are followed from the shim down, so that hundreds of pods do not each read what every other
+    one starts. All of /proc is listed only when forced, and on a kernel without such lists.
     A process of ours keeps its container even when its parent ended and it fell to the shim; one never seen
     before that fell to the shim is known by its session or by the mark in its environment.
     """
@@ -453,6 +456,8 @@ class Tree:
         self._loadavg = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         self._last_pid = self._newest_pid()
         self._listed = time.monotonic()  # before anything was started: nothing that exists is ours
+        self._has_lists = True  # of children (proc_tid_children(5)), until one is missed
+        self._threads = 1  # of the shim and its processes, at the last walk
 
     def look(self, mains: dict[int, str], *, force: bool = False) -> None:
         """Bring `owner` up to date. `mains`: pid of each container's main process → its name.
@@ -464,22 +469,70 @@ class Tree:
         before, self._last_pid = self._last_pid, last_pid
         for pid, name in mains.items():
             self.owner[pid] = name
-        if not force and now - self._listed < LIST_SECONDS and 0 <= last_pid - before <= NEW_MAX:
+        few = max(NEW_MIN, self._threads) if self._has_lists else NEW_MAX
+        if not force and now - self._listed < LIST_SECONDS and 0 <= last_pid - before <= few:
             self._take({pid for pid in range(before + 1, last_pid + 1) if pid not in mains}, mains, threads=True)
             return
         self._listed = now
+        if not force and self._has_lists:
+            self._walk(mains)
+            return
         listed = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         for pid in list(self.owner):
             if pid not in listed or (force and pid not in mains and not self._is_same(pid)):
                 self.gone(pid)
-        self._foreign &= listed
-        self._take(listed - self._foreign - self.owner.keys() - {self.root}, mains, threads=False)
+        unknown = listed - self.owner.keys() - {self.root}
+        if self._has_lists:  # so seldom here that a number may be another process's by now
+            self._take(unknown, mains)
+        else:
+            self._foreign &= listed
+            self._foreign |= self._take(unknown - self._foreign, mains)
+
+    def _walk(self, mains: dict[int, str]) -> None:
+        """Find what is new, and what is gone, by the lists of children. One that is missed, as it was started or
+        lost a sibling this instant, is found at the next walk."""
+        met: set[int] = set()
+        self._threads = 0
+        todo = [self.root]
+        while todo:
+            children = self._children(todo.pop()) - met
+            met |= children
+            todo += children
+        for pid in self.owner.keys() - met - mains.keys():
+            if not self._is_same(pid):
+                self.gone(pid)
+        self._take(met - self.owner.keys(), mains)
+
+    def _children(self, parent: int) -> set[int]:
+        """Children of all threads of a process; none when it is gone."""
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+        except OSError:
+            return set()
+        self._threads += len(threads)
+        children: set[int] = set()
+        for thread in threads:
+            try:
+                fd = os.open(f"/proc/{parent}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                if parent == self.root:
+                    self._has_lists = False
+                continue
+            try:
+                while part := os.read(fd, 65536):
+                    children.update(map(int, part.split()))
+            except OSError:
+                pass
+            finally:
+                os.close(fd)
+        return children
 
     def _newest_pid(self) -> int:
         return int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
 
-    def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool) -> None:
-        """Find out which of these are ours. `threads`: some numbers may be those of threads, to be left out."""
+    def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool = False) -> set[int]:
+        """Find out which of these are ours; returns the others. `threads`: some may be threads' numbers, to be left
+        out."""
         fresh: dict[int, tuple[int, int, int, str]] = {}
         for pid in pids:
             found = read_stat(pid)
@@ -500,8 +553,7 @@ class Tree:
                     self.owner[pid] = self.owner[parent]
                 self._start[pid] = start
                 moved = True
-        if not threads:
-            self._foreign |= fresh.keys()
+        return set(fresh)
 
     def _is_same(self, pid: int) -> bool:
         found = read_stat(pid)
