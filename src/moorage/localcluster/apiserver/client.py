@@ -59,7 +59,7 @@ class InProcessClient:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
-        events = self._server.pipeline.watch(
+        batches = self._server.pipeline.watch(
             self._call(),
             self._kind(resource),
             namespace,
@@ -69,10 +69,11 @@ class InProcessClient:
             bookmarks=True,
         )
         try:
-            async for event in events:
-                yield WatchEvent(event.type, event.obj)
+            async for batch in batches:
+                for event in batch:
+                    yield WatchEvent(event.type, event.obj)
         finally:
-            await events.aclose()
+            await batches.aclose()
 
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False

@@ -471,7 +471,7 @@ class HttpApp:
         query = request.query
         bookmarks = request.flag("allowWatchBookmarks")
         initial = {"true": True, "false": False}.get(query.get("sendInitialEvents", ""))
-        events = server.pipeline.watch(
+        batches = server.pipeline.watch(
             call,
             kind,
             namespace,
@@ -494,18 +494,18 @@ class HttpApp:
             return msgspec.json.encode({"type": event.type, "object": obj}) + b"\n"
 
         async def lines() -> AsyncIterator[bytes]:
-            pending: asyncio.Task[Event] | None = None
+            pending: asyncio.Task[Sequence[Event]] | None = None
             try:
                 while True:
                     if pending is None:
-                        pending = asyncio.ensure_future(anext(events))
+                        pending = asyncio.ensure_future(anext(batches))
                     if bookmarks:
                         done, _ = await asyncio.wait({pending}, timeout=BOOKMARK_SECONDS)
                         if not done:
                             yield encode(server.pipeline.bookmark(kind))
                             continue
                     try:
-                        event = await pending
+                        batch = await pending
                     except StopAsyncIteration:
                         return
                     except ApiError as error:
@@ -514,13 +514,13 @@ class HttpApp:
                     finally:
                         if pending.done():
                             pending = None
-                    yield encode(event)
+                    yield b"".join(map(encode, batch))
             finally:
                 if pending is not None:
                     pending.cancel()
                     with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, ApiError):
                         await pending
-                await events.aclose()
+                await batches.aclose()
 
         stream = lines()
         seconds = min(float(request.number("timeoutSeconds") or WATCH_SECONDS), WATCH_SECONDS_MAX)

@@ -295,9 +295,10 @@ class Pipeline:
         field_selector: str | None = None,
         bookmarks: bool = False,
         initial_events: bool | None = None,
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[Sequence[Event]]:
         """Changes after `resource_version`; without one (or "0") first everything that is there as ADDED.
 
+        Each batch holds what has come since the last one was taken, at least one event.
         `initial_events` True sends what is there even with a version, and a bookmark with the annotation
         `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the
         selectors match. Refuses (BadRequest, Forbidden) at once; the iterator raises Expired.
@@ -320,7 +321,7 @@ class Pipeline:
         from_start: bool,
         bookmarks: bool,
         initial_events: bool | None,
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[Sequence[Event]]:
         page = None
         if from_start:
             page = self.storage.list(prefix)
@@ -334,22 +335,23 @@ class Pipeline:
                 for record in page.records:
                     obj = self.view(kind, record)
                     if matcher.matches(obj):
-                        yield Event("ADDED", obj)
+                        yield [Event("ADDED", obj)]
                 if initial_events and bookmarks:
-                    yield self._bookmark(kind, start, {"k8s.io/initial-events-end": "true"})
+                    yield [self._bookmark(kind, start, {"k8s.io/initial-events-end": "true"})]
             while True:
                 try:
                     changes = await watch.next()
                 except WatchClosed:
                     return
-                silent = True
+                batch = []
                 for change in changes:
                     event = self._event(kind, matcher, change.before, change.after, change.revision)
                     if event is not None:
-                        silent = False
-                        yield event
-                if silent and bookmarks:
-                    yield self._bookmark(kind, changes[-1].revision, None)
+                        batch.append(event)
+                if not batch and bookmarks:
+                    batch.append(self._bookmark(kind, changes[-1].revision, None))
+                if batch:
+                    yield batch
         finally:
             watch.close()
 

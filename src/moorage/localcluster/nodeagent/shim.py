@@ -531,8 +531,7 @@ class Tree:
         return int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
 
     def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool = False) -> set[int]:
-        """Find out which of these are ours; returns the others. `threads`: some may be threads' numbers, to be left
-        out."""
+        """Find out which of these are ours; returns the others. `threads`: some numbers may be threads'."""
         fresh: dict[int, tuple[int, int, int, str]] = {}
         for pid in pids:
             found = read_stat(pid)

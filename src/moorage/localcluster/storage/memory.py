@@ -98,11 +98,11 @@ class Mirror:
         self._trim()
 
     def _cool(self) -> None:
-        until = len(self._history) - HOT_EVENTS
-        for change in islice(self._history, self._cooled, max(self._cooled, until)):
+        until = max(self._cooled, len(self._history) - HOT_EVENTS)
+        for change in self._history[self._cooled : until]:
             if change.before is not None:
                 change.before.cool()
-        self._cooled = max(self._cooled, until)
+        self._cooled = until
 
     def _trim(self) -> None:
         """Drop what is too old or too much; an eighth more than needed, so that it is not done at every write."""
