@@ -159,6 +159,6 @@ class JobController:
             uid = now["metadata"]["uid"]  # the cache may be behind
         except NotFound:
             uid = None
-        for pod in orphans:
-            if (controller_ref(pod) or {}).get("uid") != uid:
-                await self._writer.remove_finalizer(key, self._pods, pod, FINALIZER)
+        release = partial(self._writer.remove_finalizer, key, self._pods)
+        left = [pod for pod in orphans if (controller_ref(pod) or {}).get("uid") != uid]
+        await take_together([partial(release, pod, FINALIZER) for pod in left])
