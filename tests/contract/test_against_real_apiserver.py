@@ -201,6 +201,7 @@ def put_alike(value: Any) -> Any:
     if isinstance(value, str):
         if AGE.fullmatch(value):
             return "an age"
+        value = value.replace('"k8s.io/kubernetes/pkg/', '"pkg/')  # how much a build keeps of a source file's path
         value = VERSION.sub("current: a version", TIME.sub("a time", UID.sub("a uid", value)))
         return ADDRESS.sub("an address", value)
     return value
