@@ -14,6 +14,7 @@ from enum import Enum
 
 FILES = 65_536  # numbers of open files a service asks for, where the hard limit allows as many
 SPARE_FILES = 256  # of a service: databases, logs, standard streams, connections of its own
+REFUSED = 64  # refused connections that are told why, at once; others end without a word. They are spare files
 MOST_CONNECTIONS = 10_000  # of one service; with 64 KiB of buffers each way they hold 1.3 GB at worst
 
 
@@ -69,6 +70,7 @@ class Door:
 
     bounds: Bounds
     _guests: set[Guest] = field(default_factory=set)
+    _refused: set[Guest] = field(default_factory=set)
     _of_address: dict[str, int] = field(default_factory=dict)
     _waiting: OrderedDict[Guest, None] = field(default_factory=OrderedDict)
     _waiting_of: dict[str, OrderedDict[Guest, None]] = field(default_factory=dict)
@@ -88,8 +90,15 @@ class Door:
         self.waits(guest)
         return None
 
+    def may_tell(self, guest: Guest) -> bool:
+        """Whether a connection that was refused may stay until its client has read why; then call `leave`."""
+        if len(self._refused) >= REFUSED:
+            return False
+        self._refused.add(guest)
+        return True
+
     def waits(self, guest: Guest) -> None:
-        """It waits for its client from now on."""
+        """Mark the connection as waiting for its client."""
         if guest not in self._guests:
             return
         self._waiting[guest] = None
@@ -99,7 +108,7 @@ class Door:
         of_address.move_to_end(guest)
 
     def works(self, guest: Guest) -> None:
-        """Its request is being answered: it is not closed for another."""
+        """Mark its request as being answered; it is not closed for another."""
         if self._waiting.pop(guest, guest) is None:
             of_address = self._waiting_of[guest.address]
             del of_address[guest]
@@ -107,7 +116,8 @@ class Door:
                 del self._waiting_of[guest.address]
 
     def leave(self, guest: Guest) -> None:
-        """It has ended; once or more often."""
+        """Remove it; more than once is harmless."""
+        self._refused.discard(guest)
         if guest not in self._guests:
             return
         self.works(guest)

@@ -16,12 +16,13 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from moorage.apimachinery.connections import Bounds, Door, Guest, bounds, file_limit
+from moorage.apimachinery.connections import Bounds, Door, Guest, Refusal, bounds, file_limit
 from moorage.clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
+HANDSHAKE_SECONDS = 15.0  # of TLS; as long as a slow line needs, and its connection waits for its client meanwhile
 IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
 HEAD_SECONDS = 30.0  # a request's head is whole by then, or the connection ends
 HEAD_BYTES = 64 * 1024  # of a request's line and headers
@@ -32,9 +33,9 @@ FRAMING_BYTES = 64 * 1024  # that may come of a body without a byte of content: 
 PIPELINED = 64  # requests that wait behind another on their connection; browsers and libraries send one
 RAW_BODY_BYTES = 256 * 1024  # of a request that takes its connection over: Docker's say how to attach or exec
 UNREAD_BYTES = 2 * 1024 * 1024  # of a body that waits for the application; reading stops at 64 KiB
-REFUSED_BYTES = (
-    1024 * 1024
-)  # of a body that is still read once its request was answered, so that the answer arrives
+# of a body that is still read once its request was answered, so that the answer arrives
+REFUSED_BYTES = 1024 * 1024
+FAREWELL_SECONDS = 1.0  # for a client that is not taken to read why
 LINGER_SECONDS = 30.0  # for a client to read the end of an answer on a connection that is closed
 WEBSOCKET_MESSAGES = 4  # that wait for the application, of at most 16 MiB each
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
@@ -76,6 +77,10 @@ class _OneWrite:
         self._transport.close()
         if unread:  # a client that reads nothing would keep it for ever
             self._loop.call_later(LINGER_SECONDS, self._transport.abort)
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._flush()
@@ -134,6 +139,74 @@ class RawConnection:
         self._transport.close()
 
 
+def _short_answer(status: bytes, headers: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %s\r\n%bconnection: close\r\ncontent-length: 0\r\n\r\n" % (status, headers)
+
+
+class _Entrance(asyncio.Protocol):
+    """A connection that was just accepted. It is counted before TLS begins: a client may send nothing at all."""
+
+    def __init__(
+        self,
+        *,
+        door: Door,
+        handshakes: set[asyncio.Task[None]],
+        context: ssl.SSLContext | None = None,
+        **options: Any,
+    ) -> None:
+        self._door = door
+        self._handshakes = handshakes
+        self._context = context
+        self._options = options
+        self._early = bytearray()  # what came with the handshake's end; one read at most
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        guest = Guest(peer[0] if peer else "", transport.abort)
+        refusal = self._door.enter(guest)
+        if refusal is not None:
+            log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
+            if not self._door.may_tell(guest):
+                transport.abort()
+                return
+        if self._context is None:
+            self._begin(transport, guest, refusal)
+            return
+        transport.pause_reading()  # until the handshake begins, at the loop's next turn
+        task = asyncio.get_running_loop().create_task(self._handshake(transport, self._context, guest, refusal))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    async def _handshake(
+        self, transport: asyncio.Transport, context: ssl.SSLContext, guest: Guest, refusal: Refusal | None
+    ) -> None:
+        secured: asyncio.Transport | None = None
+        try:
+            if not transport.is_closing():
+                secured = await asyncio.get_running_loop().start_tls(
+                    transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                )
+        except OSError as error:  # ssl.SSLError and a late client are
+            log.debug("no TLS handshake", extra={"address": guest.address, "error": str(error)})
+        finally:
+            if secured is None or secured.is_closing():
+                self._door.leave(guest)
+                transport.abort()
+        if secured is not None and not secured.is_closing():
+            protocol = self._begin(secured, guest, refusal)
+            if self._early:
+                protocol.data_received(bytes(self._early))
+
+    def _begin(self, transport: asyncio.Transport, guest: Guest, refusal: Refusal | None) -> _Protocol:
+        protocol = _Protocol(**self._options, door=self._door, guest=guest, refusal=refusal)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return protocol
+
+
 class _Protocol(HttpToolsProtocol):
     """HTTP/1.1 for clients that neither stand still nor send without end.
 
@@ -150,25 +223,30 @@ class _Protocol(HttpToolsProtocol):
     _head_bytes = 0
     _deadline = 0.0  # for what is waited for, in the loop's time
     _watch: asyncio.TimerHandle | None = None
+    _is_websocket = False  # another protocol has the connection
 
-    def __init__(self, *args: Any, door: Door, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *, door: Door, guest: Guest, refusal: Refusal | None = None, **options: Any) -> None:
+        super().__init__(**options)
         self._door = door
-        self._guest: Guest | None = None
+        self._guest = guest
+        self._refusal = refusal
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         outer = _OneWrite(transport)
         super().connection_made(outer)  # type: ignore[arg-type]
-        guest = Guest(self.client[0] if self.client else "", transport.abort)
-        refusal = self._door.enter(guest)
-        if refusal is not None:
-            log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
-            status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
-            self._refuse(status, b"retry-after: 1\r\n")
+        if self._refusal is not None:
+            self._turn_away(self._refusal)
             return
-        self._guest = guest
-        outer.on_lost = functools.partial(self._door.leave, guest)
+        outer.on_lost = functools.partial(self._door.leave, self._guest)
         self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
+
+    def _turn_away(self, refusal: Refusal) -> None:
+        """What the client sends meanwhile is read: closing at once would reset the connection, with the answer."""
+        status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
+        self.transport.write(_short_answer(status, b"retry-after: 1\r\n"))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -188,26 +266,35 @@ class _Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._part = ""
-        if self._guest is not None and not self._is_answered():
-            self._door.works(self._guest)
+        self._mark()
 
     def _is_answered(self) -> bool:
         return self.cycle is not None and self.cycle.response_complete
 
+    def _is_answering(self) -> bool:
+        """Whether the application has a whole request: one that others wait behind, or the last one."""
+        if self._raw is not None or self.pipeline:
+            return True
+        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+
+    def _mark(self) -> None:
+        """Tell the door whether the client is waited for."""
+        if self._is_answering() and not self.flow.write_paused:
+            self._door.works(self._guest)
+        else:
+            self._door.waits(self._guest)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._guest is not None and not self.pipeline:
-            self._door.waits(self._guest)
+        self._mark()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._guest is not None:
-            self._door.waits(self._guest)
+        self._mark()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._guest is not None and not self._part and not self._is_answered():
-            self._door.works(self._guest)
+        self._mark()
 
     def _expect(self, part: str, seconds: float) -> None:
         self._part, self._deadline = part, self.loop.time() + seconds
@@ -236,8 +323,8 @@ class _Protocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _refuse(self, status: bytes, more: bytes = b"") -> None:
-        self.transport.write(b"HTTP/1.1 %s\r\n%bconnection: close\r\ncontent-length: 0\r\n\r\n" % (status, more))
+    def _refuse(self, status: bytes) -> None:
+        self.transport.write(_short_answer(status))
         self.transport.close()
 
     def _forget(self) -> None:
@@ -255,8 +342,8 @@ class _Protocol(HttpToolsProtocol):
         ]
         self.scope["headers"] = headers
         self._forget()
-        if self._guest is not None:
-            self._door.works(self._guest)
+        self._is_websocket = True
+        self._door.works(self._guest)
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
@@ -272,7 +359,7 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_data(data)
             return
-        if self.transport.is_closing():
+        if self._refusal is not None or self.transport.is_closing():
             return
         if self._rest is not None:
             self._keep_rest(data)
@@ -281,8 +368,9 @@ class _Protocol(HttpToolsProtocol):
         self._framing += len(data)
         super().data_received(data)
         self._last = b""
-        if self._guest is not None and self._part:
-            self._door.waits(self._guest)
+        if self._is_websocket:
+            return
+        self._mark()
         if self._part == "body" and self._framing > FRAMING_BYTES:
             self._refuse(b"431 Request Header Fields Too Large")
         elif self._part == "body" and self._is_answered():
@@ -295,13 +383,16 @@ class _Protocol(HttpToolsProtocol):
                 self._refuse(b"431 Request Header Fields Too Large")
         elif self._part:
             self._deadline = self.loop.time() + BODY_SECONDS
+        elif self._is_answered():  # an empty line, or the rest of a body, ended uvicorn's timer
+            self._head_bytes = 0
+            self._expect("head", IDLE_SECONDS)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Called where the parser has met the end of HTTP: what follows in the same bytes is kept."""
         error = sys.exc_info()[1]
         if error is not None and error.args and isinstance(error.args[0], int):
             self._rest = bytearray()
-            self.cycle.keep_alive = False  # what follows is no HTTP: an answer in HTTP is the last
+            self.cycle.keep_alive = False  # what follows is not HTTP: this is the last HTTP answer
             self._keep_rest(self._last[error.args[0] :])
 
     def _keep_rest(self, data: bytes) -> None:
@@ -323,8 +414,7 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_eof()
         self._forget()
-        if self._guest is not None:
-            self._door.leave(self._guest)
+        self._door.leave(self._guest)
         super().connection_lost(exc)
 
     def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
@@ -355,9 +445,9 @@ async def serve(
 
     When the files change, new connections get the new certificate; files that do not fit together are left alone.
     """
+    handshakes: set[asyncio.Task[None]] = set()
     config = uvicorn.Config(
         app,
-        http=functools.partial(_Protocol, door=Door(most or bounds(file_limit()))),  # type: ignore[arg-type]
         ws_max_queue=WEBSOCKET_MESSAGES,
         loop="asyncio",
         lifespan="off",
@@ -372,14 +462,18 @@ async def serve(
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     config.load()
+    context, config.ssl = config.ssl, None  # connections are counted first: see _Entrance
+    config.http_protocol_class = functools.partial(  # type: ignore[assignment]
+        _Entrance, door=Door(most or bounds(file_limit())), handshakes=handshakes, context=context
+    )
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         # accepted sockets inherit it. asyncio sets it only where the protocol was named when the socket was made;
         # without, an answer's second segment waits for the client's delayed acknowledgement: 40 ms
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = _Server(config)
     following: asyncio.Task[None] | None = None
-    if isinstance(config.ssl, ssl.SSLContext) and certificate is not None and key is not None:
-        following = asyncio.create_task(_follow_certificate(config.ssl, certificate, key, clock))
+    if context is not None and certificate is not None and key is not None:
+        following = asyncio.create_task(_follow_certificate(context, certificate, key, clock))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     waiting = asyncio.create_task((stop or asyncio.Event()).wait())
     try:
@@ -389,6 +483,8 @@ async def serve(
         if following is not None:
             following.cancel()
         server.should_exit = True
+        for handshake in handshakes:
+            handshake.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from moorage.apimachinery.connections import Bounds
 from moorage.apimachinery.serving import RELOAD_SECONDS, serve
 from moorage.clock import SYSTEM
 from moorage.kube.certs import Issued, issue
@@ -34,13 +35,15 @@ def put(folder: Path, issued: Issued) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, clock: FakeClock) -> AsyncIterator[int]:
+async def serving(
+    folder: Path, clock: FakeClock, *, most: Bounds | None = None, app: Any = app
+) -> AsyncIterator[int]:
     stop = asyncio.Event()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.setblocking(False)
         files = {"certificate": folder / "tls.crt", "key": folder / "tls.key"}
-        task = asyncio.create_task(serve(app, sock, stop=stop, clock=clock, **files))
+        task = asyncio.create_task(serve(app, sock, stop=stop, clock=clock, most=most, **files))
         async with asyncio.timeout(30):
             while not clock._sleepers:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -97,6 +100,58 @@ async def test_files_that_do_not_fit_together_leave_the_old_certificate_in_use(t
                 clock.advance(RELOAD_SECONDS)
                 await asyncio.sleep(0)
         assert await is_trusted(port, first.authority)
+
+
+async def test_connections_that_never_begin_tls_are_counted_and_make_room(tmp_path):
+    issued = issue([NAME], now=SYSTEM.now())
+    put(tmp_path, issued)
+    async with serving(tmp_path, FakeClock(), most=Bounds(6, 4)) as port, asyncio.timeout(30):
+        assert await is_trusted(port, issued.authority)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+        for reader, _ in silent[:8]:  # the longest waiting
+            assert await closed(reader)
+        assert await is_trusted(port, issued.authority)
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_client_that_is_not_taken_reads_why_over_tls_too(tmp_path):
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await go.wait()
+        await app(scope, receive, send)
+
+    issued = issue([NAME], now=SYSTEM.now())
+    put(tmp_path, issued)
+    context = ssl.create_default_context(cadata=issued.authority.decode())
+    request = f"GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n".encode()
+    async with serving(tmp_path, FakeClock(), most=Bounds(1, 1), app=slow) as port, asyncio.timeout(30):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", port, ssl=context, server_hostname=NAME
+                )
+                break
+            except ConnectionError:  # not listening yet
+                await asyncio.sleep(0)
+        writer.write(request)
+        await begun.wait()
+        refused, other = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=NAME)
+        other.write(request)
+        assert (await refused.readuntil(b"\r\n")).startswith(b"HTTP/1.1 429 ")
+        go.set()
+        assert (await reader.read()).endswith(b"ok")
+        for each in (writer, other):
+            each.close()
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
 
 
 async def test_answers_do_not_wait_for_the_delayed_acknowledgement_of_their_first_packet() -> None:

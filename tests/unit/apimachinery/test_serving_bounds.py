@@ -10,13 +10,15 @@ import pytest
 import uvicorn
 
 from moorage.apimachinery import serving
-from moorage.apimachinery.connections import Bounds, Door
-from moorage.apimachinery.serving import _Protocol
+from moorage.apimachinery.connections import REFUSED, Bounds, Door, Guest
+from moorage.apimachinery.serving import _Entrance
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
 UPGRADE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: tcp\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n"
 
 
 class Transport(asyncio.Transport):
@@ -25,8 +27,12 @@ class Transport(asyncio.Transport):
     def __init__(self, address: str = "10.0.0.1") -> None:
         super().__init__({"peername": (address, 40000), "sockname": ("10.0.0.9", 80)})
         self.written = b""
-        self.paused = self.closing = self.aborted = False
+        self.paused = self.closing = self.aborted = self.ended = False
         self.unread = 0
+        self.protocol: Any = None
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -43,6 +49,12 @@ class Transport(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.unread
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
     def close(self) -> None:
         self.closing = True
 
@@ -55,10 +67,10 @@ class Client:
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         config.load()
         self.transport = Transport(address)
-        self.server = _Protocol(
-            config, uvicorn.server.ServerState(), {}, door=Door(Bounds(100, 100)) if door is None else door
-        )
-        self.server.connection_made(self.transport)
+        state: dict[str, Any] = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}}
+        door = Door(Bounds(100, 100)) if door is None else door
+        _Entrance(door=door, handshakes=set(), **state).connection_made(self.transport)
+        self.server = self.transport.protocol
 
     def send(self, data: bytes, *, most: int = 64 * MIB) -> int:
         """Send the same bytes again and again until the server stops reading; returns how many it took."""
@@ -253,10 +265,121 @@ async def test_one_clients_connections_do_not_keep_others_out(caplog):
             client.server.data_received(request)
     half.server.data_received(b": x\r\n\r\n")
     refused = Client(app, door=door, address="10.0.0.1")
+    refused.server.data_received(request)
+    await turns()
     assert refused.transport.written.startswith(b"HTTP/1.1 429 ")
-    assert refused.transport.closing
+    assert refused.transport.ended
+    assert not refused.transport.closing, "closing at once would reset the connection before the client has read"
+    assert app.begun == 7
     app.go.set()
     await turns()
     for client in (*busy, *waiting, other, refused):
         client.end()
     assert len(door) == 0
+
+
+def is_closed_for_another(client: Client, door: Door) -> bool:
+    """Whether a full door closes this client, the only one that it has, for one of the same address."""
+    door.enter(Guest(client.transport.get_extra_info("peername")[0], lambda: None))
+    return client.transport.aborted
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_closed"),
+    [
+        pytest.param(REQUEST, False, id="the last of them is whole"),
+        pytest.param(REQUEST + REQUEST, False, id="another waits behind it"),
+        pytest.param(REQUEST + REQUEST[:10], False, id="half a head stands behind it"),
+        pytest.param(POST + b"a", True, id="the rest of its body is awaited"),
+    ],
+)
+async def test_a_request_that_waited_behind_another_is_not_closed_while_it_is_answered(behind, is_closed):
+    app, door = Waiting(), Door(Bounds(1, 1))
+    client = Client(app, door=door)
+    client.server.data_received(REQUEST + behind)
+    await turns()
+    assert app.begun == 1
+    app.go.set()
+    app.go = asyncio.Event()
+    await turns()
+    assert app.begun == 2
+    assert client.transport.written.count(b"HTTP/1.1 401 ") == 1
+    assert is_closed_for_another(client, door) == is_closed
+    app.go.set()
+    await turns()
+    client.end()
+
+
+async def test_half_a_request_behind_another_does_not_close_that_one():
+    app, door = Waiting(), Door(Bounds(1, 1))
+    client = Client(app, door=door)
+    client.server.data_received(REQUEST)
+    await turns()
+    client.server.data_received(REQUEST[:10])
+    assert not is_closed_for_another(client, door)
+    app.go.set()
+    await turns()
+    client.server.data_received(b"x")
+    assert is_closed_for_another(client, door)
+    client.end()
+
+
+async def test_a_connection_taken_over_is_not_closed_once_its_client_reads_again():
+    door = Door(Bounds(1, 1))
+    over = asyncio.Event()
+
+    async def take_over(scope: Any, _receive: Any, _send: Any) -> None:
+        scope["extensions"]["moorage.raw"]([])
+        await over.wait()
+
+    client = Client(take_over, door=door)
+    client.server.data_received(UPGRADE)
+    await turns()
+    client.server.pause_writing()
+    client.server.resume_writing()
+    assert not is_closed_for_another(client, door)
+    over.set()
+    await turns()
+    client.end()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([REQUEST, b"\r\n"], id="an empty line after the answer"),
+        pytest.param([POST + b"a", b"bcde"], id="the rest of a body after the answer"),
+    ],
+)
+async def test_an_idle_connection_always_has_a_timer(parts):
+    client = Client(refuse)
+    for part in parts:
+        client.server.data_received(part)
+        await turns()
+    assert client.transport.written.startswith(b"HTTP/1.1 401 ")
+    assert client.server._watch is not None
+    assert client.server._part == "head"
+    client.server.data_received(REQUEST)
+    await turns()
+    assert client.transport.written.count(b"HTTP/1.1 401 ") == 2
+    client.end()
+
+
+async def test_only_so_many_refused_clients_are_told_why(caplog):
+    caplog.set_level(logging.CRITICAL)
+    app, door = Waiting(), Door(Bounds(1, 1))
+    busy = Client(app, door=door)
+    busy.server.data_received(REQUEST)
+    await turns()
+    refused = [Client(app, door=door) for _ in range(REFUSED + 3)]
+    await turns()
+    assert [client.transport.aborted for client in refused] == [False] * REFUSED + [True] * 3
+    refused[0].end()
+    later = Client(app, door=door)
+    await turns()
+    assert later.transport.written.startswith(b"HTTP/1.1 429 ")
+    app.go.set()
+    await turns()
+    for client in (busy, later, *refused[1:REFUSED]):
+        client.end()
+    assert len(door) == 0
+    assert not door._refused
