@@ -422,6 +422,7 @@ async def test_too_many_clients_that_are_being_answered_are_told_to_come_back(
 ) -> None:
     asked: asyncio.Queue[None] = asyncio.Queue()
     go = asyncio.Event()
+    large = POST + b"Content-Length: 500000\r\n\r\n" + bytes(500_000)
 
     async def slow(_: web.Request) -> web.Response:
         asked.put_nowait(None)
@@ -433,10 +434,11 @@ async def test_too_many_clients_that_are_being_answered_are_told_to_come_back(
         async with asyncio.timeout(20):
             for _ in held:
                 await asked.get()
-        answer = await exchange(proxy, b"")
+        refused = [await exchange(proxy, sent) for sent in (b"", HEAD, large)]
         go.set()
         answers = await asyncio.gather(*held)
-    assert (status_of(answer), b"Retry-After: 1" in answer) == (status, True)
+    for answer in refused:
+        assert (status_of(answer), b"Retry-After: 1" in answer) == (status, True)
     assert [status_of(one) for one in answers] == [200, 200]
 
 

@@ -49,9 +49,8 @@ class Limits:
     connect: float = 5.0  # for each address tried
     answer: float = 600.0  # from a request's last byte to the answer's head
     kept: float = 4.0  # an idle connection to a backend; most servers wait 5 s or longer
-    connections: int = (
-        1000  # clients at once; who waits the longest makes room, else new ones are told to come back
-    )
+    # clients at once; who waits the longest makes room, else new ones are told to come back
+    connections: int = 1000
     of_address: int = 750  # of them from one address; the rest is kept for the others
 
 
@@ -121,8 +120,11 @@ class Proxy:
             with contextlib.suppress(ClientGone, BackendGone, ConnectionError, asyncio.IncompleteReadError):
                 if refusal is not None:
                     log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
+                    if not self._door.may_tell(guest):
+                        return
                     whose = " from your address" if refusal is Refusal.ADDRESS else ""
                     await self._say(writer, refusal.value, f"too many connections{whose}; try again in a moment")
+                    await _linger(reader, writer)
                     return
                 while await self._exchange(reader, writer, guest):
                     self._door.waits(guest)
