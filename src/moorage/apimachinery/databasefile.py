@@ -41,7 +41,7 @@ HINT = (
 )
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS high_water ("
-    "one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL, count INTEGER NOT NULL)"
+    "id INTEGER PRIMARY KEY CHECK (id = 1), identity TEXT NOT NULL, count INTEGER NOT NULL)"
 )
 _MAGIC = "moorage-mark-1"
 
@@ -145,7 +145,7 @@ class HighWater:
         return int(db.execute("SELECT count FROM high_water").fetchone()[0])
 
     def acknowledge(self, count: int) -> None:
-        """Write down that so many changes are committed. Never fails: a mark may be behind."""
+        """Write down that so many changes are committed. Never raises; the mark may lag behind."""
         if self._file is None:
             return
         try:
@@ -173,22 +173,22 @@ def make_high_water(db: sqlite3.Connection, *, count: int = 0, identity: str | N
     """Give a database its identity and count, unless it has them; return them. Inside or outside a transaction."""
     outer = db.in_transaction
     if not outer:
-        found = _read_row(db)
-        if found is not None:
-            return found
+        row = _read_row(db)
+        if row is not None:
+            return row
         db.execute("BEGIN IMMEDIATE")
     try:
         db.execute(_SCHEMA)
         db.execute("INSERT OR IGNORE INTO high_water VALUES (1, ?, ?)", (identity or secrets.token_hex(8), count))
-        found = _read_row(db)
+        row = _read_row(db)
         if not outer:
             db.execute("COMMIT")
     except BaseException:
         if not outer and db.in_transaction:
             db.execute("ROLLBACK")
         raise
-    assert found is not None
-    return found
+    assert row is not None
+    return row
 
 
 def _read_row(db: sqlite3.Connection) -> tuple[str, int] | None:
@@ -206,8 +206,8 @@ def make_private(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            found = os.fstat(descriptor)
-            if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+            status = os.fstat(descriptor)
+            if status.st_mode & 0o077 and status.st_uid == os.geteuid():
                 os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
@@ -245,9 +245,9 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
     try:
         with reading(database) as db:
             if deep and size <= DEEP_CHECK_BYTES:
-                found = db.execute("PRAGMA quick_check(1)").fetchone()
-                if found is None or found[0] != "ok":
-                    return f"is damaged: {str(found[0] if found else 'no answer').replace(chr(10), ' ')}"
+                result = db.execute("PRAGMA quick_check(1)").fetchone()
+                if result is None or result[0] != "ok":
+                    return f"is damaged: {str(result[0] if result else 'no answer').replace(chr(10), ' ')}"
             row = _read_row(db)
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
@@ -269,10 +269,13 @@ def find_problem(database: Path, *, deep: bool) -> str | None:
 
 
 @contextlib.contextmanager
-def reading(database: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes neither the database nor its log. Raises sqlite3.Error."""
+def reading(database: Path, *, in_use: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that changes neither the database nor its log. Raises sqlite3.Error.
+
+    `in_use`: another process may have it open, or open it meanwhile; SQLite may then make an empty log beside it.
+    """
     address = f"file:{quote(str(database.absolute()))}?mode=ro"
-    if not database.with_name(f"{database.name}-wal").exists():
-        address += "&immutable=1"  # nobody has it open; without this SQLite makes an empty log
+    if not in_use and not database.with_name(f"{database.name}-wal").exists():
+        address += "&immutable=1"  # takes no locks and sees no changes of others
     with contextlib.closing(sqlite3.connect(address, uri=True, timeout=READ_SECONDS, isolation_level=None)) as db:
         yield db

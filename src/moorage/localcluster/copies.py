@@ -23,6 +23,8 @@ import logging
 import os
 import shutil
 import sqlite3
+import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -30,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage import __version__
-from moorage.apimachinery.databasefile import find_problem, reading, sync_folder
+from moorage.apimachinery.databasefile import find_problem, read_mark, reading, sync_folder
 from moorage.clock import Clock, parse_rfc3339, rfc3339
 from moorage.errors import StorageDamaged, StorageError
 from moorage.localcluster.storage import Record, Storage
@@ -60,6 +62,7 @@ KEEP_DAYS = 7  # and the newest one of each of so many days
 SPARE_BYTES = 256 * 2**20  # disk that a copy leaves free
 _NAME = "%Y%m%dT%H%M%SZ"
 _MAKING = ".making"
+_TAKING = threading.Lock()  # a copy whose caller was cancelled goes on in its thread, and the last one may begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +94,15 @@ class Copy:
 
 def list_copies(data: Path) -> list[Copy]:
     """All copies of a data folder, the newest first; those that cannot be read bear a `problem`."""
-    found = []
+    copies = []
     try:
         folders = [folder for folder in (data / COPIES).iterdir() if not folder.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
     for folder in folders:
         with contextlib.suppress(ValueError):  # somebody's own folder
-            found.append(_read_copy(folder, datetime.strptime(folder.name, _NAME).replace(tzinfo=UTC)))
-    return sorted(found, key=lambda copy: copy.taken, reverse=True)
+            copies.append(_read_copy(folder, datetime.strptime(folder.name, _NAME).replace(tzinfo=UTC)))
+    return sorted(copies, key=lambda copy: copy.taken, reverse=True)
 
 
 def _read_copy(folder: Path, named: datetime) -> Copy:
@@ -123,19 +126,19 @@ def _read_copy(folder: Path, named: datetime) -> Copy:
 def check_copy(copy: Copy, names: Iterable[str]) -> None:
     """Raise StorageDamaged unless these files of the copy are what was written."""
     for name in names:
-        known = copy.files.get(name)
+        expected = copy.files.get(name)
         try:
-            found = None if known is None else _digest(copy.path / name)
+            actual = None if expected is None else _digest(copy.path / name)
         except OSError:
-            found = None
-        if found is None or found != known:
+            actual = None
+        if actual is None or actual != expected:
             raise StorageDamaged(
                 f"{name} of the copy {copy.name} is damaged", hint="choose another copy: `moor restore` lists them"
             )
 
 
 def to_drop(taken: Sequence[datetime], *, now: datetime) -> list[datetime]:
-    """Which copies are kept no longer: all but the newest few, and the newest of each of the last days."""
+    """Which copies to drop: all but the newest few, and the newest of each of the last days."""
     newest_first = sorted(taken, reverse=True)
     kept = set(newest_first[:KEEP_NEWEST])
     days: set[object] = set()
@@ -153,15 +156,23 @@ def take_copy(
 
     Raises StorageError and OSError; nothing has changed then.
     """
+    with _TAKING:
+        return _take_copy(data, records, revision, now=now, spare_bytes=spare_bytes)
+
+
+def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: datetime, spare_bytes: int) -> Copy:
     root = data / COPIES
     root.mkdir(mode=0o700, exist_ok=True)
     _sweep(root)
     sources = _databases(data)
-    needed = sum(len(record.value) + 200 for record in records) + sum(one.stat().st_size for one in sources)
-    if shutil.disk_usage(root).free < 2 * needed + spare_bytes:
-        raise StorageError(f"no copy of {data} is made: too little room is left on its disk")
-    making = root / f"{_MAKING}-{os.getpid()}"
-    making.mkdir(mode=0o700)
+    content_bytes = sum(len(record.value) + 200 for record in records)
+    content_bytes += sum(source.stat().st_size for source in sources)
+    free, needed = shutil.disk_usage(root).free, 2 * content_bytes + spare_bytes
+    if free < needed:
+        raise StorageError(
+            f"no copy of {data} was made: not enough free disk space; it needs {needed} bytes and {free} are free"
+        )
+    making = Path(tempfile.mkdtemp(prefix=f"{_MAKING}-", dir=root))
     try:
         copy = _fill(making, data, sources, records, revision, now)
         final = root / now.astimezone(UTC).strftime(_NAME)
@@ -170,7 +181,7 @@ def take_copy(
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    by_time = {one.taken: one for one in list_copies(data) if one.problem is None}
+    by_time = {kept.taken: kept for kept in list_copies(data) if kept.problem is None}
     for moment in to_drop(list(by_time), now=now):
         drop(by_time[moment])
     return _read_copy(final, copy.taken)
@@ -229,15 +240,13 @@ def _fill(
 
 
 def _identity(database: Path) -> str | None:
-    from moorage.apimachinery.databasefile import read_mark
-
     mark = read_mark(database)
     return mark.identity if mark else None
 
 
 def _copy_database(source: Path, target: Path) -> None:
     try:
-        with reading(source) as db:
+        with reading(source, in_use=True) as db:
             db.execute("VACUUM INTO ?", (str(target),))
     except sqlite3.Error as error:
         raise StorageError(f"could not copy {source}: {error}") from error

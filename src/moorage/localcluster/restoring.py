@@ -1,8 +1,8 @@
 """A store brought back from a copy, with the pods of this machine that are younger than the copy.
 
 A copy is some minutes old and does not know what was made after it. Pods among that still run, or have ended with
-an exit code and logs. They are not ended because of a loss of ours: their objects, which the node agents wrote
-into the pods' folders, are put back. They keep their owners as far as the copy knows them, so the owner's
+an exit code and logs. A restore does not end them: their objects, which the node agents wrote into the pods'
+folders, are put back. They keep their owners as far as the copy knows them, so the owner's
 controller counts them and starts no second one. A pod whose owner is not in the copy goes on alone and bears
 OWNER_ANNOTATION. What was deleted after the copy is there again.
 
@@ -13,6 +13,7 @@ https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +43,12 @@ class Restored:
 
 def pods_on_disk(nodes: Path) -> list[Obj]:
     """The pods that the node agents' folders hold, as they were when they were admitted."""
-    found = []
+    pods = []
     for folder in sorted(nodes.glob("*/*")):
         pod = PodFolder(folder).recorded_pod() if folder.is_dir() else None
         if pod is not None and _is_pod(pod, folder.name):
-            found.append(pod)
-    return found
+            pods.append(pod)
+    return pods
 
 
 def _is_pod(pod: Obj, uid: str) -> bool:
@@ -106,8 +107,6 @@ def _adopted(pod: Obj, known: set[str], copied: str) -> Obj:
 
 
 def _namespace(name: str, created: str, seed: str) -> Obj:
-    import uuid
-
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from moorage.apimachinery.databasefile import (
     find_problem,
     mark_path,
     read_mark,
+    reading,
     refuse_less,
     side_files,
     write_mark,
@@ -236,3 +238,15 @@ def test_files_beside_a_database_are_for_its_owner_alone(tmp_path: Path) -> None
     write_mark(path, Mark("id", 1))
     assert mark_path(path).stat().st_mode & 0o777 == 0o600
     assert side_files(path)[-1] == mark_path(path)
+
+
+def test_a_database_that_others_may_have_open_is_read_with_their_changes(tmp_path):
+    path = tmp_path / "x.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("CREATE TABLE t (n INTEGER)")
+    assert not path.with_name("x.db-wal").exists()
+    with reading(path, in_use=True) as db, contextlib.closing(sqlite3.connect(path)) as other:
+        other.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
+        other.commit()
+        assert db.execute("SELECT COUNT(*) FROM t").fetchone() == (2,)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,8 +101,40 @@ def test_what_an_earlier_process_did_not_finish_is_no_copy_and_goes(data: Path) 
     assert not half.exists()
 
 
+class AsksForAnother(Sequence[Record]):
+    """Records whose second reading, while the copy is filled, starts another copy in a thread."""
+
+    def __init__(self, another: threading.Thread) -> None:
+        self.another = another
+        self.readings = 0
+
+    def __len__(self) -> int:
+        return len(RECORDS)
+
+    def __getitem__(self, at: Any) -> Any:
+        return RECORDS[at]
+
+    def __iter__(self) -> Iterator[Record]:
+        self.readings += 1
+        if self.readings == 2:
+            self.another.start()
+            self.another.join(0.1)  # where copies do not wait for each other, this one tears the first
+        return iter(RECORDS)
+
+
+def test_a_copy_waits_for_the_one_that_a_cancelled_caller_left_behind(data: Path) -> None:
+    later = NOON + timedelta(minutes=1)
+    another = threading.Thread(target=take_copy, args=(data, RECORDS, 8), kwargs={"now": later})
+    take_copy(data, AsksForAnother(another), 7, now=NOON)
+    another.join()
+    both = list_copies(data)
+    assert [(copy.taken, copy.problem) for copy in both] == [(later, None), (NOON, None)]
+    for copy in both:
+        check_copy(copy, copy.files)
+
+
 def test_no_copy_is_made_where_the_disk_is_nearly_full(data: Path) -> None:
-    with pytest.raises(StorageError, match="too little room"):
+    with pytest.raises(StorageError, match=r"not enough free disk space; it needs \d+ bytes and \d+ are free"):
         take_copy(data, RECORDS, 7, now=NOON, spare_bytes=2**62)
     assert list((data / "copies").iterdir()) == []
 
