@@ -19,9 +19,9 @@ from moorage.errors import BadRequest, DocumentError, Invalid, ServerError, TooL
 from moorage.localcluster.apiserver.schema import OBJECT_META, FieldInfo, field_info, item_type
 
 JSON_PATCH_MAX_OPERATIONS = 10_000  # as the real server's limit
-JSON_PATCH_COPY_MAX_BYTES = (
-    3 * 1024 * 1024
-)  # of all that `copy` adds; as the real server's AccumulatedCopySizeLimit
+# of all that `copy` adds; as the real server's AccumulatedCopySizeLimit
+JSON_PATCH_COPY_MAX_BYTES = 3 * 1024 * 1024
+JSON_PATCH_MAX_SHIFTS = 20_000_000  # list items that insertions and removals move along; some 50 ms
 PATCHED_MAX_BYTES = 8 * 1024 * 1024  # an object, a patch of the largest request and what it may copy
 SHOWN_MAX = 200  # characters of a path in a message
 
@@ -56,10 +56,10 @@ def json_kind(value: Any) -> str:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """RFC 6902. Raises BadRequest for what is no patch, Invalid (422) for one that does not apply, TooLarge.
+    """RFC 6902. Raises BadRequest for a malformed patch, Invalid (422) for one that does not apply, TooLarge.
 
     The bounds are the real server's: JSON_PATCH_MAX_OPERATIONS, and JSON_PATCH_COPY_MAX_BYTES for what all `copy`
-    operations add. The result is as deep as a document may be.
+    operations add. JSON_PATCH_MAX_SHIFTS is ours: the event loop waits here. The result is as deep as a document may be.
     """
     if not isinstance(operations, list):
         raise BadRequest(
@@ -71,13 +71,17 @@ def json_patch(target: Any, operations: Any) -> Any:
             "Request entity too large: The allowed maximum operations in a JSON patch is"
             f" {JSON_PATCH_MAX_OPERATIONS}, got {len(operations)}"
         )
-    for one in operations:
-        if not isinstance(one, dict) or not isinstance(one.get("op"), str) or not isinstance(one.get("path"), str):
+    for operation in operations:
+        if not (
+            isinstance(operation, dict)
+            and isinstance(operation.get("op"), str)
+            and isinstance(operation.get("path"), str)
+        ):
             raise BadRequest("every operation of a JSON patch needs `op` and `path`")
     try:
         patching = _Patching(_copied(target))
-        for one in operations:
-            patching.operate(one)
+        for operation in operations:
+            patching.operate(operation)
         return parse_json(msgspec.json.encode(patching.doc), bytes_max=PATCHED_MAX_BYTES)
     except (DocumentError, RecursionError) as error:
         raise _refused(f"the patched object cannot be kept: {error}") from None
@@ -86,11 +90,12 @@ def json_patch(target: Any, operations: Any) -> Any:
 class _Patching:
     """A document that operations change in place, one after the other."""
 
-    __slots__ = ("_copied_bytes", "doc")
+    __slots__ = ("_copied_bytes", "_shifts", "doc")
 
     def __init__(self, doc: Any) -> None:
         self.doc = doc
         self._copied_bytes = 0
+        self._shifts = 0  # list items moved along so far
 
     def operate(self, operation: Obj) -> None:
         op, path = operation["op"], _pointer(operation["path"])
@@ -144,7 +149,9 @@ class _Patching:
         if isinstance(holder, dict):
             holder[part] = value
         elif isinstance(holder, list):
-            holder.insert(len(holder) if part == "-" else _index(part, len(holder) + 1), value)
+            index = len(holder) if part == "-" else _index(part, len(holder) + 1)
+            self._shift(len(holder) - index)
+            holder.insert(index, value)
         else:
             raise _refused(f"{_short(part)} cannot be added to a plain value")
 
@@ -156,9 +163,19 @@ class _Patching:
         if isinstance(holder, dict) and part in holder:
             del holder[part]
         elif isinstance(holder, list):
-            del holder[_index(part, len(holder))]
+            index = _index(part, len(holder))
+            self._shift(len(holder) - index)
+            del holder[index]
         else:
             raise _refused(f"{_short(part)} does not exist")
+
+    def _shift(self, items: int) -> None:
+        self._shifts += items
+        if self._shifts > JSON_PATCH_MAX_SHIFTS:
+            raise TooLarge(
+                f"a JSON patch may move at most {JSON_PATCH_MAX_SHIFTS} list items by insertions and removals:"
+                " add at the end of a list (`-`), or replace the whole list"
+            )
 
 
 def _copied(value: Any) -> Any:
@@ -179,15 +196,15 @@ def _pointer(text: str) -> list[str]:
     if not text:
         return []
     if not text.startswith("/"):
-        raise BadRequest(f"{_short(text)} is no JSON pointer")
+        raise BadRequest(f"invalid JSON pointer {_short(text)}: it must begin with /")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
 def _index(part: str, length: int) -> int:
     if is_digits(part) and (part == "0" or part[0] != "0"):
-        found = integer_or(part, length)
-        if found < length:
-            return found
+        index = integer_or(part, length)
+        if index < length:
+            return index
     raise _refused(f"index {_short(part)} is out of range")
 
 
@@ -255,8 +272,8 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
                 raise BadRequest(f"{_short(key)} must be a list")
             name = key.removeprefix(_DELETE)
             if isinstance(out.get(name), list):
-                cut = {_mark(one) for one in value}
-                out[name] = [one for one in out[name] if _mark(one) not in cut]
+                cut = {_mark(item) for item in value}
+                out[name] = [item for item in out[name] if _mark(item) not in cut]
             continue
         if value is None:
             out.pop(key, None)
@@ -286,12 +303,12 @@ def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:
         raise BadRequest("$setElementOrder must be a list")
     key = info.merge_key if info else None
 
-    def ident(one: Any) -> Any:
-        return one.get(key) if key and isinstance(one, dict) else one
+    def ident(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, dict) else item
 
-    listed = [one for one in items or () if not isinstance(one, dict) or _DIRECTIVE not in one]
-    wanted = iter([ident(one) for one in order])
-    if not all(ident(one) in wanted for one in listed):
+    listed = [item for item in items or () if not isinstance(item, dict) or _DIRECTIVE not in item]
+    wanted = iter([ident(item) for item in order])
+    if not all(ident(item) in wanted for item in listed):
         raise ServerError(
             f"The order in patch list:\n{go_text(listed)}\n doesn't match $setElementOrder list:\n"
             f"{go_text(order)}\n",
@@ -309,7 +326,7 @@ def go_text(value: Any) -> str:
         case dict():
             return f"map[{' '.join(f'{key}:{go_text(value[key])}' for key in sorted(value))}]"
         case list():
-            return f"[{' '.join(go_text(one) for one in value)}]"
+            return f"[{' '.join(go_text(item) for item in value)}]"
         case float():
             return f"{value:g}"
     return str(value)
@@ -318,37 +335,37 @@ def go_text(value: Any) -> str:
 def _merge_list(original: list[Any], patch: list[Any], info: FieldInfo, order: list[Any] | None) -> list[Any]:
     key = info.merge_key
     if not key:
-        known = {_mark(one) for one in original}
-        merged = [*original, *(one for one in patch if _mark(one) not in known)]
+        known = {_mark(item) for item in original}
+        merged = [*original, *(item for item in patch if _mark(item) not in known)]
         return _ordered(merged, original, None, patch if order is None else order)
     kind = item_type(info.code)
-    if any(isinstance(one, dict) and one.get(_DIRECTIVE) == "replace" for one in patch):
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
         return [
-            _without_directives(one)
-            for one in patch
-            if not (isinstance(one, dict) and one.get(_DIRECTIVE) == "replace" and set(one) == {_DIRECTIVE})
+            _without_directives(item)
+            for item in patch
+            if not (isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" and set(item) == {_DIRECTIVE})
         ]
     out: list[Any] = list(original)
     places: dict[Any, list[int]] = {}  # by merge key: where its items are in `out`
     for at, had in enumerate(out):
         if isinstance(had, dict):
             places.setdefault(_mark(had.get(key)), []).append(at)
-    for one in patch:
-        if not isinstance(one, dict) or key not in one:
-            raise BadRequest(f"map: {_short(str(one))} does not contain declared merge key: {key}")
-        mark = _mark(one[key])
-        if one.get(_DIRECTIVE) == "delete":
+    for item in patch:
+        if not isinstance(item, dict) or key not in item:
+            raise BadRequest(f"map: {_short(str(item))} does not contain declared merge key: {key}")
+        mark = _mark(item[key])
+        if item.get(_DIRECTIVE) == "delete":
             for at in places.pop(mark, ()):
                 out[at] = _GONE
         elif mark in places:
             at = places[mark][0]
-            out[at] = _merge_map(out[at], one, kind)
+            out[at] = _merge_map(out[at], item, kind)
         else:
             places[mark] = [len(out)]
-            out.append(_without_directives(one))
+            out.append(_without_directives(item))
     if order is None:
-        order = [one for one in patch if _DIRECTIVE not in one]
-    return _ordered([one for one in out if one is not _GONE], original, key, order)
+        order = [item for item in patch if _DIRECTIVE not in item]
+    return _ordered([item for item in out if item is not _GONE], original, key, order)
 
 
 _GONE = object()
@@ -364,16 +381,16 @@ def _mark(value: Any) -> Any:
 def _ordered(items: list[Any], server: list[Any], key: str | None, order: list[Any]) -> list[Any]:
     """Put the items that `order` names into its order; the others keep their place among the server's."""
 
-    def mark(one: Any) -> Any:
-        return _mark(one.get(key) if key and isinstance(one, dict) else one)
+    def mark(item: Any) -> Any:
+        return _mark(item.get(key) if key and isinstance(item, dict) else item)
 
     wanted: dict[Any, int] = {}
     place: dict[Any, int] = {}
     for known, listed in ((wanted, order), (place, server)):
-        for at, one in enumerate(listed):
-            known.setdefault(mark(one), at)
-    named = deque(sorted((one for one in items if mark(one) in wanted), key=lambda one: wanted[mark(one)]))
-    rest = deque(one for one in items if mark(one) not in wanted)
+        for at, item in enumerate(listed):
+            known.setdefault(mark(item), at)
+    named = deque(sorted((item for item in items if mark(item) in wanted), key=lambda item: wanted[mark(item)]))
+    rest = deque(item for item in items if mark(item) not in wanted)
     out: list[Any] = []
     while named and rest:
         mine, theirs = mark(named[0]), mark(rest[0])
@@ -386,15 +403,15 @@ def _without_directives(value: Any) -> Any:
     """A patch's value taken as it is: directives and nulls are left out."""
     if isinstance(value, dict):
         return {
-            key: _without_directives(one)
-            for key, one in value.items()
-            if one is not None and key not in (_DIRECTIVE, _RETAIN) and not key.startswith((_ORDER, _DELETE))
+            key: _without_directives(item)
+            for key, item in value.items()
+            if item is not None and key not in (_DIRECTIVE, _RETAIN) and not key.startswith((_ORDER, _DELETE))
         }
     if isinstance(value, list):
         return [
-            _without_directives(one)
-            for one in value
-            if not (isinstance(one, dict) and one.get(_DIRECTIVE) == "delete")
+            _without_directives(item)
+            for item in value
+            if not (isinstance(item, dict) and item.get(_DIRECTIVE) == "delete")
         ]
     return value
 
@@ -415,8 +432,8 @@ def apply_merge(current: Any, wanted: Any, type_name: str | None, schema: Obj | 
         if isinstance(value, list) and isinstance(had, list) and keys:
             out[key] = _apply_list(had, value, keys, kind, sub)
         elif isinstance(value, list) and isinstance(had, list) and is_set:
-            known = {_mark(one) for one in had}
-            out[key] = [*had, *(one for one in value if _mark(one) not in known)]
+            known = {_mark(item) for item in had}
+            out[key] = [*had, *(item for item in value if _mark(item) not in known)]
         elif isinstance(value, dict) and isinstance(had, dict):
             out[key] = apply_merge(had, value, kind, sub)
         else:
@@ -449,20 +466,20 @@ def _apply_info(
 def _apply_list(
     had: list[Any], wanted: list[Any], keys: tuple[str, ...], kind: str | None, sub: Obj | None
 ) -> list[Any]:
-    def mark(one: Any) -> tuple[Any, ...]:
-        return tuple(_mark(one.get(key, "TCP" if key == "protocol" else None)) for key in keys)
+    def mark(item: Any) -> tuple[Any, ...]:
+        return tuple(_mark(item.get(key, "TCP" if key == "protocol" else None)) for key in keys)
 
     out = list(had)
     places: dict[Any, int] = {}
     for at, old in enumerate(out):
         if isinstance(old, dict):
             places.setdefault(mark(old), at)
-    for one in wanted:
-        if not isinstance(one, dict):
+    for item in wanted:
+        if not isinstance(item, dict):
             continue
-        at = places.setdefault(mark(one), len(out))
+        at = places.setdefault(mark(item), len(out))
         if at == len(out):
-            out.append(one)
+            out.append(item)
         else:
-            out[at] = apply_merge(out[at], one, kind, sub)
+            out[at] = apply_merge(out[at], item, kind, sub)
     return out

@@ -370,3 +370,21 @@ def test_lists_are_merged_in_steps_that_grow_with_their_length(merge: Any) -> No
     Counted.compared = 0
     merge([Counted(f"n{number}") for number in range(2000)])
     assert Counted.compared < 20 * 2000  # 2000 squared is 4,000,000
+
+
+@pytest.mark.parametrize(
+    ("operation", "fitting"),
+    [
+        pytest.param({"op": "add", "path": "/a/0", "value": 1}, 199, id="add: each moves all, and one more each time"),
+        pytest.param({"op": "add", "path": "/a/50000", "value": 1}, 398, id="add in the middle moves half"),
+        pytest.param({"op": "remove", "path": "/a/0"}, 200, id="remove"),
+        pytest.param({"op": "replace", "path": "/a/0", "value": 1}, 100, id="replace removes and adds"),
+        pytest.param({"op": "move", "from": "/a/0", "path": "/a/0"}, 100, id="move removes and adds"),
+        pytest.param({"op": "add", "path": "/a/-", "value": 1}, 9_999, id="add at the end moves nothing"),
+    ],
+)
+def test_how_far_a_json_patch_moves_items_of_lists_is_bounded(operation: Any, fitting: int) -> None:
+    first = {"op": "add", "path": "/a", "value": [0] * 100_000}
+    json_patch({}, [first, *[operation] * fitting])
+    with pytest.raises(TooLarge):
+        json_patch({}, [first, *[operation] * (fitting + 2)])
