@@ -59,7 +59,9 @@ def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902. Raises BadRequest for a malformed patch, Invalid (422) for one that does not apply, TooLarge.
 
     The bounds are the real server's: JSON_PATCH_MAX_OPERATIONS, and JSON_PATCH_COPY_MAX_BYTES for what all `copy`
-    operations add. JSON_PATCH_MAX_SHIFTS is ours: the event loop waits here. The result is as deep as a document may be.
+    operations add. JSON_PATCH_MAX_SHIFTS is ours: the event loop waits here.
+
+    The result is as deep as a document may be.
     """
     if not isinstance(operations, list):
         raise BadRequest(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.meta import is_condition_true, with_condition
-from moorage.apimachinery.resources import NODES, PDBS, PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
+from moorage.apimachinery.resources import NAMESPACES, NODES, PDBS, PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import rfc3339
 from moorage.errors import ApiError, BadRequest, Conflict, NotFound, TooManyRequests
@@ -21,6 +21,7 @@ from moorage.localcluster.apiserver.auth import (
     User,
     service_account_user,
 )
+from moorage.localcluster.apiserver.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, check_namespace, meta_of, not_found
@@ -34,13 +35,27 @@ TOKEN_SECONDS_MIN = 600
 TOKEN_SECONDS_MAX = 2**32
 
 
-def _named(body: Any, name: str, kind: str) -> Obj:
-    if not isinstance(body, dict):
-        raise BadRequest(f"not a {kind} object")
-    given = meta_of(body).get("name")
+BINDING = BuiltinCodec("io.k8s.api.core.v1.Binding", Resource("", "v1", "bindings", "Binding"))
+EVICTION = BuiltinCodec("io.k8s.api.policy.v1.Eviction", Resource("policy", "v1", "evictions", "Eviction"))
+SCALE = BuiltinCodec("io.k8s.api.autoscaling.v1.Scale", Resource("autoscaling", "v1", "scales", "Scale"))
+NAMESPACE = BuiltinCodec("io.k8s.api.core.v1.Namespace", NAMESPACES)
+TOKEN_REQUEST = BuiltinCodec(
+    "io.k8s.api.authentication.v1.TokenRequest",
+    Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest"),
+)
+
+
+def _read(body: Any, codec: BuiltinCodec) -> Obj:
+    """The body as the Go type would hold it. Raises BadRequest for a value of another type."""
+    return codec.decode(body).obj
+
+
+def _named(body: Any, name: str, codec: BuiltinCodec) -> Obj:
+    obj = _read(body, codec)
+    given = meta_of(obj).get("name")
     if given and given != name:
-        raise BadRequest(f"name in URL does not match name in {kind} object")
-    return body
+        raise BadRequest(f"name in URL does not match name in {codec.resource.kind} object")
+    return obj
 
 
 # --- pods
@@ -48,7 +63,7 @@ def _named(body: Any, name: str, kind: str) -> Obj:
 
 async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`pods/binding`: put a pod on a node. Raises Conflict when it is bound, gated or going."""
-    binding = _named(body, name, "Binding")
+    binding = _named(body, name, BINDING)
     check_namespace(kind.resource, meta_of(binding), namespace)
     node = (binding.get("target") or {}).get("name")
     if not node:
@@ -95,7 +110,7 @@ async def evict(server: ApiServer, call: Call, kind: Kind, name: str, namespace:
     """`pods/eviction`: delete a pod if its disruption budget lets it. Raises TooManyRequests when it does not."""
     from moorage.localcluster.apiserver.http import delete_options_of
 
-    eviction = _named(body, name, "Eviction")
+    eviction = _named(body, name, EVICTION)
     options_body = eviction.get("deleteOptions") or {}
     options = delete_options_of(options_body, {})
     if options_body.get("dryRun"):
@@ -302,13 +317,13 @@ async def set_scale(
     server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, scale: Any
 ) -> Obj:
     """Write `spec.replicas` through a Scale."""
-    if not isinstance(scale, dict):
-        raise BadRequest("not a Scale object")
+    scale = _read(scale, SCALE)
+    check_namespace(kind.resource, meta_of(scale), namespace)
     wanted = (scale.get("spec") or {}).get("replicas", 0)
     errors = FieldErrors()
-    if type(wanted) is not int or wanted < 0:
+    if wanted < 0:
         errors.invalid("spec.replicas", wanted, "must be greater than or equal to 0")
-    errors.raise_if_any(Resource("autoscaling", "v1", "scales", "Scale"), name)
+    errors.raise_if_any(SCALE.resource, name)
     version = (scale.get("metadata") or {}).get("resourceVersion")
     path = kind.scale_paths.get("specReplicasPath", ".spec.replicas")
 
@@ -317,6 +332,8 @@ async def set_scale(
         *parents, last = path.strip(".").split(".")
         for key in parents:
             inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise BadRequest(f"{path} cannot be set: {key} of the object is not an object")
         inner[last] = wanted
         if version:
             obj["metadata"]["resourceVersion"] = version
@@ -328,12 +345,12 @@ async def set_scale(
 
 
 def _at(obj: Obj, path: str) -> Any:
-    found: Any = obj
+    value: Any = obj
     for key in path.strip(".").split("."):
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return None
-        found = found.get(key)
-    return found
+        value = value.get(key)
+    return value
 
 
 # --- namespaces
@@ -341,8 +358,7 @@ def _at(obj: Obj, path: str) -> Any:
 
 async def finalize(server: ApiServer, call: Call, kind: Kind, name: str, body: Any) -> Obj:
     """`namespaces/finalize`: replace `spec.finalizers`; the last one gone, the namespace goes."""
-    if not isinstance(body, dict):
-        raise BadRequest("not a Namespace object")
+    body = _read(body, NAMESPACE)
     wanted = (body.get("spec") or {}).get("finalizers") or []
     version = (body.get("metadata") or {}).get("resourceVersion")
 
@@ -373,17 +389,16 @@ async def create_token(
     server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any
 ) -> Obj:
     """`serviceaccounts/token`: a TokenRequest answered with a bearer token that this server accepts."""
-    if not isinstance(body, dict):
-        raise BadRequest("not a TokenRequest object")
+    body = _read(body, TOKEN_REQUEST)
     account = server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
     spec = body.get("spec") or {}
     seconds = spec.get("expirationSeconds", TOKEN_SECONDS)
     errors = FieldErrors()
-    if type(seconds) is not int or seconds < TOKEN_SECONDS_MIN:
+    if seconds < TOKEN_SECONDS_MIN:
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
     elif seconds > TOKEN_SECONDS_MAX:
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
-    errors.raise_if_any(Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest"), "")
+    errors.raise_if_any(TOKEN_REQUEST.resource, "")
     audiences = list(spec.get("audiences") or (ISSUER,))
     now = server.clock.now()
     expires = now + timedelta(seconds=seconds)

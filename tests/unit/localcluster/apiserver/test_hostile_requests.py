@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -453,3 +454,108 @@ async def test_an_odd_number_in_a_text_of_a_spec_is_no_defect(server: ApiServer,
     for _ in range(2):
         reply = await ask(server, "PATCH", f"{path}/d", annotations, content_type="application/merge-patch+json")
         assert reply.status < 500
+
+
+# --- bodies of subresources
+
+APPS = "/apis/apps/v1/namespaces/default/deployments/d/scale"
+CORE = "/api/v1/namespaces/default"
+SUBRESOURCES = {
+    "scale": ("PUT", APPS, {"metadata": {"name": "d"}, "spec": {"replicas": 1}}),
+    "scale by patch": ("PATCH", APPS, {"metadata": {"name": "d"}, "spec": {"replicas": 1}}),
+    "binding": ("POST", f"{CORE}/pods/p/binding", {"metadata": {"labels": {"a": "b"}}, "target": {"name": "n"}}),
+    "bindings": ("POST", f"{CORE}/bindings", {"metadata": {"name": "p"}, "target": {"name": "n"}}),
+    "eviction": (
+        "POST",
+        f"{CORE}/pods/p/eviction",
+        {"metadata": {"name": "p"}, "deleteOptions": {"dryRun": ["All"], "preconditions": {"uid": "u"}}},
+    ),
+    "token": (
+        "POST",
+        f"{CORE}/serviceaccounts/default/token",
+        {
+            "metadata": {},
+            "spec": {
+                "audiences": ["a"],
+                "expirationSeconds": 3600,
+                "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"},
+            },
+        },
+    ),
+    "finalize": (
+        "PUT",
+        "/api/v1/namespaces/default/finalize",
+        {"metadata": {"labels": {"a": "b"}}, "spec": {"finalizers": ["kubernetes"]}},
+    ),
+    "delete options": (
+        "DELETE",
+        f"{CORE}/configmaps/x",
+        {"preconditions": {"uid": "u"}, "dryRun": ["All"], "propagationPolicy": "Orphan", "orphanDependents": 1},
+    ),
+}
+SHAPES: list[Any] = ["x", "", 5, -1, 1.5, True, None, [], [1], ["x"], [None], [[]], {}, {"a": 1}, {"name": [1]}]
+
+
+def places(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every value of a body, the whole one first."""
+    yield path
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*path, key))
+
+
+def with_value(body: Any, path: tuple[str, ...], value: Any) -> Any:
+    if not path:
+        return value
+    first, *rest = path
+    return {**body, first: with_value(body[first], tuple(rest), value)}
+
+
+@pytest.fixture
+async def targets(server: ApiServer, api: InProcessClient) -> None:
+    await api.create(NODES, {"metadata": {"name": "n"}})
+    await api.create(SERVICEACCOUNTS, {"metadata": {"name": "default", "namespace": "default"}})
+    labels = {"a": "b"}
+    template = {"metadata": {"labels": labels}, "spec": a_pod("p", "default")["spec"]}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    deployment = {"metadata": {"name": "d"}, "spec": spec}
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    assert (await ask(server, "POST", path, deployment)).status == 201
+
+
+@pytest.mark.usefixtures("targets")
+@pytest.mark.parametrize("name", SUBRESOURCES)
+async def test_a_subresources_body_of_any_shape_is_no_defect(server: ApiServer, name: str) -> None:
+    method, path, body = SUBRESOURCES[name]
+    content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    for place in places(body):
+        for shape in SHAPES:
+            await ask(server, "POST", f"{CORE}/pods", a_pod("p", "default"))
+            reply = await ask(server, method, path, with_value(body, place, shape), content_type=content_type)
+            assert reply.status < 500, (place, shape, reply.body)
+            assert reply.status < 300 or reply.body["kind"] == "Status"
+
+
+@pytest.mark.usefixtures("targets")
+@pytest.mark.parametrize(
+    ("name", "place", "shape", "message"),
+    [
+        ("scale", ("spec",), [1], "json: cannot unmarshal array into Go value of type ScaleSpec"),
+        ("scale", ("spec", "replicas"), "x", "unmarshal string into Go struct field ScaleSpec.spec.replicas"),
+        ("scale by patch", ("metadata",), "x", "json: cannot unmarshal string into Go value of type ObjectMeta"),
+        ("binding", ("target",), "x", "cannot unmarshal string into Go value of type ObjectReference"),
+        ("eviction", ("deleteOptions",), "x", "cannot unmarshal string into Go value of type DeleteOptions"),
+        ("token", ("spec",), "x", "cannot unmarshal string into Go value of type TokenRequestSpec"),
+        ("token", ("spec", "audiences"), 5, "cannot unmarshal number into Go struct field"),
+        ("finalize", ("spec",), [1], "cannot unmarshal array into Go value of type NamespaceSpec"),
+    ],
+)
+async def test_a_subresources_body_of_a_wrong_type_is_a_bad_request(
+    server: ApiServer, name: str, place: tuple[str, ...], shape: Any, message: str
+) -> None:
+    method, path, body = SUBRESOURCES[name]
+    await ask(server, "POST", f"{CORE}/pods", a_pod("p", "default"))
+    content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    reply = await ask(server, method, path, with_value(body, place, shape), content_type=content_type)
+    assert reply.status == 400, reply.body
+    assert message in reply.message

@@ -375,7 +375,7 @@ def test_lists_are_merged_in_steps_that_grow_with_their_length(merge: Any) -> No
 @pytest.mark.parametrize(
     ("operation", "fitting"),
     [
-        pytest.param({"op": "add", "path": "/a/0", "value": 1}, 199, id="add: each moves all, and one more each time"),
+        pytest.param({"op": "add", "path": "/a/0", "value": 1}, 199, id="add: each moves all, one more each time"),
         pytest.param({"op": "add", "path": "/a/50000", "value": 1}, 398, id="add in the middle moves half"),
         pytest.param({"op": "remove", "path": "/a/0"}, 200, id="remove"),
         pytest.param({"op": "replace", "path": "/a/0", "value": 1}, 100, id="replace removes and adds"),
