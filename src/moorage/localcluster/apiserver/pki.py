@@ -4,7 +4,9 @@
     server.crt server.key   for localhost and 127.0.0.1, signed by it
     tokens.key              signs service account tokens; 32 random bytes
 
-Keys are readable by their owner only. Everything is made at the first start, `tokens.key` last. From then on an
+    expiry.json             when the certificates expire
+
+Keys are readable by their owner only. Everything is made at the first start, `expiry.json` last. From then on an
 authority or a signing key that is missing or damaged is an error: with a new one every kubeconfig and every token
 of a running pod would end. The server's own certificate is made anew when it is damaged, and both when they
 expire within RENEW_BEFORE; `cryptography` (140 ms to import) is loaded only then: expiry dates are kept beside
@@ -56,17 +58,18 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         now = clock.now()
         signing = folder / "tokens.key"
-        if not signing.exists():
-            _make(folder, now, new_ca=True)
+        if not signing.exists() and not (folder / "expiry.json").exists():
+            expiry = _make(folder, now, new_ca=True)
             _write(signing, secrets.token_bytes(SIGNING_KEY_BYTES), secret=True)
+            _note(folder, expiry)
         elif problems := find_pki_problems(folder):
             described = "; ".join(f"{folder / name} {problem}" for name, problem in problems.items())
             raise StorageDamaged(described, hint=HINT)
         expiry = _expiry(folder)
         if expiry["ca.crt"] - now < RENEW_BEFORE:
-            _make(folder, now, new_ca=True)
+            _note(folder, _make(folder, now, new_ca=True))
         elif expiry["server.crt"] - now < RENEW_BEFORE or not _fit(folder / "server.crt", folder / "server.key"):
-            _make(folder, now, new_ca=False)
+            _note(folder, _make(folder, now, new_ca=False))
         return Pki(
             certificate=folder / "server.crt",
             key=folder / "server.key",
@@ -81,15 +84,15 @@ def ensure_pki(folder: Path, *, clock: Clock = SYSTEM) -> Pki:
 def find_pki_problems(folder: Path) -> dict[str, str]:
     """What is wrong with the files of a folder that was once complete: name → the end of a sentence."""
     kept = ("ca.crt", "ca.key", "tokens.key")
-    found = {name: "is gone" for name in kept if not (folder / name).is_file()}
-    if "tokens.key" not in found and (size := (folder / "tokens.key").stat().st_size) != SIGNING_KEY_BYTES:
-        found["tokens.key"] = f"holds {size} bytes instead of {SIGNING_KEY_BYTES}"
+    problems = {name: "is gone" for name in kept if not (folder / name).is_file()}
+    if "tokens.key" not in problems and (size := (folder / "tokens.key").stat().st_size) != SIGNING_KEY_BYTES:
+        problems["tokens.key"] = f"holds {size} bytes instead of {SIGNING_KEY_BYTES}"
     for name in ("ca.crt", "ca.key"):
-        if name not in found and not _is_pem(folder / name):
-            found[name] = "is damaged" if (folder / name).stat().st_size else "is empty"
-    if not found.keys() - {"tokens.key"} and not _fit(folder / "ca.crt", folder / "ca.key"):
-        found["ca.crt"] = "does not fit ca.key: one of them is damaged"
-    return found
+        if name not in problems and not _is_pem(folder / name):
+            problems[name] = "is damaged" if (folder / name).stat().st_size else "is empty"
+    if not problems.keys() - {"tokens.key"} and not _fit(folder / "ca.crt", folder / "ca.key"):
+        problems["ca.crt"] = "does not match ca.key; one of them is damaged"
+    return problems
 
 
 def _is_pem(path: Path) -> bool:
@@ -118,20 +121,25 @@ def _expiry(folder: Path) -> dict[str, datetime]:
         pass
     from cryptography import x509
 
-    found = {}
+    expiry = {}
     for name in ("ca.crt", "server.crt"):
         try:
-            found[name] = x509.load_pem_x509_certificate((folder / name).read_bytes()).not_valid_after_utc
+            expiry[name] = x509.load_pem_x509_certificate((folder / name).read_bytes()).not_valid_after_utc
         except (FileNotFoundError, ValueError) as error:
             if name == "ca.crt":
                 raise StorageDamaged(f"{folder / name} is damaged: {error}", hint=HINT) from error
-            found[name] = datetime.fromtimestamp(0, UTC)  # made anew
-    noted = {name: rfc3339(moment) for name, moment in found.items()}
+            expiry[name] = datetime.fromtimestamp(0, UTC)  # made anew
+    _note(folder, expiry)
+    return expiry
+
+
+def _note(folder: Path, expiry: dict[str, datetime]) -> None:
+    noted = {name: rfc3339(moment) for name, moment in expiry.items()}
     _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
-    return found
 
 
-def _make(folder: Path, now: datetime, *, new_ca: bool) -> None:
+def _make(folder: Path, now: datetime, *, new_ca: bool) -> dict[str, datetime]:
+    """Make the server's certificate, and a new authority or not; return when they expire."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -187,11 +195,13 @@ def _make(folder: Path, now: datetime, *, new_ca: bool) -> None:
         ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         loaded = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise DataFolderError(f"{folder / 'ca.key'} is no key of ours", hint="remove the pki folder")
+            raise DataFolderError(
+                f"{folder / 'ca.key'} is not a key that this program made", hint="remove the pki folder"
+            )
         ca_key = loaded
     key = ec.generate_private_key(ec.SECP256R1())
-    alternatives: list[x509.GeneralName] = [x509.DNSName(one) for one in DNS_NAMES]
-    alternatives += [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]
+    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in DNS_NAMES]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES]
     certificate = (
         builder(named("moorage-local-api"), ca.subject, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -204,8 +214,7 @@ def _make(folder: Path, now: datetime, *, new_ca: bool) -> None:
     )
     _write(folder / "server.key", pem(key), secret=True)
     _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), secret=False)
-    noted = {"ca.crt": rfc3339(ca.not_valid_after_utc), "server.crt": rfc3339(certificate.not_valid_after_utc)}
-    _write(folder / "expiry.json", json.dumps(noted).encode(), secret=False)
+    return {"ca.crt": ca.not_valid_after_utc, "server.crt": certificate.not_valid_after_utc}
 
 
 def _write(path: Path, data: bytes, *, secret: bool) -> None:

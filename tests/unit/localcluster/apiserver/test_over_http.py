@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from moorage.apimachinery.resources import PODS, SERVICEACCOUNTS, Obj
-from moorage.errors import DataFolderError
+from moorage.errors import DataFolderError, StorageDamaged
 from moorage.localcluster.apiserver.pki import ensure_pki
 
 pytestmark = pytest.mark.anyio
@@ -466,6 +466,23 @@ def test_a_lost_server_certificate_is_made_anew_under_the_same_authority(tmp_pat
     first.certificate.unlink()
     assert ensure_pki(tmp_path).ca_pem == first.ca_pem
     assert first.certificate.exists()
+
+
+def test_a_lost_signing_key_is_damage_and_not_a_first_start(tmp_path: Path) -> None:
+    first = ensure_pki(tmp_path)
+    (tmp_path / "tokens.key").unlink()
+    with pytest.raises(StorageDamaged, match=r"tokens\.key is gone"):
+        ensure_pki(tmp_path)
+    assert (tmp_path / "ca.crt").read_text() == first.ca_pem
+    assert not (tmp_path / "tokens.key").exists()
+
+
+def test_a_first_start_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
+    ensure_pki(tmp_path)
+    for name in ("expiry.json", "tokens.key"):  # the last that it writes
+        (tmp_path / name).unlink()
+    assert len(ensure_pki(tmp_path).signing_key) == 32
+    assert (tmp_path / "expiry.json").exists()
 
 
 def test_a_lost_note_of_the_expiry_does_not_change_the_authority(tmp_path: Path) -> None:
