@@ -35,6 +35,7 @@ TEMPLATES = {  # kinds with a pod template → where it stands
     ("batch", "jobs"): ("spec", "template"),
     ("batch", "cronjobs"): ("spec", "jobTemplate", "spec", "template"),
 }
+CONTAINER_FIELDS = ("initContainers", "containers", "ephemeralContainers")
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 CAPABILITIES = frozenset(
     {
@@ -101,7 +102,7 @@ def violations(level: str, metadata: Mapping[str, Any], spec: Mapping[str, Any])
         return []
     pod = _Pod(metadata, spec)
     checks = _BASELINE if level == BASELINE else _RESTRICTED
-    return [found for check in checks if (found := check(pod)) is not None]
+    return [violation for check in checks if (violation := check(pod)) is not None]
 
 
 class _Pod:
@@ -112,17 +113,13 @@ class _Pod:
         self.spec = spec
         self.context: Mapping[str, Any] = spec.get("securityContext") or {}
         self.volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-        self.containers = [
-            one
-            for field in ("initContainers", "containers", "ephemeralContainers")
-            for one in spec.get(field) or ()
-        ]
+        self.containers = [container for field in CONTAINER_FIELDS for container in spec.get(field) or ()]
         self.is_windows = (spec.get("os") or {}).get("name") == "windows"
 
     def contexts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Each container's name and security context."""
-        for one in self.containers:
-            yield str(one.get("name")), one.get("securityContext") or {}
+        for container in self.containers:
+            yield str(container.get("name")), container.get("securityContext") or {}
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -148,7 +145,7 @@ def _app_armor(pod: _Pod) -> Violation | None:
     def is_bad(context: Mapping[str, Any]) -> bool:
         return (context.get("appArmorProfile") or {}).get("type") not in (None, "RuntimeDefault", "Localhost")
 
-    found = []
+    details = []
     names = [name for name, context in pod.contexts() if is_bad(context)]
     if is_bad(pod.context) or names:
         values = sorted(
@@ -158,17 +155,19 @@ def _app_armor(pod: _Pod) -> Violation | None:
                 if is_bad(context)
             }
         )
-        found.append(f"{_who(is_bad(pod.context), names)} must not set AppArmor profile type to {_quoted(values)}")
+        details.append(
+            f"{_who(is_bad(pod.context), names)} must not set AppArmor profile type to {_quoted(values)}"
+        )
     for key, value in sorted(pod.annotations.items()):
         if (
             key.startswith(APPARMOR)
             and value not in ("", "runtime/default")
             and not value.startswith("localhost/")
         ):
-            found.append(f'annotation {key}="{value}"')
+            details.append(f'annotation {key}="{value}"')
     return (
-        Violation(f"forbidden AppArmor profile{'s' if len(found) > 1 else ''}", ", ".join(found))
-        if found
+        Violation(f"forbidden AppArmor profile{'s' if len(details) > 1 else ''}", ", ".join(details))
+        if details
         else None
     )
 
@@ -176,7 +175,7 @@ def _app_armor(pod: _Pod) -> Violation | None:
 def _capabilities(pod: _Pod, allowed: frozenset[str] = CAPABILITIES) -> str:
     names, added = [], set()
     for name, context in pod.contexts():
-        more = {str(one) for one in (context.get("capabilities") or {}).get("add") or ()} - allowed
+        more = {str(capability) for capability in (context.get("capabilities") or {}).get("add") or ()} - allowed
         if more:
             names.append(name)
             added |= more
@@ -191,12 +190,12 @@ def _baseline_capabilities(pod: _Pod) -> Violation | None:
 
 
 def _host_namespaces(pod: _Pod) -> Violation | None:
-    found = [f"{field}=true" for field in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(field)]
-    return Violation("host namespaces", ", ".join(found)) if found else None
+    fields = [f"{name}=true" for name in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(name)]
+    return Violation("host namespaces", ", ".join(fields)) if fields else None
 
 
 def _host_path(pod: _Pod) -> Violation | None:
-    names = [str(one.get("name")) for one in pod.volumes if one.get("hostPath") is not None]
+    names = [str(volume.get("name")) for volume in pod.volumes if volume.get("hostPath") is not None]
     return (
         Violation("hostPath volumes", f"volume{'s' if len(names) > 1 else ''} {_quoted(names)}") if names else None
     )
@@ -204,10 +203,10 @@ def _host_path(pod: _Pod) -> Violation | None:
 
 def _host_ports(pod: _Pod) -> Violation | None:
     names, ports = [], set()
-    for one in pod.containers:
-        used = {int(port["hostPort"]) for port in one.get("ports") or () if port.get("hostPort")}
+    for container in pod.containers:
+        used = {int(port["hostPort"]) for port in container.get("ports") or () if port.get("hostPort")}
         if used:
-            names.append(str(one.get("name")))
+            names.append(str(container.get("name")))
             ports |= used
     if not names:
         return None
@@ -218,9 +217,9 @@ def _host_ports(pod: _Pod) -> Violation | None:
 
 def _probe_hosts(pod: _Pod) -> Violation | None:
     names, hosts = [], set()
-    for one in pod.containers:
-        lifecycle = one.get("lifecycle") or {}
-        handlers = [one.get(kind) for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
+    for container in pod.containers:
+        lifecycle = container.get("lifecycle") or {}
+        handlers = [container.get(kind) for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
         handlers += [lifecycle.get("postStart"), lifecycle.get("preStop")]
         used = {
             str(host)
@@ -229,7 +228,7 @@ def _probe_hosts(pod: _Pod) -> Violation | None:
             if (host := ((handler or {}).get(action) or {}).get("host"))
         }
         if used:
-            names.append(str(one.get("name")))
+            names.append(str(container.get("name")))
             hosts |= used
     if not names:
         return None
@@ -260,10 +259,10 @@ def _selinux(pod: _Pod) -> Violation | None:
     on_pod = faults(pod.context)
     if not names and not on_pod:
         return None
-    found = on_pod.union(*(faults(context) for _, context in pod.contexts()))
+    details = on_pod.union(*(faults(context) for _, context in pod.contexts()))
     who = _who(bool(on_pod), names)
     return Violation(
-        "seLinuxOptions", f"{who} set forbidden securityContext.seLinuxOptions: {'; '.join(sorted(found))}"
+        "seLinuxOptions", f"{who} set forbidden securityContext.seLinuxOptions: {'; '.join(sorted(details))}"
     )
 
 
@@ -280,8 +279,10 @@ def _bad_seccomp(pod: _Pod) -> Violation | None:
 
 
 def _sysctls(pod: _Pod) -> Violation | None:
-    found = [str(one.get("name")) for one in pod.context.get("sysctls") or () if one.get("name") not in SYSCTLS]
-    return Violation("forbidden sysctls", ", ".join(found)) if found else None
+    names = [
+        str(sysctl.get("name")) for sysctl in pod.context.get("sysctls") or () if sysctl.get("name") not in SYSCTLS
+    ]
+    return Violation("forbidden sysctls", ", ".join(names)) if names else None
 
 
 def _host_process(pod: _Pod) -> Violation | None:
@@ -311,18 +312,18 @@ def _restricted_capabilities(pod: _Pod) -> Violation | None:
         for name, context in pod.contexts()
         if "ALL" not in ((context.get("capabilities") or {}).get("drop") or ())
     ]
-    found = [f'{_containers(keeps)} must set securityContext.capabilities.drop=["ALL"]'] if keeps else []
+    details = [f'{_containers(keeps)} must set securityContext.capabilities.drop=["ALL"]'] if keeps else []
     added = _capabilities(pod, frozenset({"NET_BIND_SERVICE"}))
-    found += [added] if added else []
-    return Violation("unrestricted capabilities", "; ".join(found)) if found else None
+    details += [added] if added else []
+    return Violation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
 def _volume_types(pod: _Pod) -> Violation | None:
     names, kinds = [], set()
-    for one in pod.volumes:
-        more = {key for key, value in one.items() if key != "name" and value is not None} - VOLUMES
+    for volume in pod.volumes:
+        more = {key for key, value in volume.items() if key != "name" and value is not None} - VOLUMES
         if more:
-            names.append(str(one.get("name")))
+            names.append(str(volume.get("name")))
             kinds |= more
     if not names:
         return None
@@ -418,21 +419,24 @@ class PodSecurity:
         labels = self._labels(asked.namespace)
         metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
         level = labels.get(PREFIX + "enforce", PRIVILEGED)
-        if enforced and (found := violations(level, metadata, spec)):
-            text = f'violates PodSecurity "{level}:latest": {", ".join(map(str, found))}'
+        if enforced and (broken := violations(level, metadata, spec)):
+            text = f'violates PodSecurity "{level}:latest": {", ".join(map(str, broken))}'
             raise forbidden(asked.kind.resource, asked.name, text)
         level = labels.get(PREFIX + "warn", PRIVILEGED)
-        if found := violations(level, metadata, spec):
-            asked.call.warn(f'would violate PodSecurity "{level}:latest": {", ".join(map(str, found))}')
+        if broken := violations(level, metadata, spec):
+            asked.call.warn(f'would violate PodSecurity "{level}:latest": {", ".join(map(str, broken))}')
 
     def _labels(self, namespace: str | None) -> Mapping[str, str]:
         kind = self._pipeline.kinds.of(NAMESPACES)
-        found = self._pipeline.peek(kind, namespace, None) if kind is not None and namespace else None
-        return labels_of(found) if found is not None else {}
+        obj = self._pipeline.peek(kind, namespace, None) if kind is not None and namespace else None
+        return labels_of(obj) if obj is not None else {}
 
 
 def _is_judged(asked: Admission) -> bool:
-    """A new pod, and a change that could matter: of its spec nothing else may change than what is harmless."""
+    """A new pod, and a change that could matter: of its spec, what else may change is harmless.
+
+    As upstream, a changed image is judged: the pod may be older than the namespace's label.
+    """
     if asked.operation == "CREATE":
         return asked.subresource is None
     if asked.subresource == "ephemeralcontainers":
@@ -443,7 +447,11 @@ def _is_judged(asked: Admission) -> bool:
     def profiles(pod: Obj) -> dict[str, str]:
         return {key: value for key, value in annotations_of(pod).items() if key.startswith(APPARMOR)}
 
-    return profiles(asked.obj) != profiles(asked.old)
+    def images(pod: Obj) -> list[Any]:
+        spec = pod.get("spec") or {}
+        return [container.get("image") for field in CONTAINER_FIELDS[:2] for container in spec.get(field) or ()]
+
+    return profiles(asked.obj) != profiles(asked.old) or images(asked.obj) != images(asked.old)
 
 
 def _check_labels(asked: Admission, namespace: Obj) -> None:

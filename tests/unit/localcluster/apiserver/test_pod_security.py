@@ -216,6 +216,20 @@ async def test_system_users_are_held_to_it_as_well(server):
         await server.client("system:kube-controller-manager").create(PODS, a_pod(BASELINE[2].values[0]))
 
 
+async def test_a_changed_image_is_judged_and_other_changes_of_a_pod_are_not(server):
+    api = server.client("admin")
+    await a_namespace(api)
+    await api.create(PODS, a_pod(BASELINE[0].values[0]))  # before the namespace asks for a level
+    await api.patch(
+        NAMESPACES, "lab", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}}
+    )
+    await api.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "lab")
+    pod = await api.get(PODS, "p", "lab")
+    pod["spec"]["containers"][0]["image"] = "busybox:2"
+    with pytest.raises(Forbidden, match='violates PodSecurity "baseline:latest"'):
+        await api.update(PODS, pod)
+
+
 @pytest.mark.parametrize(
     ("resource", "wrap"),
     [
