@@ -58,6 +58,13 @@ def test_signs_and_leading_zeros_are_read() -> None:
     assert parse_integer("+7") == 7
     assert parse_integer("-7", minimum=-10) == -7
     assert parse_integer("0" * 9000 + "7") == 7
+
+
+@pytest.mark.parametrize("text", ["+7", "-7", "-0"])
+def test_a_sign_is_refused_where_none_is_allowed(text: str) -> None:
+    with pytest.raises(NumberError):
+        parse_integer(text, minimum=-10, signed=False)
+    assert integer_or(text, 5, minimum=-10, signed=False) == 5
     assert parse_integer("-0") == 0
     assert parse_integer(str(INT64_MAX)) == INT64_MAX
     assert integer_or(None, 3) == 3

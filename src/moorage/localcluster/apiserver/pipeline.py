@@ -1208,7 +1208,7 @@ def modified(resource: Resource, name: str) -> Conflict:
 def parse_version(text: str) -> int:
     """A resourceVersion as the revision it stands for. Raises BadRequest."""
     try:
-        return parse_integer(text, maximum=UINT64_MAX)
+        return parse_integer(text, maximum=UINT64_MAX, signed=False)
     except NumberError:
         shown = json.dumps(text[:100])
         raise BadRequest(
@@ -1241,11 +1241,11 @@ def _continue_at(revision: int, after: str) -> str:
 
 def _continue_from(token: str) -> tuple[int, str]:
     try:
-        found = parse_json(base64.urlsafe_b64decode(token))
+        position = parse_json(base64.urlsafe_b64decode(token))
     except (binascii.Error, ValueError):
-        found = None
-    if isinstance(found, dict):
-        revision, after = found.get("rv"), found.get("after")
+        position = None
+    if isinstance(position, dict):
+        revision, after = position.get("rv"), position.get("after")
         if type(revision) is int and 0 <= revision <= UINT64_MAX and isinstance(after, str):
             return revision, after
     raise BadRequest("invalid continue token: continue key is not valid")

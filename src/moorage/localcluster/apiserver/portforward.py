@@ -59,7 +59,7 @@ async def serve_ports(
         await socket.accept(TUNNEL)
         await _Tunnel(socket, pod, source).run()
     elif CHANNELS in offered:
-        ports = [_port(one) for text in query.get("ports") or () for one in text.split(",")]
+        ports = [_port(port) for text in query.get("ports") or () for port in text.split(",")]
         if not 0 < len(ports) <= PORTS_MAX:
             raise BadRequest(f"query parameter ports: 1 to {PORTS_MAX} ports are needed")
         await socket.accept(CHANNELS)
@@ -70,7 +70,7 @@ async def serve_ports(
 
 def _port(text: str) -> int:
     """Raises BadRequest."""
-    if not 0 < integer_or(text, 0) < 1 << 16:
+    if not integer_or(text, 0, maximum=65535, signed=False):
         raise BadRequest(f'unable to parse "{text[:20]}" as a port')
     return int(text)
 
@@ -126,7 +126,7 @@ class _Tunnel:
 
     async def _open(self, number: int, headers: Mapping[str, str], *, fin: bool) -> None:
         kind, request, port = (headers.get(one, "") for one in ("streamtype", "requestid", "port"))
-        proper = kind in ("error", "data") and 0 < integer_or(port, 0) < 1 << 16
+        proper = kind in ("error", "data") and integer_or(port, 0, maximum=65535, signed=False) > 0
         if not proper or number in self._streams or len(self._streams) >= STREAMS_MAX:
             await self._socket.send_bytes(self._writer.reset(number, spdy.REFUSED_STREAM))
             return

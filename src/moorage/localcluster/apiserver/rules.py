@@ -977,7 +977,9 @@ def _validate_pdb(obj: Obj, errors: FieldErrors) -> None:
         value = spec.get(key)
         if isinstance(value, int) and value < 0:
             errors.invalid(f"spec.{key}", value, "must be greater than or equal to 0")
-        elif isinstance(value, str) and not (value.endswith("%") and 0 <= integer_or(value[:-1], -1) <= 100):
+        elif isinstance(value, str) and not (
+            value.endswith("%") and integer_or(value[:-1], -1, maximum=100, signed=False) >= 0
+        ):
             errors.invalid(
                 f"spec.{key}",
                 value,

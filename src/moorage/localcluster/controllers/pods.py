@@ -94,12 +94,13 @@ def removal_order(pods: Iterable[Obj], *, crowd: Mapping[str, int] | None = None
     def rank(pod: Obj) -> tuple[Any, ...]:
         meta, spec = pod["metadata"], pod.get("spec") or {}
         node = spec.get("nodeName") or ""
-        said = (meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost")
-        cost = integer_or(said, 0, minimum=-INT32_MAX - 1, maximum=INT32_MAX)
+        annotation = (meta.get("annotations") or {}).get("controller.kubernetes.io/pod-deletion-cost") or "0"
+        is_strict = annotation == "0" or annotation[0] in "-123456789"  # upstream takes neither +5 nor 05
+        cost = integer_or(annotation, 0, minimum=-INT32_MAX - 1, maximum=INT32_MAX) if is_strict else 0
         restarts = max(
             (
-                int(one.get("restartCount") or 0)
-                for one in (pod.get("status") or {}).get("containerStatuses") or ()
+                int(status.get("restartCount") or 0)
+                for status in (pod.get("status") or {}).get("containerStatuses") or ()
             ),
             default=0,
         )

@@ -456,6 +456,13 @@ async def test_an_odd_number_in_a_text_of_a_spec_is_no_defect(server: ApiServer,
         assert reply.status < 500
 
 
+async def test_a_percentage_with_a_sign_is_refused_as_by_the_real_server(server: ApiServer) -> None:
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    for text, status in (("+5%", 422), ("-0%", 422), ("101%", 422), ("5%", 201)):
+        reply = await ask(server, "POST", path, {"metadata": {"name": "b"}, "spec": {"minAvailable": text}})
+        assert reply.status == status, (text, reply.body)
+
+
 # --- bodies of subresources
 
 APPS = "/apis/apps/v1/namespaces/default/deployments/d/scale"

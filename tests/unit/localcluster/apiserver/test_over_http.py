@@ -152,6 +152,7 @@ async def test_what_is_removed_at_once_answers_with_a_status(http: Http) -> None
         ("GET", f"{PATH}?continue=rubbish", None, {}, 400, "BadRequest"),
         ("GET", f"{PATH}?resourceVersion=99999999", None, {}, 504, "Timeout"),
         ("GET", f"{PATH}?watch=1&resourceVersion=x", None, {}, 400, "BadRequest"),
+        ("GET", f"{PATH}?resourceVersion=%2B5", None, {}, 400, "BadRequest"),
         ("POST", f"{PATH}?dryRun=Maybe", {}, {}, 400, "BadRequest"),
         ("DELETE", f"{PATH}?propagationPolicy=Maybe", None, {}, 422, "Invalid"),
         ("POST", f"{PATH}?fieldValidation=Strict", {**a_pod(), "zap": 1}, {}, 400, "BadRequest"),

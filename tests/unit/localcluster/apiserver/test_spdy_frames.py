@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.errors import BadRequest
+from moorage.localcluster.apiserver.portforward import _port
 from moorage.localcluster.apiserver.spdy import (
     DICTIONARY,
     FRAME_MAX,
@@ -64,3 +66,10 @@ def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
         read(data)
     except SpdyError:
         return
+
+
+@pytest.mark.parametrize("text", ["", "0", "+80", "-1", " 80", "65536", "9" * 5000, "http"])
+def test_a_port_to_forward_is_digits_from_1_to_65535(text):
+    assert _port("80") == 80
+    with pytest.raises(BadRequest, match="unable to parse"):
+        _port(text)

@@ -76,6 +76,10 @@ def removed(decided):
         pytest.param(1, (a_pod("a", "Pending"), a_pod("b")), 0, ["a"], id="pending first"),
         pytest.param(1, (a_pod("a", age=9), a_pod("b", age=5)), 0, ["b"], id="younger first"),
         pytest.param(1, (a_pod("a", cost=-1), a_pod("b", age=-5)), 0, ["a"], id="cheaper first"),
+        pytest.param(1, (a_pod("a", cost="+5", age=-5), a_pod("b", cost=3)), 0, ["a"], id="a cost with + is none"),
+        pytest.param(
+            1, (a_pod("a", cost="05", age=-5), a_pod("b", cost=3)), 0, ["a"], id="nor is one with 0 first"
+        ),
         pytest.param(2, (a_pod("a", node="n2"), a_pod("b"), a_pod("c")), 0, ["b"], id="crowded node first"),
         pytest.param(0, (a_pod("a"), a_pod("b")), 0, ["a", "b"], id="to zero"),
         pytest.param(None, (), 1, [], id="one when not said"),
