@@ -6,10 +6,10 @@ Run by hand when the local cluster moves to another version of Kubernetes. What 
 about itself (OpenAPI v2, discovery, the columns of its tables) is kept, descriptions and paths are not.
 
 Types: `{name: {"f": {field: type}, "r": [required fields], "k": [[group, version, kind], ...]}}`, a type being
-`s` string, `i` integer, `b` boolean, `n` number, `y` base64 bytes, `q` quantity, `t` time, `u` time with
-microseconds, `x` integer or string, `a` anything, `#name` another type, `["m", type]` map, `["e", [values]]` one
-of some strings, `["l", type, {"key": merge key, "how": patch strategy, "type": map|set|atomic, "keys": [...]}]`
-list.
+`s` string, `i` integer of 64 bits, `j` integer of 32, `b` boolean, `n` number, `y` base64 bytes, `q` quantity,
+`t` time, `u` time with microseconds, `x` integer or string, `a` anything, `#name` another type, `["m", type]` map,
+`["e", [values]]` one of some strings, `["l", type, {"key": merge key, "how": patch strategy,
+"type": map|set|atomic, "keys": [...]}]` list.
 A field may be `["o", type, {"how": ...}]`: an object with a patch strategy.
 """
 
@@ -82,7 +82,7 @@ def type_of(schema: dict[str, Any]) -> Any:
                 return "y"
             return ["e", schema["enum"]] if "enum" in schema else "s"
         case "integer":
-            return "i"
+            return "j" if schema.get("format") == "int32" else "i"
         case "number":
             return "n"
         case "boolean":

@@ -19,6 +19,7 @@ _LIST_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
 _SCALARS: dict[str, Obj] = {
     "s": {"type": "string"},
     "i": {"type": "integer", "format": "int64"},
+    "j": {"type": "integer", "format": "int32"},
     "b": {"type": "boolean"},
     "n": {"type": "number", "format": "double"},
     "y": {"type": "string", "format": "byte"},

@@ -104,7 +104,7 @@ def _message(data: bytes, numbers_of: str, types_of: str, depth: int) -> Obj:
 
 def _items(value: Any, wire: int, code: Any, depth: int) -> Iterator[Any]:
     """One item of a list, or several packed numbers."""
-    if code in ("i", "b") and wire == 2:
+    if code in ("i", "j", "b") and wire == 2:
         at = 0
         while at < len(value):
             number, at = _varint(value, at)
@@ -138,7 +138,7 @@ def _value(value: Any, wire: int, code: Any, depth: int) -> Any:
     match code:
         case "s":
             return value.decode() if wire == 2 else _duration(value)
-        case "i":
+        case "i" | "j":
             return _signed(value)
         case "b":
             return bool(value)

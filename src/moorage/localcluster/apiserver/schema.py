@@ -95,7 +95,7 @@ def struct_reader(type_name: str) -> Reader:
             except _Mismatch as error:
                 where = join_path([part for part in path if not part.startswith("[")])
                 raise WrongType(
-                    f"json: cannot unmarshal {_go(error.value)} into Go struct field {short}.{where}"
+                    f"json: cannot unmarshal {error.described} into Go struct field {short}.{where}"
                     f" of type {error.wanted}"
                 ) from None
             path.pop()
@@ -109,7 +109,8 @@ def struct_reader(type_name: str) -> Reader:
 class _Mismatch(Exception):
     def __init__(self, wanted: str, value: Any) -> None:
         self.wanted = wanted
-        self.value = value
+        is_number = type(value) in (int, float) and wanted in ("int32", "int64")
+        self.described = f"number {value!s:.40}" if is_number else _go(value)
 
 
 def reader(code: TypeCode) -> Reader:
@@ -159,6 +160,7 @@ def _go_type(code: TypeCode) -> str:
 _GO_SCALARS = {
     "b": "bool",
     "i": "int64",
+    "j": "int32",
     "n": "float64",
     "y": "[]uint8",
     "q": "resource.Quantity",
@@ -219,9 +221,15 @@ def _string(value: Any, _: Reading) -> Any:
     return value
 
 
-def _integer(value: Any, _: Reading) -> Any:
+def _int64(value: Any, _: Reading) -> Any:
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-        raise _Mismatch("int32" if type(value) is float else "int64", value)
+        raise _Mismatch("int64", value)
+    return value
+
+
+def _int32(value: Any, _: Reading) -> Any:
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise _Mismatch("int32", value)
     return value
 
 
@@ -299,7 +307,8 @@ def _any(value: Any, _: Reading) -> Any:
 
 _SCALARS: dict[str, Reader] = {
     "s": _string,
-    "i": _integer,
+    "i": _int64,
+    "j": _int32,
     "b": _boolean,
     "n": _number,
     "y": _bytes,

@@ -104,12 +104,33 @@ def test_nulls_empty_lists_and_empty_maps_are_left_out_but_empty_objects_stay() 
             "quantities must match the regular expression",
         ),
         ("x", "cannot unmarshal string into Go value of type PodSpec"),
+        (
+            {"priority": 1 << 31},
+            "cannot unmarshal number 2147483648 into Go struct field PodSpec.spec.priority of type int32",
+        ),
+        (
+            {"priority": -(1 << 31) - 1},
+            "cannot unmarshal number -2147483649 into Go struct field PodSpec.spec.priority of type int32",
+        ),
+        (
+            {"activeDeadlineSeconds": 1 << 63},
+            "number 9223372036854775808 into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64",
+        ),
+        (
+            {"activeDeadlineSeconds": 1.5},
+            "cannot unmarshal number 1.5 into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64",
+        ),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_as_go_would(spec: Any, said: str) -> None:
     with pytest.raises(WrongType) as caught:
         reading_of({"spec": spec})
     assert said in str(caught.value)
+
+
+def test_integers_are_as_wide_as_in_go() -> None:
+    spec = {"priority": (1 << 31) - 1, "activeDeadlineSeconds": (1 << 63) - 1}
+    assert reading_of({"spec": spec})[0] == {"spec": spec}
 
 
 def test_moments_are_written_in_utc_and_micro_times_need_six_decimals() -> None:
