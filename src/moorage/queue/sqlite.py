@@ -65,18 +65,22 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        """A transaction that changes no row is not counted, so it writes nothing to the disk."""
         with self._errors("write"):
             self._db.execute("BEGIN IMMEDIATE")
+        changes, count = self._db.total_changes, None
         try:
             yield
             with self._errors("write"):
-                count = self._high_water.next(self._db)
+                if self._db.total_changes != changes:
+                    count = self._high_water.next(self._db)
                 self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        self._high_water.acknowledge(count)
+        if count is not None:
+            self._high_water.acknowledge(count)
 
     def rows(self, statement: str, *values: Any) -> list[Row]:
         with self._errors("read"):

@@ -370,6 +370,7 @@ class Gate:
             what=state.get("audit", ""),
             address=state["address"],
             status=status,
+            is_stranger=user is None and status >= 400,
         )
 
     def _address(self, scope: Scope) -> str:

@@ -41,7 +41,7 @@ from moorage.server.attempts import Attempts, Origin
 from moorage.server.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.people import People
 from moorage.server.problems import Problem
-from moorage.server.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, new_token
+from moorage.server.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, digest, new_token
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,8 @@ class Logins:
         self.settings = settings or LoginSettings()
         self.attempts = Attempts(clock)
         self._sealer = Sealer(api)
-        self._believed: OrderedDict[str, tuple[float, Session]] = OrderedDict()
+        self._believed: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()  # by the token's SHA-256
+        self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
         self._asking: dict[str, asyncio.Lock] = {}
         self._strangers, self._acquainted = Hashing(), Hashing()  # a flood of the first delays none of the others
         self._gone: asyncio.Queue[str] = asyncio.Queue()
@@ -160,10 +161,11 @@ class Logins:
 
     async def session_of(self, token: str) -> Session | None:
         """The session of a token, where it holds now. Raises Problem 503 when its provider is away too long."""
+        key, ends = digest(token), self._ends
         now, moment = self._clock.monotonic(), self._clock.now()
-        known = self._believed.get(token)
-        session = known[1] if known is not None and known[0] > now else None
-        if session is None:
+        until, session = self._believed.get(key, (0.0, None))
+        if session is None or until <= now:
+            until = now + BELIEVED_SECONDS
             session = await self._desk.do(lambda store: store.find(token))
             if session is None:
                 return None
@@ -183,10 +185,11 @@ class Logins:
             identity = session.id
             await self._desk.do(lambda store: store.touch(identity, moment))
             session = replace(session, used=moment)
-        self._believed[token] = (now + BELIEVED_SECONDS, session)
-        self._believed.move_to_end(token)
-        while len(self._believed) > KEPT:
-            self._believed.popitem(last=False)
+        if ends == self._ends:
+            self._believed[key] = (until, session)
+            self._believed.move_to_end(key)
+            while len(self._believed) > KEPT:
+                self._believed.popitem(last=False)
         return session
 
     async def account_of(self, session: Session) -> Obj | None:
@@ -366,10 +369,10 @@ class Logins:
 
     async def end(self, session: Session, why: str) -> None:
         """End a session and the tokens it gave; done again without harm."""
-        self._believed = OrderedDict(
-            (token, kept) for token, kept in self._believed.items() if kept[1].id != session.id
-        )
+        self._forget(session)
         there = await self._desk.do(lambda store: store.remove(session.id))
+        self._ends += 1
+        self._forget(session)  # a look that began before the end may have put it back
         if session.tokens_until > self._clock.now() - timedelta(hours=1) or there:
             await end_tokens(self._api, session.person, session.id)
         if there:
@@ -405,6 +408,10 @@ class Logins:
         await asyncio.gather(*(look(one) for one in await self._desk.do(lambda store: store.all())))
 
     # --- plumbing
+
+    def _forget(self, session: Session) -> None:
+        for key in [key for key, (_, kept) in self._believed.items() if kept.id == session.id]:
+            del self._believed[key]
 
     async def _open(
         self,

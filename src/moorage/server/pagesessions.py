@@ -1,7 +1,9 @@
 """What the page's cookie stands for: a session of its own, made when somebody comes with the page's token.
 
-The cookie's value is random and good for nothing once its session has ended: at the logout, unused for IDLE, after
+The cookie's value is random and invalid once its session has ended: at the logout, unused for IDLE, after
 LIFETIME, or when the server gets another page token. Of a value only the SHA-256 is kept.
+
+Anybody may send any value: one that is not of an open session costs a read, never a write.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections import OrderedDict
 from datetime import timedelta
 
 from moorage.clock import SYSTEM, Clock
-from moorage.server.sessions import SessionDesk
+from moorage.server.sessions import SessionDesk, digest
 
 LIFETIME = timedelta(days=7)
 IDLE = timedelta(hours=12)  # NIST SP 800-63B, 4.2.3: again after 12 hours, or 30 minutes without a sign, at AAL2
@@ -24,7 +26,8 @@ class PageSessions:
 
     def __init__(self, desk: SessionDesk, page_token: str, *, clock: Clock = SYSTEM) -> None:
         self._desk, self._page_token, self._clock = desk, page_token, clock
-        self._believed: OrderedDict[str, float] = OrderedDict()
+        self._believed: OrderedDict[bytes, float] = OrderedDict()  # by the value's SHA-256
+        self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
 
     async def open(self) -> str:
         """A new session's cookie value. Raises StorageError."""
@@ -40,22 +43,31 @@ class PageSessions:
         """Whether a cookie's value is of an open session. Raises StorageError."""
         if not value or not self._page_token:
             return False
-        if self._believed.get(value, 0.0) > self._clock.monotonic():
+        key, now, ends = digest(value), self._clock.now(), self._ends
+        if self._believed.get(key, 0.0) > self._clock.monotonic():
             return True
-        now = self._clock.now()
         holds = await self._desk.do(
             lambda store: store.use_page_session(
-                value, self._page_token, now, used_after=now - IDLE, begun_after=now - LIFETIME
+                value,
+                self._page_token,
+                now,
+                used_after=now - IDLE,
+                begun_after=now - LIFETIME,
+                touched_after=now - timedelta(seconds=TOUCH_SECONDS),
             )
         )
-        if holds:
-            self._believed[value] = self._clock.monotonic() + TOUCH_SECONDS
+        if holds and ends == self._ends:
+            self._believed[key] = self._clock.monotonic() + TOUCH_SECONDS
+            self._believed.move_to_end(key)
             while len(self._believed) > KEPT:
                 self._believed.popitem(last=False)
         return holds
 
     async def end(self, value: str) -> None:
         """Done again without harm. Raises StorageError."""
-        self._believed.pop(value, None)
-        if value:
-            await self._desk.do(lambda store: store.end_page_session(value))
+        if not value:
+            return
+        self._believed.pop(digest(value), None)
+        await self._desk.do(lambda store: store.end_page_session(value))
+        self._ends += 1
+        self._believed.pop(digest(value), None)  # a look that began before the end may have put it back

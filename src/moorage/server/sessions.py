@@ -202,24 +202,36 @@ class SessionStore:
             )
 
     def use_page_session(
-        self, value: str, page_token: str, now: datetime, *, used_after: datetime, begun_after: datetime
+        self,
+        value: str,
+        page_token: str,
+        now: datetime,
+        *,
+        used_after: datetime,
+        begun_after: datetime,
+        touched_after: datetime,
     ) -> bool:
-        """Whether it is open; then it was used now."""
-        return (
-            self._db.run(
-                "UPDATE page_sessions SET used_at = ? WHERE token_hash = ? AND page_hash = ?"
-                " AND used_at >= ? AND created_at >= ?",
-                _us(now),
-                digest(value),
-                digest(page_token),
-                _us(used_after),
-                _us(begun_after),
-            )
-            > 0
+        """Whether it is open. That it was used now is written where the last use was before `touched_after`."""
+        found = self._db.rows(
+            "SELECT used_at FROM page_sessions WHERE token_hash = ? AND page_hash = ?"
+            " AND used_at >= ? AND created_at >= ?",
+            digest(value),
+            digest(page_token),
+            _us(used_after),
+            _us(begun_after),
         )
+        if not found:
+            return False
+        if int(found[0][0]) > _us(touched_after):
+            return True
+        changed = self._db.run(
+            "UPDATE page_sessions SET used_at = ? WHERE token_hash = ?", _us(now), digest(value)
+        )
+        return changed > 0
 
     def end_page_session(self, value: str) -> None:
-        self._db.run("DELETE FROM page_sessions WHERE token_hash = ?", digest(value))
+        if self._db.rows("SELECT 1 FROM page_sessions WHERE token_hash = ?", digest(value)):
+            self._db.run("DELETE FROM page_sessions WHERE token_hash = ?", digest(value))
 
     # --- one-time codes
 
@@ -230,13 +242,9 @@ class SessionStore:
 
     def take_code(self, code: str, now: datetime) -> bytes | None:
         """What stands under a code, which is good no more; None for one that is unknown, used or too old."""
-        with self._db.transaction():
-            lock = self._db.locking(" FOR UPDATE")
-            found = self._db.rows(
-                f"SELECT body, expires_at FROM login_codes WHERE code_hash = ?{lock}", digest(code)
-            )
-            if not found or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
-                return None
+        found = self._db.rows("SELECT body, expires_at FROM login_codes WHERE code_hash = ?", digest(code))
+        if not found or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
+            return None  # of two who take it at once, one deletes it
         body, expires = found[0]
         return bytes(body) if _us(now) < int(expires) else None
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import pytest
 from starlette.routing import Mount, Route, WebSocketRoute
 
+from moorage.apimachinery.databasefile import read_mark
 from moorage.errors import ServerError
 from moorage.server.auth import WAY_IN, Auth, same
+from moorage.server.pagesessions import TOUCH_SECONDS, PageSessions
 from moorage.server.problems import problem_of
 from moorage.server.service import ServerService
+from moorage.server.sessions import SessionDesk
+from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz"}
@@ -211,6 +216,86 @@ async def test_the_pages_cookie_is_good_for_nothing_after_the_logout_or_half_a_d
         assert not await other.auth.page_sessions.holds(fourth)
         other.usage.close()
         other.desk.close()
+
+
+def written(folder):
+    """How many transactions people.db has committed."""
+    return read_mark(folder / "people.db").count
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "method", "cookie", "body", "status"),
+    [
+        pytest.param("/api/v1/gpus", "GET", "moorage_session", b"", 401, id="a page's cookie"),
+        pytest.param("/logout", "POST", "moorage_session", b"", 303, id="its logout"),
+        pytest.param("/api/v1/gpus", "GET", "moorage_login", b"", 401, id="a session's cookie"),
+        pytest.param("/login/callback?state=x&code=x", "GET", "moorage_flow", b"", 400, id="a way back"),
+        pytest.param(
+            "/api/v1/login/exchange", "POST", "", b'{"code": "made-up", "verifier": "x"}', 400, id="a code"
+        ),
+    ],
+)
+async def test_what_a_stranger_makes_up_is_looked_up_and_never_written(site, path, method, cookie, body, status):
+    headers = {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
+    if body:
+        headers["content-type"] = "application/json"
+    async with site.running():
+        await site.ask(f"/?token={site.token}", token=False)
+        before = written(site.folder)
+        for number in range(3):
+            given = {"cookie": f"{cookie}=mrs_made-up-{number}"} if cookie else {}
+            answer = await site.ask(path, method=method, headers=headers | given, body=body, token=False)
+            assert answer.status == status
+        assert written(site.folder) == before
+
+
+@pytest.mark.anyio
+async def test_the_use_of_a_pages_session_is_written_once_a_minute_whoever_asks(tmp_path):
+    desk, clock = SessionDesk(tmp_path / "people.db"), FakeClock()
+    value = await PageSessions(desk, "token", clock=clock).open()
+    before = written(tmp_path)
+    for _ in range(3):
+        assert await PageSessions(desk, "token", clock=clock).holds(value)
+    assert written(tmp_path) == before
+    clock.advance(TOUCH_SECONDS)
+    for _ in range(3):
+        assert await PageSessions(desk, "token", clock=clock).holds(value)
+    assert written(tmp_path) == before + 1
+    desk.close()
+
+
+class SlowDesk(SessionDesk):
+    """Gives each answer when it is told to."""
+
+    def __init__(self, where):
+        super().__init__(where)
+        self.answers, self.go_on, self.all_looked = 0, asyncio.Event(), asyncio.Event()
+
+    async def do(self, work):
+        answer = await super().do(work)
+        self.answers += 1
+        if self.answers == 2:
+            self.all_looked.set()
+        await self.go_on.wait()
+        return answer
+
+
+@pytest.mark.anyio
+async def test_a_look_under_way_at_the_logout_brings_no_session_back(tmp_path):
+    desk = SlowDesk(tmp_path / "people.db")
+    desk.go_on.set()
+    pages = PageSessions(desk, "token", clock=FakeClock())
+    value = await pages.open()
+    desk.go_on.clear()
+    desk.answers = 0
+    desk.all_looked.clear()
+    tasks = [asyncio.create_task(work) for work in (pages.holds(value), pages.end(value))]
+    await desk.all_looked.wait()
+    desk.go_on.set()
+    assert (await asyncio.gather(*tasks))[0]  # it was open when it was looked at
+    assert not await pages.holds(value)
+    desk.close()
 
 
 @pytest.mark.anyio

@@ -11,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.databasefile import read_mark
 from moorage.apimachinery.resources import SERVICEACCOUNTS
 from moorage.apimachinery.texts import hidden_characters
 from moorage.errors import NotFound, StorageError
 from moorage.kube import people
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
 from moorage.server.attempts import Attempts, Origin
+from moorage.server.audit import STRANGERS
 from moorage.server.auth import is_same_origin
-from moorage.server.logins import HASHES_WAITING, Hashing
+from moorage.server.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Logins
+from moorage.server.people import People
 from moorage.server.problems import Problem
 from moorage.server.sessions import AuditEntry, SessionDesk, SessionStore, digest, new_token, open_database
 from moorage.testing.clock import NOON, FakeClock
@@ -296,6 +299,47 @@ async def test_a_shut_account_and_a_deleted_one_have_no_sessions(site):
         assert (await whoami(site, bearer(token))).status == 401
 
 
+async def test_a_session_that_another_server_ended_is_out_here_however_often_it_asks(site):
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        other = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        session = await other.session_of(token)
+        await site.service.logins.end(session, "logged out")
+        for _ in range(2):
+            site.clock.advance(BELIEVED_SECONDS / 2)
+            still = await other.session_of(token)
+        assert still is None
+
+
+class SlowPeople(People):
+    """Looks an account up when it is told to."""
+
+    def __init__(self, api):
+        super().__init__(api)
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def account(self, person):
+        self.asked.set()
+        await self.go_on.wait()
+        return await super().account(person)
+
+
+async def test_a_request_under_way_at_the_logout_brings_no_session_back(site):
+    async with site.running():
+        await ada(site)
+        token = (await log_in(site)).json["token"]
+        slow = SlowPeople(site.api)
+        logins = Logins(site.api, slow, site.service.desk, clock=site.clock)
+        asking = asyncio.create_task(logins.session_of(token))
+        await slow.asked.wait()
+        (session,) = await logins.sessions("ada")
+        await logins.end(session, "logged out")
+        slow.go_on.set()
+        assert await asking is not None  # it was open when it was looked at
+        assert await logins.session_of(token) is None
+
+
 async def test_what_a_person_has_open_ends_when_they_are_put_out_and_not_before(site, monkeypatch):
     monkeypatch.setattr("moorage.server.auth.RECHECK_SECONDS", 0.01)
     looked = []
@@ -341,6 +385,21 @@ async def test_every_change_is_in_the_audit_log_and_no_look_is(site, caplog):
             ("", "POST", "/api/v1/users", 401, "127.0.0.1"),
         ]
         assert [one.status for one in caplog.records if one.name == "moorage.audit"] == [401, 201, 204, 401]
+
+
+async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody_elses_changes(site):
+    async with site.running():
+        await ada(site)
+        for number in range(STRANGERS.burst + 5):
+            await site.ask(f"/api/v1/users/{number}", method="POST", body=b"{}", headers=JSON, token=False)
+        token = (await log_in(site)).json["token"]
+        await site.ask("/api/v1/login", method="DELETE", headers=bearer(token), token=False)
+        site.service.audit.sum_up()
+        await site.service.audit.flush()
+        rows = await site.service.desk.do(lambda store: store.audit(limit=2 * STRANGERS.burst))
+        assert len(rows) == STRANGERS.burst + 3
+        assert rows[0].what.startswith("5 more requests of strangers were refused")
+        assert [(one.person, one.method) for one in rows[1:3]] == [("ada", "DELETE"), ("ada", "POST")]
 
 
 async def test_the_audit_log_is_for_who_may_get_it(site):
@@ -448,6 +507,14 @@ def test_the_file_is_its_owners_and_holds_no_token(tmp_path, store):
         assert path.stat().st_mode & 0o077 == 0, path
         assert token.encode() not in path.read_bytes()
     assert len(digest(token)) == 32
+
+
+def test_a_transaction_that_changes_nothing_is_not_written(tmp_path, store):
+    store.add_code("a", b"x", NOON + timedelta(minutes=1), NOON)
+    before = read_mark(tmp_path / "people.db")
+    assert not store.remove("none")
+    assert not store.gave_token("none", NOON)
+    assert read_mark(tmp_path / "people.db") == before
 
 
 def test_a_code_is_good_once_and_not_for_long(store):
