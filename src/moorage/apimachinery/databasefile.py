@@ -58,9 +58,19 @@ def mark_path(database: Path) -> Path:
     return database.with_name(f"{database.name}-mark")
 
 
+def log_files(database: Path) -> tuple[Path, ...]:
+    """What SQLite keeps beside a database: its log and the log's index."""
+    return tuple(database.with_name(database.name + end) for end in ("-wal", "-shm"))
+
+
 def side_files(database: Path) -> tuple[Path, ...]:
     """What SQLite and we keep beside a database: its log, the log's index, our mark."""
-    return tuple(database.with_name(database.name + end) for end in ("-wal", "-shm", "-mark"))
+    return (*log_files(database), mark_path(database))
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite says that a file is damaged, or that it is not a database."""
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
 def read_mark(database: Path) -> Mark | None:

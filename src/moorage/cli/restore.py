@@ -58,9 +58,8 @@ def restore(
         wanted = _wanted(copies, files, everything=everything, damaged=damaged)
         dropped = [name for name in wanted if name in NOT_COPIED]
         wanted = [name for name in wanted if name not in NOT_COPIED]
-        if copy != "latest":
-            _choose(copy, copies, ())  # a name that is not there is said first
-        chosen = _choose(copy, copies, wanted) if wanted or everything else None
+        is_named = copy != "latest"  # a name that is wrong is refused also where nothing is damaged
+        chosen = _choose(copy, copies, wanted) if wanted or everything or is_named else None
         if chosen is not None:
             wanted = sorted(chosen.files) if everything else wanted
             check_copy(chosen, wanted)
@@ -133,7 +132,7 @@ def _wanted(
     copies: Sequence[Copy], files: Sequence[str], *, everything: bool, damaged: Sequence[str]
 ) -> list[str]:
     if files and everything:
-        raise UsageError("--file and --all cannot stand together")
+        raise UsageError("--file and --all cannot be used together")
     known = {name for copy in copies for name in copy.files}
     if unknown := [name for name in files if name not in known]:
         raise UsageError(
@@ -169,9 +168,10 @@ def _restore(
 ) -> list[str]:
     """Make all new files beside the old ones, then set the old ones aside and put the new ones in their place.
 
-    Cut short at any moment, what is missing is found by the next start, and this can be done again.
+    Cut short at any moment, what is missing is found by the next start, and this can be done again: the mark of a
+    database stays where it is until the new file is in its place, so that one that is gone is missed.
     """
-    from moorage.apimachinery.databasefile import side_files, sync_folder
+    from moorage.apimachinery.databasefile import log_files, mark_path, side_files, sync_folder
 
     aside = folder.path / DAMAGED / SYSTEM.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     steps = []
@@ -191,7 +191,12 @@ def _restore(
         return [*steps, f"keep what is replaced in {aside}"]
     for name in (*wanted, *dropped):
         path = folder.path / name
-        for old in (path, *(side_files(path) if name.endswith(".db") else ())):
+        beside: tuple[Path, ...] = ()
+        if name.endswith(".db"):
+            beside = side_files(path) if name in dropped else log_files(path)
+            if name in wanted and not mark_path(path).exists():
+                _mark_as_replaced(path)
+        for old in (path, *beside):
             if old.exists():
                 target = aside / old.relative_to(folder.path)
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -241,11 +246,20 @@ def _copy_file(source: Path, scratch: Path) -> None:
         os.fsync(out.fileno())
 
 
+def _mark_as_replaced(database: Path) -> None:
+    """A mark that fits no file, for a database of a version that kept none: the next start misses it by this."""
+    from moorage.apimachinery.databasefile import Mark, write_mark
+
+    write_mark(database, Mark("replaced", 0))
+
+
 def _mark(database: Path) -> None:
-    """A mark that fits the restored file: what it lacks was given up knowingly."""
-    from moorage.apimachinery.databasefile import Mark, reading, write_mark
+    """A mark that fits the restored file: what it lacks was given up knowingly. None where it counts nothing."""
+    from moorage.apimachinery.databasefile import Mark, mark_path, reading, write_mark
 
     with reading(database) as db:
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'high_water'").fetchone():
             row = db.execute("SELECT identity, count FROM high_water").fetchone()
             write_mark(database, Mark(str(row[0]), int(row[1])))
+        else:
+            mark_path(database).unlink(missing_ok=True)

@@ -17,14 +17,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.databasefile import HINT, HighWater, make_private, refuse_less
+from moorage.apimachinery.databasefile import HINT, HighWater, is_damage, make_private, refuse_less
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
 _CACHE_KB = 32 * 1024
-_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
 
 class SqliteDatabase:
@@ -160,7 +159,7 @@ class SqliteDatabase:
                     f"could not {verb} {self.name}: the disk is full",
                     hint="free some space; what was written is kept",
                 ) from exc
-            if getattr(exc, "sqlite_errorname", "").startswith(_DAMAGED):
+            if is_damage(exc):
                 raise StorageDamaged(f"could not {verb} {self.name}: it is damaged ({exc})", hint=HINT) from exc
             raise StorageError(f"could not {verb} {self.name}: {exc}") from exc
 

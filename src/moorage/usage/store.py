@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, assert_never
 
-from moorage.apimachinery.databasefile import HINT, HighWater, make_private, refuse_less
+from moorage.apimachinery.databasefile import HINT, HighWater, is_damage, make_private, refuse_less
 from moorage.decide.usage import Close, Interval, Open, Reopen, Step
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 
@@ -141,7 +141,7 @@ class UsageStore:
                     f"could not {verb} {self.path}: the disk is full",
                     hint="free some space; what was written is kept",
                 ) from exc
-            if getattr(exc, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            if is_damage(exc):
                 raise StorageDamaged(f"could not {verb} {self.path}: it is damaged ({exc})", hint=HINT) from exc
             raise StorageError(f"could not {verb} {self.path}: {exc}") from exc
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from moorage.apimachinery.databasefile import read_mark
 from moorage.cli.datafolder import Config, DataFolder
 from moorage.cli.folderhealth import find_damage, refuse_damage
 from moorage.cli.main import main
@@ -226,6 +229,71 @@ def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> Non
     assert not (data / "outputs.db").exists()
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def restore_cut_short(data: Path, file: str, steps: int) -> bool:
+    """Bring a file back, but end before a rename, a removal or a link after so many; whether it came so far."""
+    done = 0
+
+    def count(*_: object, **__: object) -> None:
+        nonlocal done
+        done += 1
+        if done > steps:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("rename", "replace", "unlink"):
+            real = getattr(os, name)
+            patch.setattr(os, name, lambda *given, real=real, **named: (count(), real(*given, **named))[1])
+        try:
+            assert main(["restore", "latest", "--file", file, "--data", str(data)]) == 0
+        except Killed:
+            return True
+    return False
+
+
+def rows_of(database: Path) -> int:
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        return int(db.execute("SELECT COUNT(*) FROM more").fetchone()[0])
+
+
+@pytest.mark.parametrize("kept_mark", [True, False], ids=["marked", "of a version without marks"])
+@pytest.mark.parametrize("file", ["queue.db", "people.db", "usage.db"])
+def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(
+    whole: Path, tmp_path: Path, file: str, kept_mark: bool
+) -> None:
+    steps, was_cut = 0, True
+    while was_cut:
+        data = Path(shutil.copytree(whole, tmp_path / f"data-{steps}"))
+        damage_page(data / file)
+        if not kept_mark:
+            (data / f"{file}-mark").unlink()
+        was_cut = restore_cut_short(data, file, steps)
+        if file in {damage.file for damage in find_damage(DataFolder(data))}:
+            assert main(["restore", "latest", "--data", str(data)]) == 0
+        assert find_damage(DataFolder(data)) == []
+        assert rows_of(data / file) == 100
+        steps += 1
+    assert steps > 2
+
+
+def test_a_restore_of_the_store_that_is_cut_short_forgets_no_revision(whole: Path, tmp_path: Path) -> None:
+    steps, was_cut = 0, True
+    while was_cut:
+        data = Path(shutil.copytree(whole, tmp_path / f"data-{steps}"))
+        empty(data / "cluster.db")
+        was_cut = restore_cut_short(data, "cluster.db", steps)
+        if was_cut and find_damage(DataFolder(data)):
+            assert main(["restore", "latest", "--data", str(data)]) == 0
+        assert find_damage(DataFolder(data)) == []
+        assert read_mark(data / "cluster.db") is not None
+        with contextlib.closing(sqlite3.connect(data / "cluster.db")) as db:
+            assert db.execute("SELECT count FROM high_water").fetchone()[0] >= 300 + 1_000_000
+        steps += 1
+
+
 def test_a_damaged_copy_is_not_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty(data / "cluster.db")
     damage_page(data / "copies" / "20261121T120000Z" / "cluster.db")
@@ -252,7 +320,7 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
         pytest.param(["yesterday"], 2, "there is no copy 'yesterday'", id="a copy that is not there"),
         pytest.param(["latest", "--file", "thesis.tex"], 2, "no copy holds thesis.tex", id="another file"),
         pytest.param(["--all"], 2, "no copy is named", id="no name"),
-        pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot stand together", id="both"),
+        pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot be used together", id="both"),
     ],
 )
 def test_wrong_wishes(
