@@ -1,4 +1,4 @@
-"""Hosts and paths of requests, read once and strictly, before anything is judged by them.
+"""Hosts, paths and clients' addresses of requests, read once and strictly, before anything is judged by them.
 
 Two readers of one request must not see two different hosts or paths: what is odd is refused, not repaired.
 https://www.rfc-editor.org/rfc/rfc3986#section-3.2 (authority), #section-6.2.2 (paths)
@@ -15,6 +15,7 @@ _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[a-
 _NAME_MAX = 253
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _ODD = re.compile(r"//|\\|/\.{1,2}(?:/|$)|%2[fF]|%5[cC]|%2[eE]|%00")
+_CUSTOMER_BITS = 64
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
@@ -61,6 +62,23 @@ def parse_origin(text: str) -> tuple[str, str, int]:
         raise ValueError(f"{text[:80]!r} is not a web origin")
     authority = parse_authority(rest)
     return scheme, authority.host, authority.port or PORTS[scheme]
+
+
+def client_network(address: str) -> str:
+    """Whose address it is, for counting by it: an IPv4 address itself, of an IPv6 address its /64.
+
+    A customer has at least a whole /64, and takes another address of it as often as they like. What is not an
+    address is given back as it is. https://www.rfc-editor.org/rfc/rfc6177
+    """
+    try:
+        read = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(read, ipaddress.IPv4Address):
+        return str(read)
+    if read.ipv4_mapped is not None:
+        return str(read.ipv4_mapped)
+    return str(ipaddress.IPv6Network((read, _CUSTOMER_BITS), strict=False))
 
 
 def plain_path(path: str) -> str:

@@ -1,11 +1,14 @@
-"""Who may try a password now. A try is counted before it is looked at, so that many at once count as many.
+"""Limits wrong passwords. A try is counted before the password is checked.
 
-Nobody is locked out by what strangers do. A try is judged by where it comes from:
+Who logs in from a new place may have to wait, up to an hour, while others guess at this name. A try is judged by
+where it comes from:
 
 - a device that this person logged in on before (a cookie tells, see `Sealer`): by that device's own wrong tries;
 - an address that this person logged in from before: by this name's wrong tries from this address;
 - anywhere else: by those, by the wrong tries at this name from all such places, after which the wait grows from
   30 seconds to an hour, and by a rate for the whole address, which many people may share.
+
+An IPv6 address counts as its /64, see `client_network`.
 
 The waits and the exception for known places: NIST SP 800-63B, 5.2.2
 (https://pages.nist.gov/800-63-3/sp800-63b.html#throttle). Devices:
@@ -16,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
+from moorage.apimachinery.addresses import client_network
 from moorage.clock import Clock
 from moorage.decide.rates import Bucket, Rate, give_back, take
 
@@ -69,47 +72,84 @@ class Failures:
 class Attempts:
     """Counts of tries, in memory: a restart of the server forgives them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, kept: int = KEPT) -> None:
         self._clock = clock
-        self._places: OrderedDict[str, Bucket] = OrderedDict()
-        self._addresses: OrderedDict[str, Bucket] = OrderedDict()
-        self._names: OrderedDict[str, Failures] = OrderedDict()
+        self._places: _Counts[Bucket] = _Counts(kept)
+        self._addresses: _Counts[Bucket] = _Counts(kept)
+        self._names: _Counts[Failures] = _Counts(kept)
 
     def begin(self, origin: Origin) -> float:
-        """Count a try, and 0; or count nothing, and in how many seconds to come again.
+        """Count a try and return 0, or return the seconds to wait and count nothing.
 
-        Whatever comes of the try is told next: nothing after a wrong password, `good` after the right one,
-        `undo` where nobody could tell.
+        Call `succeeded` after the right password, `undo` where the password was not checked, nothing after a
+        wrong one.
         """
         now = self._clock.monotonic()
         place, place_wait = take(self._places.get(_place(origin)), PLACE, now)
         if place_wait:
             return place_wait
         if not _is_strange(origin):
-            _keep(self._places, _place(origin), place)
+            self._places.put(_place(origin), place)
             return 0.0
-        failures = self._names.get(origin.name, Failures(0.0, now))
+        failures = self._names.get(origin.name) or Failures(0.0, now)
         if name_wait := failures.wait(now):
             return name_wait
-        address, address_wait = take(self._addresses.get(origin.address), ADDRESS, now)
+        address, address_wait = take(self._addresses.get(client_network(origin.address)), ADDRESS, now)
         if address_wait:
             return address_wait
-        _keep(self._places, _place(origin), place)
-        _keep(self._addresses, origin.address, address)
-        _keep(self._names, origin.name, Failures(failures.now(now) + 1.0, now))
+        self._places.put(_place(origin), place)
+        self._addresses.put(client_network(origin.address), address)
+        self._names.put(origin.name, Failures(failures.now(now) + 1.0, now))
         return 0.0
 
-    def good(self, origin: Origin) -> None:
+    def succeeded(self, origin: Origin) -> None:
         """The right password: what went wrong before from this place is forgotten, other places' tries are not."""
         self.undo(origin)
-        self._places.pop(_place(origin), None)
+        self._places.drop(_place(origin))
 
     def undo(self, origin: Origin) -> None:
-        """A try that was begun counts no more."""
-        _change(self._places, _place(origin), lambda bucket: give_back(bucket, PLACE))
-        if _is_strange(origin):
-            _change(self._addresses, origin.address, lambda bucket: give_back(bucket, ADDRESS))
-            _change(self._names, origin.name, lambda one: Failures(max(0.0, one.count - 1.0), one.at))
+        """A try that was begun counts no more. What is zero again goes: it would push out others' counts."""
+        self._give_back(self._places, _place(origin), PLACE)
+        if not _is_strange(origin):
+            return
+        self._give_back(self._addresses, client_network(origin.address), ADDRESS)
+        failures = self._names.get(origin.name)
+        if failures is not None:
+            left = failures.count - 1.0
+            self._names.change(origin.name, Failures(left, failures.at) if left > 0 else None)
+
+    def _give_back(self, buckets: _Counts[Bucket], key: str, rate: Rate) -> None:
+        bucket = buckets.get(key)
+        if bucket is not None:
+            left = give_back(bucket, rate)
+            buckets.change(key, left if left.tokens < rate.burst else None)
+
+
+class _Counts(Generic[T]):
+    """Counts by key, at most `kept`: the longest untouched go first."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._counts: OrderedDict[str, T] = OrderedDict()
+
+    def get(self, key: str) -> T | None:
+        return self._counts.get(key)
+
+    def put(self, key: str, count: T) -> None:
+        self._counts[key] = count
+        self._counts.move_to_end(key)
+        while len(self._counts) > self._kept:
+            self._counts.popitem(last=False)
+
+    def change(self, key: str, count: T | None) -> None:
+        """Without making it newer; None drops it."""
+        if count is None:
+            self.drop(key)
+        else:
+            self._counts[key] = count
+
+    def drop(self, key: str) -> None:
+        self._counts.pop(key, None)
 
 
 def _is_strange(origin: Origin) -> bool:
@@ -117,16 +157,4 @@ def _is_strange(origin: Origin) -> bool:
 
 
 def _place(origin: Origin) -> str:
-    return f"device {origin.device}" if origin.device else f"{origin.name}\0{origin.address}"
-
-
-def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
-
-
-def _change(kept: OrderedDict[str, T], key: str, change: Callable[[T], T]) -> None:
-    if (value := kept.get(key)) is not None:
-        kept[key] = change(value)
+    return f"device {origin.device}" if origin.device else f"{origin.name}\0{client_network(origin.address)}"

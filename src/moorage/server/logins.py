@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
@@ -36,7 +37,7 @@ from moorage.kube.people import (
     password_hash,
     set_password,
 )
-from moorage.model.people import LOCAL, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
+from moorage.model.people import LOCAL, NAME_MAX, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
 from moorage.server.attempts import Attempts, Origin
 from moorage.server.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.people import People
@@ -105,15 +106,15 @@ class Hashing:
             problem = Problem(
                 503,
                 "too_busy",
-                f"{self._waiting} other passwords wait to be looked at; no more are taken",
+                "too many logins at the same time",
                 "try again in a few seconds",
             )
             problem.headers = {"retry-after": "3"}
             raise problem
+        self._waiting += 1  # here, not in the task, which begins after others may have come
         return await asyncio.shield(asyncio.create_task(self._in_turn(work)))
 
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
-        self._waiting += 1
         try:
             async with self._turn:
                 return await work()
@@ -203,22 +204,23 @@ class Logins:
         """A new session's token, and the session. `device`: what `device_mark` gave this browser before.
 
         Raises Problem 401, 422 for what can be nobody's name, 429 after too many wrong passwords, 503 while too
-        many are looked at.
+        many are being checked.
         """
         if not self.settings.local:
             raise Problem(403, "no_local_accounts", "this server has no local accounts", "log in with a browser")
         check_name(name)
+        place = client_network(address)
         origin = Origin(
             name=name,
             address=address,
             device=await self._device_of(device, name) if device else "",
-            known=await self._desk.do(lambda store: store.knows_place(name, address)),
+            known=await self._desk.do(lambda store: store.knows_place(name, place)),
         )
         if not await self._try(origin, lambda: self._is_password(name, password)):
             log.warning("wrong name or password", extra={"person": name, "address": address})
             raise Problem(401, "unauthorized", "the name or the password is wrong", None, "password")
         now = self._clock.now()
-        await self._desk.do(lambda store: store.add_place(name, address, now))
+        await self._desk.do(lambda store: store.add_place(name, place, now))
         return await self._open(name, LOCAL, address=address, client=client)
 
     async def device_mark(self, person: str) -> str:
@@ -243,13 +245,13 @@ class Logins:
                 await self.end(one, "the password was changed")
 
     async def _try(self, origin: Origin, is_right: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether the password is right; the try is counted before it is looked at. Raises Problem 429, 503."""
+        """Whether the password is right; the try is counted before it is checked. Raises Problem 429, 503."""
         wait = self.attempts.begin(origin)
         if wait > 0:
             problem = Problem(
                 429,
                 "too_many_attempts",
-                f"too many wrong passwords; the next one is looked at in {math.ceil(wait)} seconds",
+                f"too many wrong passwords; try again in {math.ceil(wait)} seconds",
                 "log in from where you logged in before, or ask an administrator: moor user passwd NAME",
             )
             problem.headers = {"retry-after": str(math.ceil(wait))}
@@ -258,10 +260,10 @@ class Logins:
         try:
             right = await lane.run(is_right)
         except (MoorageError, Problem):
-            self.attempts.undo(origin)  # nothing was looked at
+            self.attempts.undo(origin)  # no password was checked
             raise
         if right:
-            self.attempts.good(origin)
+            self.attempts.succeeded(origin)
         return right
 
     async def _device_of(self, mark: str, person: str) -> str:
@@ -538,12 +540,20 @@ class Logins:
 
 
 def check_name(name: str) -> None:
-    """Raise Problem 422 for a name that would forge lines where it is shown: with control characters or alike."""
+    """Raise Problem 422 for a name that is longer than a person's, or that would forge lines where it is shown."""
+    if len(name) > NAME_MAX:
+        raise Problem(
+            422,
+            "invalid",
+            f"the name {visible(name[:60])}… has {len(name)} characters; at most {NAME_MAX} are allowed",
+            "write the name as an administrator gave it",
+            "username",
+        )
     if hidden_characters(name):
         raise Problem(
             422,
             "invalid",
-            f"the name {visible(name[:60])} has characters that cannot be seen",
+            f"the name {visible(name[:60])} contains hidden characters",
             "write the name as an administrator gave it",
             "username",
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from moorage.apimachinery.addresses import client_network
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
 from moorage.errors import UsageError
@@ -43,7 +44,7 @@ class Limiter:
 
 
 class RateLimit:
-    """The ASGI layer behind the Gate, which says who asks: a person by name, others by address.
+    """The ASGI layer behind the Gate, which says who asks: a person by name, others by address (IPv6: by its /64).
 
     What workers and runners ask under their own tokens, probes and static files are not counted.
     """
@@ -58,7 +59,8 @@ class RateLimit:
             return
         state = scope.get("state") or {}
         user = state.get("user")
-        wait = self._limiter.ask(f"person {user.name}" if user is not None else f"from {state.get('address', '')}")
+        who = f"from {client_network(state.get('address', ''))}" if user is None else f"person {user.name}"
+        wait = self._limiter.ask(who)
         if not wait:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":

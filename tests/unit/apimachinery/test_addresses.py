@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.apimachinery.addresses import Authority, is_odd_path, parse_authority, parse_origin, plain_path
+from moorage.apimachinery.addresses import (
+    Authority,
+    client_network,
+    is_odd_path,
+    parse_authority,
+    parse_origin,
+    plain_path,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +103,23 @@ def test_a_judged_path_is_judged_the_same_again(parts):
     path = plain_path("/" + "/".join(quote(part, safe="") for part in parts))
     assert plain_path(quote(path, safe="/")) == path
     assert posixpath.normpath(path) == (path.rstrip("/") or "/")
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8:0:7:1:2:3:4", "2001:db8:0:7::/64"),
+        ("2001:db8:0:7::", "2001:db8:0:7::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("::1", "::/64"),
+        ("", ""),
+        ("unknown", "unknown"),
+    ],
+)
+def test_the_network_of_a_client(address, network):
+    assert client_network(address) == network
 
 
 @pytest.mark.parametrize(

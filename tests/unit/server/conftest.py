@@ -56,7 +56,17 @@ class Site:
         )
         self.bearer = {"authorization": f"Bearer {TOKEN}"}
 
-    async def ask(self, path, *, method="GET", headers=None, body=b"", host="127.0.0.1:8080", token=True):
+    async def ask(
+        self,
+        path,
+        *,
+        method="GET",
+        headers=None,
+        body=b"",
+        host="127.0.0.1:8080",
+        token=True,
+        client="127.0.0.1",
+    ):
         """One request, whole answer. With `token`, as the page token's bearer."""
         sent = {"host": host} | (self.bearer if token else {}) | (headers or {})
         path, _, query = path.partition("?")
@@ -72,7 +82,7 @@ class Site:
             "query_string": query.encode(),
             "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
             "server": ("127.0.0.1", 8080),
-            "client": ("127.0.0.1", 5000),
+            "client": (client, 5000),
         }
         messages = [{"type": "http.request", "body": body, "more_body": False}]
         never = asyncio.get_running_loop().create_future()

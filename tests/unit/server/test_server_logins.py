@@ -17,7 +17,7 @@ from moorage.apimachinery.texts import hidden_characters
 from moorage.errors import NotFound, StorageError
 from moorage.kube import people
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
-from moorage.server.attempts import Attempts, Origin
+from moorage.server.attempts import ADDRESS, FREE_FAILURES, PLACE, Attempts, Origin
 from moorage.server.audit import STRANGERS
 from moorage.server.auth import is_same_origin
 from moorage.server.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Logins
@@ -191,6 +191,16 @@ async def test_no_more_passwords_wait_for_their_turn_than_a_few():
     await hashing.run(slow)
 
 
+async def test_of_those_who_come_in_one_turn_of_the_loop_no_more_wait_than_a_few():
+    hashing, go_on = Hashing(), asyncio.Event()
+    asking = [asyncio.create_task(hashing.run(go_on.wait)) for _ in range(HASHES_WAITING + 5)]
+    await asyncio.sleep(0)  # each has come, and none has begun
+    go_on.set()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [one for one in answers if one is not True] == answers[HASHES_WAITING:]
+    assert {(type(one), one.status) for one in answers[HASHES_WAITING:]} == {(Problem, 503)}
+
+
 def stranger(name, address):
     return Origin(name=name, address=address)
 
@@ -222,6 +232,51 @@ def test_however_one_guesses_a_day_gives_no_more_tries_than_its_waits_allow(trie
         clock.advance(pause)
     hours = (clock.monotonic() - begun) / 3600
     assert looked_at <= 20 + 2.5 * hours
+
+
+def test_tries_that_were_not_checked_push_out_no_counts_of_others():
+    attempts = Attempts(FakeClock(), kept=20)
+    for _ in range(5):
+        assert attempts.begin(stranger("ada", "10.0.0.1")) == 0
+    for number in range(40):
+        other = stranger(f"name-{number}", f"10.1.0.{number}")
+        assert attempts.begin(other) == 0
+        attempts.undo(other)
+    assert attempts.begin(stranger("ada", "10.0.0.1")) > 0
+
+
+def test_a_network_of_addresses_that_one_customer_has_counts_as_one_address():
+    attempts = Attempts(FakeClock())
+    here = [stranger(f"name-{number}", f"2001:db8:0:7::{number:x}") for number in range(ADDRESS.burst + 1)]
+    assert [attempts.begin(one) > 0 for one in here] == [False] * ADDRESS.burst + [True]
+    assert attempts.begin(stranger("ada", "2001:db8:0:8::1")) == 0
+    for _ in range(PLACE.burst):
+        attempts.begin(stranger("ada", "10.0.0.1"))
+    assert attempts.begin(stranger("ada", "::ffff:10.0.0.1")) > 0
+
+
+async def test_a_person_is_known_at_all_addresses_of_their_network(site):
+    async with site.running():
+        await ada(site)
+        by_password = site.service.logins.by_password
+        await by_password("ada", PASSWORD, address="2001:db8:0:7::1", client="c")
+        for number in range(FREE_FAILURES):
+            with pytest.raises(Problem):
+                await by_password("ada", "wrong", address=f"10.0.0.{number}", client="c")
+        await by_password("ada", PASSWORD, address="2001:db8:0:7::3", client="c")
+
+
+async def test_a_name_longer_than_a_persons_is_refused(site):
+    async with site.running():
+        await ada(site)
+        for name in ("a" * 254, "a" * 1000):
+            answer = await log_in(site, "wrong", name)
+            assert (answer.status, answer.json["field"]) == (422, "username")
+            assert "253" in answer.json["message"]
+            assert len(answer.json["message"]) < 200
+        form = b"username=" + b"a" * 10_000 + b"&password=wrong"
+        assert (await site.ask("/login", method="POST", body=form, headers=SAME, token=False)).status == 422
+        assert (await log_in(site, "wrong", "a" * 253)).status == 401
 
 
 async def test_a_name_that_forges_a_line_is_refused_and_not_written_down_as_it_is(site):

@@ -84,6 +84,14 @@ def limited(site, tmp_path):
 
 
 @pytest.mark.anyio
+async def test_a_stranger_with_a_network_of_addresses_is_one_stranger(limited):
+    async with limited.running():
+        answers = [await limited.ask("/login", token=False, client=f"2001:db8:0:7::{n}") for n in range(4)]
+        assert [one.status for one in answers] == [200, 200, 200, 429]
+        assert (await limited.ask("/login", token=False, client="2001:db8:0:8::1")).status == 200
+
+
+@pytest.mark.anyio
 async def test_who_asks_too_often_is_told_when_to_come_again(limited):
     ada = {"authorization": "Bearer kube-token"}
     async with limited.running():

@@ -29,7 +29,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.apimachinery.databasefile import HINT, HighWater, make_high_water, make_private, reading, refuse_less
+from moorage.apimachinery.databasefile import (
+    HINT,
+    HighWater,
+    is_damage,
+    make_high_water,
+    make_private,
+    reading,
+    refuse_less,
+)
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 from moorage.localcluster.storage.contract import Change, Page, Record
@@ -56,7 +64,6 @@ _PUT = (
 )
 _ROWS = "SELECT CAST(key AS BLOB), value, create_revision, mod_revision, checksum FROM records"
 _FULL = (sqlite3.SQLITE_FULL,)
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @dataclass(slots=True)
@@ -345,6 +352,6 @@ def _storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _FULL:
         return StorageFull(f"could not {verb} {path}: no room left", hint="free some space on its disk")
-    if code is not None and code & 0xFF in _DAMAGED:
+    if is_damage(error):
         return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
     return StorageError(f"could not {verb} {path}: {error}")
