@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from moorage.queue.quota import Quota
 from moorage.queue.sqlite import SqliteDatabase
 from moorage.queue.store import NewItem, Store
 from moorage.testing.postgres import throwaway_postgres
+from moorage.testing.waiting import wait_until
 
 NOON = 1_700_000_000_000
 GIB = 1 << 30
@@ -460,6 +463,79 @@ def test_two_servers_on_one_database_lose_nothing_and_give_nothing_twice(opened,
     assert errors == []
     assert sorted(results) == [(at, 1) for at in range(400)]
     assert (counts(store).done, counts(store).granted, counts(store).leases) == (400, 400, 0)
+
+
+def dead(item, lease):
+    return Report(item=item, lease=lease, outcome=Outcome.ERROR, message="x")
+
+
+ADDING = (  # the locks of `add_items`, one after the other
+    "SELECT 1 FROM maps WHERE id = %s FOR UPDATE",
+    "UPDATE maps SET total = total WHERE id = %s",
+    "UPDATE map_sizes SET bytes = bytes WHERE map = %s",
+)
+ANSWERING = (  # those of `exchange`
+    "SELECT 1 FROM sessions WHERE map = %s FOR UPDATE",
+    "SELECT 1 FROM items WHERE map = %s ORDER BY seq FOR UPDATE",
+    "UPDATE maps SET total = total WHERE id = %s",
+    "UPDATE map_sizes SET bytes = bytes WHERE map = %s",
+)
+
+
+COUNTING = ("SELECT 1 FROM maps WHERE id = %s FOR UPDATE", *ANSWERING)  # and those where tokens are counted
+
+
+def answer(store, of):
+    ask(store, of, request=3, reports=[done(0, 1)])
+
+
+def add(store, of):
+    store.add_items(of, [an_item(9)])
+
+
+@pytest.mark.parametrize(
+    ("locks", "first", "then"),
+    [
+        pytest.param(ADDING, 1, answer, id="added, answered"),
+        pytest.param(ANSWERING, 2, Store.retry, id="answered, tried again"),
+        pytest.param(ANSWERING, 2, Store.delete_map, id="answered, deleted"),
+        pytest.param(ANSWERING, 2, add, id="answered, added"),
+        pytest.param(COUNTING, 1, Store.retry, id="counted, tried again"),
+        pytest.param(COUNTING, 1, Store.delete_map, id="counted, deleted"),
+        pytest.param(COUNTING, 1, add, id="counted, added"),
+    ],
+)
+def test_two_servers_take_the_rows_of_a_map_in_one_order(postgres, locks, first, then):
+    """One has begun and holds its first locks; the other waits for it, and never it for the other."""
+    import psycopg
+
+    from moorage.queue.postgres import PostgresDatabase
+
+    name = f"test_{os.urandom(4).hex()}"
+    url = postgres.url.replace("/postgres?", f"/{name}?")
+    execute(postgres.url, f"CREATE DATABASE {name}")
+    with (
+        closing(Store(PostgresDatabase(url))) as store,
+        ThreadPoolExecutor(1) as pool,
+        psycopg.connect(url) as other,
+        psycopg.connect(url, autocommit=True) as look,
+    ):
+        of = a_map(store, items=3, retries=0, rate=1000.0 if locks is COUNTING else None)
+        ask(store, of, request=1, want=2)
+        ask(store, of, request=2, reports=[dead(1, 1)])
+        for lock in locks[:first]:
+            other.execute(lock, (of,))
+        ours = pool.submit(then, store, of)
+
+        def is_waiting():
+            found = look.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+            return found is not None or ours.done()
+
+        wait_until("the other to wait for a lock", is_waiting)
+        for lock in locks[first:]:
+            other.execute(lock, (of,))
+        other.commit()
+        ours.result(timeout=60)
 
 
 def test_migrations_are_numbered_and_say_who_can_read_the_schema(store):

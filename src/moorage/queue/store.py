@@ -345,10 +345,6 @@ class Store:
                 for one in changes.results
             ],
         )
-        sizes: dict[int, int] = {}
-        for one in changes.results:
-            sizes[one.map] = sizes.get(one.map, 0) + len(one.value or b"")
-        self._grow({of: size for of, size in sizes.items() if size})
         self._db.upsert(
             FAILURES,
             [
@@ -382,6 +378,10 @@ class Store:
         if self._ticked_at and any(counts.workers > 0 for counts in changes.counts.values()):
             self._set_meta("alive_at", str(max(now, self._ticked_at)))
         self._count(changes.counts)
+        sizes: dict[int, int] = {}
+        for result in changes.results:
+            sizes[result.map] = sizes.get(result.map, 0) + len(result.value or b"")
+        self._grow(sizes)
 
     def _count(self, changed: dict[int, Counts]) -> None:
         for of, counts in sorted(changed.items()):
@@ -524,7 +524,10 @@ class Store:
         return Used(maps=int(found[0]), items=int(found[1]), bytes=int(found[2]))
 
     def _grow(self, sizes: Mapping[int, int]) -> None:
-        for of, size in sizes.items():
+        """Last in a transaction, after `_count`: see the order of locks in `queue.postgres`."""
+        for of, size in sorted(sizes.items()):
+            if not size:
+                continue
             self._db.run(
                 "INSERT INTO map_sizes (map, bytes) VALUES (?, ?)"
                 " ON CONFLICT (map) DO UPDATE SET bytes = map_sizes.bytes + excluded.bytes",
@@ -560,21 +563,28 @@ class Store:
     def retry(self, of: int) -> int:
         """Make all dead items ready again, with all their tries; returns how many. Raises NotFound."""
         with self._db.transaction():
-            self._stored_by_id(of, lock=True)
-            large = self._db.rows(
-                "SELECT COUNT(*) FROM items WHERE map = ? AND state = 4 AND memory_bytes > 0", of
-            )[0][0]
-            changed = self._db.run(_RETRY, of)
-            self._count({of: Counts(dead=-changed, ready=changed - large, large=large)})
-            return changed
+            self._stored_by_id(of)
+            self._lock_as_exchange(of)
+            large = self._db.run(f"{_RETRY} AND memory_bytes > 0", of)
+            ready = self._db.run(_RETRY, of)
+            self._count({of: Counts(dead=-large - ready, ready=ready, large=large)})
+            return large + ready
 
     def delete_map(self, of: int) -> None:
         """Delete a map with all that belongs to it; its workers are told that it is gone."""
         with self._db.transaction():
+            self._lock_as_exchange(of)
+            self._db.run("DELETE FROM items WHERE map = ?", of)
             self._db.run("DELETE FROM maps WHERE id = ?", of)
-            for table in _WORKING:
+            for table in _WORKING:  # items too: some may have been added meanwhile, and none can be any more
                 self._db.run(f"DELETE FROM {table} WHERE map = ?", of)
         self._looked.pop(of, None)
+
+    def _lock_as_exchange(self, of: int) -> None:
+        """Wait for the exchanges of a map that are under way, before locks are taken that they take later."""
+        self._maps({of}, lock=True)
+        if clause := self._db.locking(" FOR UPDATE"):
+            self._db.rows(f"SELECT name FROM sessions WHERE map = ? ORDER BY name{clause}", of)
 
     def set_limit(self, name: str, capacity: int) -> None:
         with self._db.transaction():
