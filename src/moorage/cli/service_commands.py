@@ -13,6 +13,7 @@ import click
 
 from moorage.cli.services import POLICY_VARIABLE, Settings, login_settings, provider_settings, start
 from moorage.errors import UsageError
+from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
 
 if TYPE_CHECKING:
     from socket import socket as Socket
@@ -85,7 +86,8 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the token that a scheduler puts into the path, /scheduler/TOKEN (default: anybody may call).",
+    help="File with the token that a scheduler puts into the path, /scheduler/TOKEN"
+    " (default: no token is required).",
 )
 def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_file: Path | None) -> None:
     """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
@@ -109,7 +111,7 @@ def _read_token(path: Path) -> str:
     token = path.read_text(encoding="utf-8").strip()
     if not re.fullmatch(r"[A-Za-z0-9_-]{20,}", token):
         raise UsageError(
-            f"{path} holds no token", hint="write at least 20 of A-Z, a-z, 0-9, '-' and '_' into it, on one line"
+            f"invalid token in {path}", hint="write at least 20 of A-Z, a-z, 0-9, '-' and '_' into it, on one line"
         )
     return token
 
@@ -165,18 +167,18 @@ def _read_token(path: Path) -> str:
 )
 @click.option(
     "--audit-days",
-    type=click.IntRange(1, 3650),
-    default=90,
+    type=click.IntRange(1, AUDIT_DAYS_MAX),
+    default=AUDIT_DAYS,
     show_default=True,
-    help="How long the audit log is kept in the database.",
+    help="Days for which the audit log is kept in the database.",
     envvar="MOORAGE_AUDIT_DAYS",
 )
 @click.option(
     "--usage-days",
-    type=click.IntRange(1, 36500),
-    default=400,
+    type=click.IntRange(1, USAGE_DAYS_MAX),
+    default=USAGE_DAYS,
     show_default=True,
-    help="How long is kept who used which GPUs.",
+    help="Days for which GPU use is kept.",
     envvar="MOORAGE_USAGE_DAYS",
     show_envvar=True,
 )

@@ -20,12 +20,13 @@ import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from moorage import __version__
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
+from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
@@ -48,6 +49,7 @@ from moorage.clock import SYSTEM
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
+from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
 
 if TYPE_CHECKING:
     from moorage.decide.rates import Rate
@@ -79,7 +81,7 @@ class Settings:
     logins: LoginSettings | None = None
     provider: ProviderSettings | None = None
     rate: Rate | None = None  # how often one person may ask the server; None: as the environment says
-    usage_days: int = 400  # how long is kept who used which GPUs
+    usage_days: int = USAGE_DAYS  # for which GPU use is kept
     person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
     hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
     certificate: Path | None = None
@@ -296,7 +298,7 @@ async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
 
 
 def login_settings(env: Mapping[str, str]) -> LoginSettings:
-    """What the environment says of logins: the variables of `moor server`, for `moor up` too."""
+    """What the environment says of logins, by the variables of `moor server`. Raises UsageError."""
     from moorage.server.logins import LoginSettings
 
     return LoginSettings(
@@ -304,8 +306,17 @@ def login_settings(env: Mapping[str, str]) -> LoginSettings:
         public_url=env.get("MOORAGE_PUBLIC_URL", "").rstrip("/"),
         cluster={"server": env["MOORAGE_KUBERNETES_URL"]} if env.get("MOORAGE_KUBERNETES_URL") else {},
         behind_proxy=env.get("MOORAGE_BEHIND_PROXY", "").lower() in ("true", "yes", "1", "on"),
-        audit_days=int(env.get("MOORAGE_AUDIT_DAYS") or 90),
+        audit_days=_days(env, "MOORAGE_AUDIT_DAYS", AUDIT_DAYS, AUDIT_DAYS_MAX),
     )
+
+
+def usage_days(env: Mapping[str, str]) -> int:
+    """Days for which GPU use is kept. Raises UsageError."""
+    return _days(env, "MOORAGE_USAGE_DAYS", USAGE_DAYS, USAGE_DAYS_MAX)
+
+
+def _days(env: Mapping[str, str], name: str, usual: int, most: int) -> int:
+    return parse_integer(env[name], minimum=1, maximum=most, name=name) if env.get(name) else usual
 
 
 def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
@@ -359,11 +370,14 @@ def start(settings: Settings) -> None:
         first = group.exceptions[0]
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        message = first.message if isinstance(first, MoorageError) else str(first)
-        log.error("stopped by an error", extra={"error": message})
-        if settings.ready_fd is not None:
-            tell_parent(settings.ready_fd, f"services {message}")
-        sys.exit(1)
+        _end_with(first.message if isinstance(first, MoorageError) else str(first), settings.ready_fd)
+
+
+def _end_with(message: str, ready_fd: int | None) -> NoReturn:
+    log.error("stopped by an error", extra={"error": message})
+    if ready_fd is not None:
+        tell_parent(ready_fd, f"services {message}")
+    sys.exit(1)
 
 
 def main() -> None:
@@ -376,6 +390,15 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args()
     end_with_parent()
+    try:
+        _start_all(options)
+    except MoorageError as error:  # of what is read before `start`
+        set_up_logging()
+        _end_with(error.message, options.ready_fd)
+
+
+def _start_all(options: argparse.Namespace) -> None:
+    logins, days, provider = login_settings(os.environ), usage_days(os.environ), provider_settings(os.environ)
     folder = DataFolder(options.data)
     if "api" in options.fds:
         os.close(options.fds.pop("api"))
@@ -400,9 +423,9 @@ def main() -> None:
                 tokens=tokens if local else {},
                 page_token=tokens["page"],
                 person=config.user if local and config else "",
-                logins=login_settings(os.environ),
-                usage_days=int(os.environ.get("MOORAGE_USAGE_DAYS") or 400),
-                provider=provider_settings(os.environ),
+                logins=logins,
+                usage_days=days,
+                provider=provider,
                 ingress_port=config.ports.get("ingress") if local and config else None,
                 certificate=pki.certificate,
                 key=pki.key,

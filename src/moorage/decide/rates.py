@@ -20,8 +20,8 @@ class Rate:
     def __post_init__(self) -> None:
         if not (0 <= self.per_second <= 1e6 and 1 <= self.burst <= 10**6):
             raise UsageError(
-                f"a rate of {self.per_second} requests per second with bursts of {self.burst} cannot be",
-                hint="0 (no limit) to 1000000 per second, bursts of 1 to 1000000",
+                f"invalid rate: {self.per_second} requests per second with bursts of {self.burst}",
+                hint="use 0 (no limit) to 1000000 per second, and bursts of 1 to 1000000",
             )
 
 

@@ -38,6 +38,7 @@ from moorage.kube.people import (
     set_password,
 )
 from moorage.model.people import LOCAL, NAME_MAX, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
+from moorage.model.retention import AUDIT_DAYS
 from moorage.server.attempts import Attempts, Origin
 from moorage.server.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.people import People
@@ -71,7 +72,7 @@ class LoginSettings:
     public_url: str = ""  # where browsers find this server; empty: where they asked
     cluster: Mapping[str, object] = field(default_factory=dict)  # server, caData, insecure: of the Kubernetes API
     behind_proxy: bool = False  # the last address in X-Forwarded-For is the client's
-    audit_days: int = 90
+    audit_days: int = AUDIT_DAYS
 
 
 class Flow(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import client_network
+from moorage.apimachinery.integers import parse_integer
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
 from moorage.errors import UsageError
@@ -81,12 +82,13 @@ def is_exempt(path: str) -> bool:
 
 
 def rate_settings(env: Mapping[str, str]) -> Rate:
-    """What the environment says. Raises UsageError for what is no number."""
+    """What the environment says. Raises UsageError."""
     try:
-        return Rate(
-            per_second=float(env.get("MOORAGE_RATE_LIMIT") or 50), burst=int(env.get("MOORAGE_RATE_BURST") or 200)
-        )
+        per_second = float(env.get("MOORAGE_RATE_LIMIT") or 50)
     except ValueError as error:
         raise UsageError(
-            f"MOORAGE_RATE_LIMIT and MOORAGE_RATE_BURST are numbers: {error}", hint="50 and 200 by default"
+            f"MOORAGE_RATE_LIMIT must be a number of requests per second, not {env['MOORAGE_RATE_LIMIT'][:40]!r}",
+            hint="50 by default; 0: no limit",
         ) from error
+    burst = env.get("MOORAGE_RATE_BURST") or "200"
+    return Rate(per_second=per_second, burst=parse_integer(burst, minimum=1, name="MOORAGE_RATE_BURST"))

@@ -18,6 +18,7 @@ from moorage.decide.rates import Rate
 from moorage.errors import MoorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.kubelets import Kubelets
+from moorage.model.retention import USAGE_DAYS
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.quota import NONE, Quota
@@ -34,7 +35,7 @@ from moorage.server.pagesessions import PageSessions
 from moorage.server.people import People
 from moorage.server.ratelimit import Limiter
 from moorage.server.sessions import SessionDesk
-from moorage.usage.recorder import USAGE_DAYS, Recorder
+from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)

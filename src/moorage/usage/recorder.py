@@ -20,11 +20,11 @@ from moorage.clock import SYSTEM, Clock
 from moorage.decide.gpus import gpu_type
 from moorage.decide.usage import Interval, Step, end_of_deleted, next_step, stepped, use_of
 from moorage.errors import StorageError
+from moorage.model.retention import USAGE_DAYS
 from moorage.usage.store import UsageStore
 
 log = logging.getLogger(__name__)
 
-USAGE_DAYS = 400  # a year, and a month to close its books in
 FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
 

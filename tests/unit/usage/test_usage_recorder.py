@@ -14,9 +14,10 @@ from moorage.apimachinery.resources import NODES, PODS
 from moorage.clock import rfc3339
 from moorage.decide.usage import Open, stepped
 from moorage.errors import StorageError
+from moorage.model.retention import USAGE_DAYS
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi
-from moorage.usage.recorder import HEARTBEAT_SECONDS, USAGE_DAYS, Recorder, Seen, plan
+from moorage.usage.recorder import HEARTBEAT_SECONDS, Recorder, Seen, plan
 from moorage.usage.store import UsageStore
 
 MINUTE = timedelta(minutes=1)
