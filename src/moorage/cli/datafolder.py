@@ -161,6 +161,25 @@ class DataFolder:
             ) from None
         return fd
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int]:
+        """Hold the lock of a folder that is there; what inherits the descriptor goes on holding it.
+
+        Raises AlreadyRunning, and DataFolderError where nothing can be written.
+        """
+        try:
+            self.run.mkdir(mode=0o700, exist_ok=True)
+            fd = self.lock()
+        except OSError as error:
+            raise DataFolderError(
+                f"cannot write to {self.path}: {error.strerror or error}",
+                hint="free some room or name another folder with --data",
+            ) from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
     def is_running(self) -> bool:
         """Whether some supervisor holds the lock."""
         try:

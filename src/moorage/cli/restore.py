@@ -79,16 +79,15 @@ def _stopped(folder: DataFolder) -> Any:
     """Hold the folder's lock. Raises AlreadyRunning while a cluster runs on it."""
     if not folder.path.is_dir():
         raise MoorageError(f"there is no data folder {folder.path}", hint="name it with --data or $MOORAGE_DATA")
-    folder.run.mkdir(mode=0o700, exist_ok=True)
-    try:
-        lock = folder.lock()
-    except AlreadyRunning as error:
-        raise AlreadyRunning(error.message, hint="stop it first: moor down, or moor down --keep-pods") from error
-    try:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(folder.locked())
+        except AlreadyRunning as error:
+            raise AlreadyRunning(
+                error.message, hint="stop it first: moor down, or moor down --keep-pods"
+            ) from error
         stop_leftovers(folder)
         yield
-    finally:
-        os.close(lock)
 
 
 def _print_copies(folder: DataFolder, copies: Sequence[Copy], output: str) -> None:

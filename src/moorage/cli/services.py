@@ -20,7 +20,7 @@ import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from moorage import __version__
 from moorage.apimachinery.api import Api
@@ -45,7 +45,7 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.serving import serve
 from moorage.cli.datafolder import DataFolder, listening
-from moorage.clock import SYSTEM
+from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("moorage.services")
 
 PARTS = ("operator", "webhook", "extender", "server")
-API_WAIT_SECONDS = 60.0
+API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
+LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
 QUEUE_VARIABLE = "MOORAGE_QUEUE_URL"  # `postgresql://…` for the queue of maps; else queue.db in the data folder
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 POLICY_VARIABLE = "MOORAGE_PACKING_POLICY"  # the default of `moor extender --policy`, and the one of `moor up`
@@ -113,7 +114,7 @@ async def run_services(settings: Settings) -> None:
             mine = dataclasses.replace(connection, token=token, token_file=None) if token else connection
             apis[part] = await stack.enter_async_context(KubeClient(mine))
         admin = await stack.enter_async_context(KubeClient(connection))
-        await _wait_for_api(admin, stop)
+        await wait_for_api(admin, stop, patience=LOCAL_API_WAIT_SECONDS if settings.install else API_WAIT_SECONDS)
         if stop.is_set():
             return
         if settings.install:
@@ -216,17 +217,21 @@ async def _set(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def _wait_for_api(api: KubeClient, stop: asyncio.Event) -> None:
-    """Return when the API answers; it may still be starting beside us."""
-    deadline = SYSTEM.monotonic() + API_WAIT_SECONDS
+class _Answers(Protocol):
+    async def raw(self, method: str, path: str) -> bytes: ...
+
+
+async def wait_for_api(api: _Answers, stop: asyncio.Event, *, patience: float, clock: Clock = SYSTEM) -> None:
+    """Return when the API answers; it may be starting beside us. Raises NotReady after `patience` seconds."""
+    deadline = clock.monotonic() + patience
     while not stop.is_set():
         try:
             await api.raw("GET", "/readyz")
             return
         except ApiError as error:
-            if SYSTEM.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise NotReady(f"the Kubernetes API did not answer: {error.message}") from error
-        await SYSTEM.sleep(0.05)
+        await clock.sleep(0.05)
 
 
 async def _install(api: Api, settings: Settings) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ import click
 
 from moorage.cli import console
 from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, default_folder, listening
-from moorage.errors import DocumentError, MoorageError, NotReady, UsageError
+from moorage.errors import AlreadyRunning, DocumentError, MoorageError, NotReady, UsageError
 
-READY_SECONDS = 90.0  # a loaded laptop needs about 3 s; this only bounds a hang
+SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it is told what the start waits for
+GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only bounds a hang
 SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
 
 data_option = click.option(
@@ -75,53 +76,60 @@ def up(
     """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
-    if folder.path.exists() and not folder.is_running():
-        from moorage.cli.folderhealth import refuse_damage
+    with contextlib.ExitStack() as held:
+        lock = None
+        if folder.path.exists():  # a new folder is made only once the options are known to be right
+            from moorage.cli.folderhealth import refuse_damage
 
-        stop_leftovers(folder)
-        refuse_damage(folder)
-    config = folder.load_config() if folder.exists() else None
-    config = config or Config()
-    simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
-    if node_file is not None:
-        if any(one is not None for one in simulated):
-            raise UsageError("--node-file describes all nodes; it cannot stand with --nodes, --gpus or --gpu-type")
-        config.nodes = nodes_of_file(node_file)
-    elif any(one is not None for one in simulated):
-        config.nodes = simulated_nodes(nodes or 1, gpus or 0, gpu_type, node_cpu=node_cpu, node_memory=node_memory)
-    elif not config.nodes:
-        config.nodes = [{"name": "", "real": True}]
-    config.user = config.user or _user()
-    if extender is not None:
-        config.extender = extender
-    asked = {"server": port, "api": api_port, "ingress": ingress_port}
-    folder.prepare()
-    lock = folder.lock()
-    stop_leftovers(folder)
-    ports = {
-        name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
-        for name, usual in DEFAULT_PORTS.items()
-    }
-    yielding = frozenset({"ingress"} if ingress_port is None else ())
-    with listening(ports, yielding=yielding) as sockets:
-        config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
-        folder.save_config(config)
-        tokens = folder.tokens(config.user)
-        _write_access(folder, config, tokens)
-        (folder.run / "stop-pods").unlink(missing_ok=True)
-        fds = {name: one.fileno() for name, one in sockets.items()}
-        for fd in [*fds.values(), lock]:
-            os.set_inheritable(fd, True)
-        page = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
-        if foreground:
-            from moorage.cli.supervisor import supervise
+            lock = held.enter_context(folder.locked())
+            stop_leftovers(folder)
+            refuse_damage(folder)
+        config = folder.load_config() if folder.exists() else None
+        config = config or Config()
+        simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
+        if node_file is not None:
+            if any(one is not None for one in simulated):
+                raise UsageError(
+                    "--node-file describes all nodes; it cannot stand with --nodes, --gpus or --gpu-type"
+                )
+            config.nodes = nodes_of_file(node_file)
+        elif any(one is not None for one in simulated):
+            config.nodes = simulated_nodes(
+                nodes or 1, gpus or 0, gpu_type, node_cpu=node_cpu, node_memory=node_memory
+            )
+        elif not config.nodes:
+            config.nodes = [{"name": "", "real": True}]
+        config.user = config.user or _user()
+        if extender is not None:
+            config.extender = extender
+        asked = {"server": port, "api": api_port, "ingress": ingress_port}
+        folder.prepare()
+        if lock is None:
+            lock = held.enter_context(folder.locked())
+        ports = {
+            name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
+            for name, usual in DEFAULT_PORTS.items()
+        }
+        yielding = frozenset({"ingress"} if ingress_port is None else ())
+        with listening(ports, yielding=yielding) as sockets:
+            config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
+            folder.save_config(config)
+            tokens = folder.tokens(config.user)
+            _write_access(folder, config, tokens)
+            (folder.run / "stop-pods").unlink(missing_ok=True)
+            fds = {name: one.fileno() for name, one in sockets.items()}
+            for fd in [*fds.values(), lock]:
+                os.set_inheritable(fd, True)
+            page = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+            if foreground:
+                from moorage.cli.supervisor import supervise
 
-            console.say(f"web page: {page}\nstop with Ctrl-C")
-            with contextlib.chdir("/"):
-                supervise(folder.path, fds, None, log_to_stderr=True)
-            return
-        started = time.monotonic()
-        _start_and_wait(folder, fds, lock)
+                console.say(f"web page: {page}\nstop with Ctrl-C")
+                with contextlib.chdir("/"):
+                    supervise(folder.path, fds, None, log_to_stderr=True)
+                return
+            started = time.monotonic()
+            _start_and_wait(folder, fds, lock)
     _report(folder, config, page, time.monotonic() - started)
 
 
@@ -160,7 +168,7 @@ def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
     os.close(ready_write)
     problem: str | None = "interrupted"
     try:
-        problem = _wait_ready(ready_read)
+        problem = wait_ready(ready_read, folder.log)
     finally:
         os.close(ready_read)
         if problem:
@@ -168,22 +176,40 @@ def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
                 os.kill(process.pid, signal.SIGTERM)
             process.wait()
     if problem:
-        raise NotReady(f"the cluster did not start: {problem}", hint=f"see the logs in {folder.log}")
+        raise NotReady(
+            f"the cluster did not start and was stopped: {problem}", hint=f"see the logs in {folder.log}"
+        )
 
 
-def _wait_ready(ready: int) -> str | None:
+def _is_readable(fd: int, seconds: float) -> bool:
+    return bool(select.select([fd], [], [], seconds)[0])
+
+
+def wait_ready(
+    ready: int,
+    log: Path,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    is_readable: Callable[[int, float], bool] = _is_readable,
+) -> str | None:
     """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
     waiting, said = {"localcluster", "services"}, b""
-    deadline = time.monotonic() + READY_SECONDS
+    began = monotonic()
+    told = began
     while waiting:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return f"{' and '.join(sorted(waiting))} not ready after {READY_SECONDS:g} s"
-        if not select.select([ready], [], [], left)[0]:
+        now = monotonic()
+        names = " and ".join(sorted(waiting))
+        if now - began >= GIVE_UP_SECONDS:
+            return f"{names} not ready after {GIVE_UP_SECONDS:g} s"
+        if now - told >= SLOW_SECONDS:
+            told = now
+            are = "are" if len(waiting) > 1 else "is"
+            console.note(f"{names} {are} still starting after {now - began:.0f} s; Ctrl-C stops it; logs: {log}")
+        if not is_readable(ready, told + SLOW_SECONDS - now):
             continue
         chunk = os.read(ready, 4096)
         if not chunk:
-            return f"{' and '.join(sorted(waiting))} ended while starting"
+            return f"{names} ended while starting"
         said += chunk
         *lines, said = said.split(b"\n")
         for line in lines:
@@ -210,7 +236,7 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     from moorage.localcluster.nodeagent.launcher import why_not_fenced
 
     if why := why_not_fenced(folder.path):
-        console.say(f"pods:       can read this cluster's folder, the administrator's token too ({why})")
+        console.say(f"warning: pods can read this cluster's folder and the administrator's token ({why})")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
     console.show(f"stop:       moor down{data}")
 
@@ -222,7 +248,9 @@ def down(keep_pods: bool, data: Path | None) -> None:
     """Stop the local cluster. Running jobs are asked to stop and go on at the next `moor up`."""
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
-    if not folder.is_running():
+    with contextlib.ExitStack() as held, contextlib.suppress(AlreadyRunning):
+        if folder.run.is_dir():
+            held.enter_context(folder.locked())
         stop_leftovers(folder)
         stopped = 0 if keep_pods else _stop_pods(folder)
         extra = f"; {stopped} pods that were left running are stopped" if stopped else ""

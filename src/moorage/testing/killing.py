@@ -26,9 +26,7 @@ EVERYTHING = "everything"
 LAUNCHER = "launcher"  # the process of the node agents that forks the shims of pods; it comes back when needed
 MODULES = CHILDREN | {"supervisor": "moorage.cli.supervisor"}
 DEATHS_OF_A_CHILD = 3  # after these the supervisor waits 15 s
-UP_SECONDS = (
-    900.0  # bounds a hang: `moor up` itself gives up after 90 s, which a machine with too much to do may need
-)
+UP_SECONDS = 900.0  # bounds a hang: `moor up` itself gives up after 15 minutes
 
 
 def is_alive(pid: int) -> bool:

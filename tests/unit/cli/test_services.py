@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.services import login_settings, usage_days
-from moorage.errors import UsageError
+from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, usage_days, wait_for_api
+from moorage.cli.up import GIVE_UP_SECONDS
+from moorage.errors import NotReady, ServerError, UsageError
 from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
+from moorage.testing.clock import FakeClock
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "abc", "36501", "1.5", "²"])
@@ -49,3 +52,33 @@ def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path
         os.close(told)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+class Hasty(FakeClock):
+    """Whoever sleeps wakes at once, later."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+
+class SlowApi:
+    """Answers after so many seconds."""
+
+    def __init__(self, clock: FakeClock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+
+    async def raw(self, method: str, path: str) -> bytes:
+        self._clock.advance(1)
+        if self._clock.monotonic() < self._seconds:
+            raise ServerError("nobody listens")
+        return f"{method} {path}".encode()
+
+
+@pytest.mark.anyio
+async def test_services_wait_for_a_local_cluster_as_long_as_moor_up_does() -> None:
+    clock = Hasty()
+    await wait_for_api(SlowApi(clock, 600), asyncio.Event(), patience=LOCAL_API_WAIT_SECONDS, clock=clock)
+    assert clock.monotonic() >= 600
+    assert LOCAL_API_WAIT_SECONDS >= GIVE_UP_SECONDS
+    with pytest.raises(NotReady):
+        await wait_for_api(SlowApi(clock, 2000), asyncio.Event(), patience=60, clock=clock)
