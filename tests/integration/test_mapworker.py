@@ -704,6 +704,8 @@ CALLS: dict[str, str] = {
     "closed": "os.close(1); os.close(2); time.sleep(0.02); r = 7",
     "closed streams": "sys.stdout.close(); sys.stderr.close(); r = 8",
     "no streams": "sys.stdout = sys.stderr = None",
+    "other streams": "print('mine'); sys.stdout = sys.stderr = open(os.devnull, 'w')",
+    "detached streams": "print('mine'); sys.stdout.detach(); sys.stderr.detach()",
     "failed": "print('before'); 1 / 0",
     "left behind": "subprocess.Popen(['sleep', '60']); r = 1",
     "left behind, failed": "subprocess.Popen(['sleep', '60']); sys.exit(3)",
@@ -717,6 +719,16 @@ CALL = (
     "import os, signal, subprocess, sys, time, warnings\nwarnings.simplefilter('ignore')\n"
     "def f(text):\n    scope = globals() | {'r': None}\n    exec(text, scope)\n    return scope['r']\n"
 )
+
+@pytest.mark.parametrize("kind", ["other streams", "detached streams", "closed streams", "no streams"])
+def test_a_call_that_changes_its_streams_takes_no_output_of_the_next(site: Site, kind: str) -> None:
+    of = site.make([CALLS[kind], "print('out'); print('err', file=sys.stderr); 1 / 0"], retries=0)
+    assert site.ended(site.worker(function(site, CALL)))[0] == 0
+    output = site.output(of, 1)
+    for text in (b"out\n", b"err\n", b"ZeroDivisionError"):
+        assert text in output
+    assert b"mine" not in output
+
 
 few_long_examples = settings(
     max_examples=3,

@@ -32,7 +32,7 @@ CANNOT_LOAD = 3
 PICKLED = "$pickle"
 SAFE_INTEGER = 2**53
 RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
-TOO_LONG = "its result has %s bytes, at most 262144 go to the queue: write it to a file and give the path"
+TOO_LONG = f"its result has %s bytes, at most {RESULT_BYTES} go to the queue: write it to a file and give the path"
 PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out, numbers may take thrice that
 
 
@@ -99,13 +99,14 @@ def load(path: str) -> tuple[Callable[[Any], Any], str]:
 def serve(
     turns: Iterable[tuple[socket.socket, int]], sink: IO[bytes], function: Callable[[Any], Any], codec: str
 ) -> None:
+    streams = Streams()
     for source, to in turns:
         packet = source.recv(PACKET_BYTES)
         if not packet:
             return
         os.dup2(to, 1)
         os.dup2(to, 2)
-        _open_again()
+        streams.restore()
         _forget_peak()
         began = time.monotonic()
         try:
@@ -125,7 +126,7 @@ def serve(
             answer = {"ok": False, "message": describe(error)}
             text = json.dumps(answer)
         taken = time.monotonic() - began
-        _flush()
+        streams.flush()
         text = text[:-1] + f', "seconds": {taken:.6f}, "memory": {_peak()}}}\n'
         try:
             sink.write(text.encode())
@@ -189,22 +190,37 @@ def _say(sink: IO[bytes], message: dict[str, Any]) -> None:
     sink.flush()
 
 
-def _flush() -> None:
-    """Write what the item has printed. It may have closed or replaced the streams: that is not the next item's."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # whatever an item has put there
-            pass
+class Streams:
+    """Standard output and error as they are once the function is loaded: each item begins with these.
+
+    An item may close, detach or replace them: that is not the next item's.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
+
+    def restore(self) -> None:
+        """Give the next item streams that write."""
+        for fd, name in ((1, "stdout"), (2, "stderr")):
+            if not _is_open(self._kept[name]):
+                raw = io.FileIO(fd, "w", closefd=False)
+                self._kept[name] = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+            setattr(sys, name, self._kept[name])
+
+    def flush(self) -> None:
+        """Write what the item has printed, to its own streams too."""
+        for stream in (sys.stdout, sys.stderr, *self._kept.values()):
+            try:
+                stream.flush()
+            except Exception:  # whatever an item has put there
+                pass
 
 
-def _open_again() -> None:
-    """Give the next item streams that write, where an item has closed its own."""
-    for fd, name in ((1, "stdout"), (2, "stderr")):
-        stream = getattr(sys, name)
-        if stream is None or getattr(stream, "closed", False):
-            raw = io.FileIO(fd, "w", closefd=False)
-            setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
+def _is_open(stream: Any) -> bool:
+    try:
+        return stream is not None and not getattr(stream, "closed", False)
+    except Exception:  # it is detached from its buffer
+        return False
 
 
 def _forget_peak() -> None:
