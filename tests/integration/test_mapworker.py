@@ -720,6 +720,7 @@ CALL = (
     "def f(text):\n    scope = globals() | {'r': None}\n    exec(text, scope)\n    return scope['r']\n"
 )
 
+
 @pytest.mark.parametrize("kind", ["other streams", "detached streams", "closed streams", "no streams"])
 def test_a_call_that_changes_its_streams_takes_no_output_of_the_next(site: Site, kind: str) -> None:
     of = site.make([CALLS[kind], "print('out'); print('err', file=sys.stderr); 1 / 0"], retries=0)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self
 
 from moorage.apimachinery.documents import parse_json
-from moorage.apimachinery.integers import INT32_MAX, is_digits, parse_integer
+from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.errors import ApiError, DocumentError, ServerError, api_error
 
 if TYPE_CHECKING:
@@ -122,8 +122,13 @@ def exit_code_of(status: bytes) -> int:
     if found.get("status") == "Success":
         return 0
     if found.get("reason") == "NonZeroExitCode":
-        for cause in (found.get("details") or {}).get("causes") or ():
-            if cause.get("reason") == "ExitCode" and is_digits(str(cause.get("message"))):
-                return parse_integer(str(cause["message"]), maximum=INT32_MAX, name="the exit code")
-    error: ApiError = api_error(int(found.get("code") or 500), found, status[:400].decode("utf-8", "replace"))
+        details = found.get("details")
+        causes = details.get("causes") if isinstance(details, dict) else None
+        for cause in causes if isinstance(causes, list) else ():
+            if isinstance(cause, dict) and cause.get("reason") == "ExitCode":
+                code = integer_or(str(cause.get("message")), -1, maximum=INT32_MAX)
+                if code >= 0:
+                    return code
+    answered = integer_or(str(found.get("code")), 500, minimum=400, maximum=599)
+    error: ApiError = api_error(answered, found, status[:400].decode("utf-8", "replace"))
     raise error

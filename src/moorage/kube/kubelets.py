@@ -1,9 +1,9 @@
-"""What kubelets tell of their pods' volumes, read with the least right there is for it.
+"""What kubelets tell of their pods' volumes, read with the narrowest permission.
 
 `nodes/proxy`, by which the API server would pass the question on, is the right to run commands in every pod: a
 kubelet lets whoever has it do all that it can do. So a kubelet is asked directly, where `nodes/stats` is enough,
-and as an account that has this right and no other: a node in bad hands learns a token that opens nothing else. Its
-certificate must be the cluster's; where kubelets have certificates of their own making, nothing is known.
+and as an account that has this right and no other: a compromised node learns a token that is valid for nothing
+else. Its certificate must be the cluster's; where kubelets have certificates of their own, nothing is known.
 
 A node without a kubelet's port is asked through the API server, under the same account.
 https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/
@@ -11,6 +11,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ class Kubelets:
     def __init__(self, api: KubeClient, *, clock: Clock = SYSTEM) -> None:
         self._api, self._clock = api, clock
         self._token: tuple[str, datetime] | None = None  # and until when it is good
+        self._asking = asyncio.Lock()  # who comes while a token is asked for waits for it
         self._session: aiohttp.ClientSession | None = None
         self._warned = False
 
@@ -61,8 +63,10 @@ class Kubelets:
         except aiohttp.ClientSSLError as error:
             if not self._warned:
                 self._warned = True
-                said = "a kubelet's certificate is not the cluster's: what volumes hold is not known there"
-                log.warning(said, extra={"node": node["metadata"]["name"], "error": str(error)})
+                log.warning(
+                    "a kubelet's certificate is not the cluster's: what volumes hold is not known there",
+                    extra={"node": node["metadata"]["name"], "error": str(error)},
+                )
             raise ServerError(f"the kubelet at {where} is not trusted: {error}") from error
         except aiohttp.ClientError as error:
             raise ServerError(f"the kubelet at {where} does not answer: {error}") from error
@@ -85,15 +89,16 @@ class Kubelets:
             return bytes(body)
 
     async def _get_token(self) -> str:
-        if self._token is None or self._clock.now() >= self._token[1] - RENEW_BEFORE:
-            spec = {"expirationSeconds": int(TOKEN_LIFE.total_seconds())}
-            wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-            made = await self._api.create_subresource(
-                SERVICEACCOUNTS, KUBELETS_ACCOUNT, "token", wish, SYSTEM_NAMESPACE
-            )
-            status = made["status"]
-            self._token = (str(status["token"]), parse_rfc3339(status["expirationTimestamp"]))
-        return self._token[0]
+        async with self._asking:
+            if self._token is None or self._clock.now() >= self._token[1] - RENEW_BEFORE:
+                spec = {"expirationSeconds": int(TOKEN_LIFE.total_seconds())}
+                wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+                made = await self._api.create_subresource(
+                    SERVICEACCOUNTS, KUBELETS_ACCOUNT, "token", wish, SYSTEM_NAMESPACE
+                )
+                status = made["status"]
+                self._token = (str(status["token"]), parse_rfc3339(status["expirationTimestamp"]))
+            return self._token[0]
 
 
 def address_of(node: Mapping[str, Any]) -> str | None:

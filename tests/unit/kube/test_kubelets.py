@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -42,8 +43,10 @@ class Api(KubeClient):
             "serviceaccounts", "moorage-kubelets", "token", "moorage-system",
         )  # fmt: skip
         self.given += 1
+        number = self.given
+        await asyncio.sleep(0)  # others may ask meanwhile
         until = self.clock.now() + timedelta(seconds=body["spec"]["expirationSeconds"])
-        return {"status": {"token": f"narrow-{self.given}", "expirationTimestamp": rfc3339(until)}}
+        return {"status": {"token": f"narrow-{number}", "expirationTimestamp": rfc3339(until)}}
 
     def with_token(self, token: str, user: str = "") -> Any:
         api = self
@@ -94,6 +97,17 @@ async def a_reader(ca_pem: bytes, clock: FakeClock | None = None) -> AsyncIterat
         yield kubelets, api
     finally:
         await kubelets.close()
+
+
+async def test_many_nodes_at_once_are_asked_with_one_token() -> None:
+    api = Api(b"", FakeClock())
+    kubelets = Kubelets(api, clock=api.clock)
+    await asyncio.gather(*(kubelets.summary(a_node()) for _ in range(32)))
+    assert api.given == 1
+    assert {token for token, _, _ in api.asked} == {"narrow-1"}
+    api.clock.advance(TOKEN_LIFE)
+    await asyncio.gather(*(kubelets.summary(a_node()) for _ in range(32)))
+    assert api.given == 2
 
 
 async def test_a_kubelet_is_asked_by_a_token_of_its_own_kind_which_is_renewed_in_time(tmp_path: Path) -> None:
