@@ -1,8 +1,9 @@
 """Which hosts an object of a guarded namespace may name, and how it may steer the controllers that read it.
 
-A host belongs to one namespace. Hosts of the platform are the operator's alone. Hosts at or below a tenant's
-domain are that tenant's. Every other is of the namespace whose Ingress named it first. Who holds a host receives
-what browsers send to it, cookies and sign-in codes included: a second namespace must get no path of it.
+Hosts of the platform are the operator's alone. Hosts at or below a tenant's domain are that tenant's. Any other
+belongs to the namespace whose Ingress named it first; hosts of other kinds are compared with these, and not
+remembered. Whoever holds a host receives what browsers send to it, cookies and sign-in codes included: a second
+namespace must get no path of it. Wildcards are for teams with a domain, or one team could take all of `*.com`.
 
 Annotations of ingress controllers can add hosts, insert configuration and read Secrets of other namespaces
 (CVE-2021-25742, CVE-2023-5044, CVE-2025-1097, CVE-2025-1098, CVE-2025-24514). A Service can take addresses that
@@ -17,13 +18,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 from moorage.apimachinery.meta import annotations_of
 from moorage.decide.guardrails import Refusal
+from moorage.decide.traefik import hosts_of_rule
 
 GATEWAY_API = "gateway.networking.k8s.io"
+_OF_TRAEFIK = (("ingressroutes", "IngressRoute"), ("ingressroutetcps", "IngressRouteTCP"))
 KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {  # API group → (plural, kind) of all that names hosts
     "": (("services", "Service"),),
     "networking.k8s.io": (("ingresses", "Ingress"),),
@@ -34,11 +38,26 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {  # API group → (plural, k
         ("grpcroutes", "GRPCRoute"),
         ("tlsroutes", "TLSRoute"),
     ),
-    "traefik.io": (("ingressroutes", "IngressRoute"), ("ingressroutetcps", "IngressRouteTCP")),
+    "gateway.networking.x-k8s.io": (("xlistenersets", "XListenerSet"),),
+    "traefik.io": _OF_TRAEFIK,
+    "traefik.containo.us": _OF_TRAEFIK,  # the group of version 2
     "projectcontour.io": (("httpproxies", "HTTPProxy"),),
-    "networking.istio.io": (("gateways", "Gateway"), ("virtualservices", "VirtualService")),
+    "networking.istio.io": (
+        ("gateways", "Gateway"),
+        ("virtualservices", "VirtualService"),
+        ("serviceentries", "ServiceEntry"),
+    ),
     "route.openshift.io": (("routes", "Route"),),
+    "k8s.nginx.org": (
+        ("virtualservers", "VirtualServer"),
+        ("virtualserverroutes", "VirtualServerRoute"),
+        ("transportservers", "TransportServer"),
+    ),
+    "getambassador.io": (("mappings", "Mapping"), ("tcpmappings", "TCPMapping"), ("hosts", "Host")),
+    "configuration.konghq.com": (("tcpingresses", "TCPIngress"),),
+    "externaldns.k8s.io": (("dnsendpoints", "DNSEndpoint"),),
 }
+HOSTS_MAX = 500  # of one object: each is compared with all tenants' domains, and others wait for their answers
 
 _LABEL = r"[a-z0-9_](?:[-a-z0-9_]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
@@ -49,12 +68,16 @@ _INTERNAL = ("svc", "cluster.local")  # below these are names of Services
 _HOST_ANNOTATIONS = (
     "external-dns.alpha.kubernetes.io/hostname",
     "external-dns.alpha.kubernetes.io/internal-hostname",
+    "dns.alpha.kubernetes.io/external",  # of kOps
+    "dns.alpha.kubernetes.io/internal",
     "cert-manager.io/common-name",
     "cert-manager.io/alt-names",
 )
 # addresses that a load balancer gives to whoever asks for them
 _ADDRESS_ANNOTATION = re.compile(
-    r"load-?balancer-?ips?$|allow-shared-ip$|static-ip-name$|lb-ipam-(?:ips|sharing-key)", re.IGNORECASE
+    r"load-?balancer-?ip(?:s|v[46]|-addresses)?$|load-?balancer-id$|allow-shared-ip$|static-ip-name$"
+    r"|lb-ipam-(?:ips|sharing-key)|azure-pip-|additional-public-ips$|eip-allocations$|-ipv[46]-addresses$",
+    re.IGNORECASE,
 )
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
@@ -90,11 +113,13 @@ _STEERING = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_REDIRECTS = frozenset({"ssl-redirect", "force-ssl-redirect", "http-redirect"})  # to https, of the same host
+_REACHES_OTHERS = "must not be set in a guarded namespace: it can reach other teams' hosts, Secrets or requests"
+_PLAIN_RULE = (
+    "must consist of calls such as Host(`a.example.org`) && PathPrefix(`/x`), joined by && and ||, so that its"
+    " hosts can be checked: no '!', no HostRegexp, no comments, no blank before '(', every text in backticks"
+)
 _INSERTS = re.compile(r"[\x00-\x1f\x7f{};#'\"`\\]")  # what ends a value in a controller's configuration
 _INSERTS_IN_PATH = re.compile(r"[\x00-\x20\x7f{};#'\"`]")  # regular expressions of paths may hold a backslash
-
-_TRAEFIK_HOST = re.compile(r"\b(?:Host|HostSNI)\(([^()]*)\)", re.IGNORECASE)
-_TRAEFIK_TEXT = re.compile(r"`([^`]*)`|\"([^\"]*)\"")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,13 +143,13 @@ def claims_of(ingress: Mapping[str, Any]) -> list[Claim]:
 
 def reserved_hosts(domain: str, *urls: str) -> tuple[str, ...]:
     """Hosts at or below which only the operator makes rules: workspaces' domain, the platform's own addresses."""
-    found = [clean(domain)]
+    hosts = [clean(domain)]
     for url in urls:
         try:
-            found.append(clean(urlsplit(url).hostname or ""))
-        except ValueError:  # an address that cannot be one
+            hosts.append(clean(urlsplit(url).hostname or ""))
+        except ValueError:  # not a valid address
             continue
-    return tuple(dict.fromkeys(one for one in found if one))
+    return tuple(dict.fromkeys(host for host in hosts if host))
 
 
 def judge_hosts(
@@ -141,56 +166,88 @@ def judge_hosts(
 
     `reserved`: see `reserved_hosts`. `taken`: what Ingresses claim, this one's own older self among them or not.
     """
-    mine, platform = domain_of(tenant), tuple(reserved)
     name = _name(tenant)
-    others = {domain_of(one): _name(one) for one in tenants if _name(one) != name and domain_of(one)}
-    elsewhere = [one for one in taken if one.namespace != namespace]
-    found: list[Refusal] = []
-    for where, host in hosts_of(kind, obj):
-        told = _judge_host(host, mine=mine, others=others, reserved=platform, taken=elsewhere)
-        if told:
-            found.append(Refusal(where, repr(host), told))
+    rights = _Rights(
+        mine=domain_of(tenant),
+        others={domain_of(one): _name(one) for one in tenants if _name(one) != name and domain_of(one)},
+        reserved=tuple(reserved),
+        taken=_by_host(claim for claim in taken if claim.namespace != namespace),
+    )
+    hosts = list(islice(hosts_of(kind, obj), HOSTS_MAX + 1))
+    if len(hosts) > HOSTS_MAX:
+        reason = f"must name at most {HOSTS_MAX} hosts: divide it into several objects"
+        return (Refusal("spec", "", reason),)
+    refusals = [Refusal(where, repr(host), reason) for where, host in hosts if (reason := rights.why_not(host))]
+    refusals += _judge_shape(kind, obj)
     if kind == "Ingress":
-        found += _judge_class(obj, tenant)
-        found += _judge_paths(obj)
+        refusals += _judge_class(obj, tenant)
+        refusals += _judge_paths(obj)
     if kind == "Service":
-        found += _judge_service(obj)
-    found += _judge_annotations(obj)
-    if kind in ("IngressRoute", "IngressRouteTCP"):
-        found += _judge_matches(obj)
-    return tuple(found)
+        refusals += _judge_service(obj)
+    refusals += _judge_annotations(obj)
+    return tuple(refusals)
 
 
-def _judge_host(
-    host: str,
-    *,
-    mine: str,
-    others: Mapping[str, str],
-    reserved: tuple[str, ...],
-    taken: Iterable[Claim],
-) -> str:
-    """Why this host may not be named; empty when it may."""
-    plain = clean(host)
-    if plain in _ANY:
-        if mine:
+def _by_host(claims: Iterable[Claim]) -> dict[str, Claim]:
+    """The oldest claim of each host."""
+    oldest: dict[str, Claim] = {}
+    for claim in claims:
+        oldest[claim.host] = min(claim, oldest.get(claim.host, claim))
+    return oldest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rights:
+    """Whose hosts are whose, for one namespace. `others`: domain → tenant; `taken`: host → claim elsewhere."""
+
+    mine: str
+    others: Mapping[str, str]
+    reserved: tuple[str, ...]
+    taken: Mapping[str, Claim]
+
+    def why_not(self, host: str) -> str:
+        """Why this host may not be named; empty when it may."""
+        plain, mine = clean(host), self.mine
+        if plain in _ANY:
+            return self._why_not_any()
+        if not _HOST.fullmatch(plain):
+            return "must be a host name of a-z, 0-9, '-' and '.', or '*.' and one; write other letters as xn--…"
+        for reserved in self.reserved:
+            if _touches(plain, reserved):
+                return (
+                    f"is reserved for Moorage: hosts at, below and around {reserved} are set by the operator alone"
+                )
+        if any(is_below(plain, domain) for domain in _INTERNAL):
+            return "is a name inside the cluster"
+        owner = next((domain for domain in _upwards(plain.removeprefix("*.")) if domain in self.others), "")
+        own = bool(mine) and is_below(plain, mine)
+        if owner and own and len(mine) > len(owner):
+            owner = ""
+        if not owner and plain.startswith("*."):
+            owner = next((below for below in self.others if below != mine and is_below(below, plain[2:])), "")
+        if owner:
+            return f"is a host of tenant {self.others[owner]}"
+        if mine and not own:
             return f"must be {mine} or below it"
-        return "must name a host: without one it takes other teams' too" if others or reserved else ""
-    if not _HOST.fullmatch(plain):
-        return "must be a host name of a-z, 0-9, '-' and '.', or '*.' and one; write other letters as xn--…"
-    for one in reserved:
-        if _touches(plain, one):
-            return f"is the platform's: hosts at, below and around {one} are set by Moorage alone"
-    if any(is_below(plain, one) for one in _INTERNAL):
-        return "is a name inside the cluster"
-    covered = next((one for one in others if plain.startswith("*.") and is_below(one, plain[2:])), "")
-    owner = _longest(plain, others) or (covered if covered != mine else "")
-    own = bool(mine) and is_below(plain, mine)
-    if owner and not (own and len(mine) > len(owner)):
-        return f"is a host of tenant {others[owner]}"
-    if mine and not own:
-        return f"must be {mine} or below it"
-    held = sorted(one for one in taken if (one.host == plain if own else overlap(one.host, plain)))
-    return f"is taken: Ingress {held[0].namespace}/{held[0].name} names {held[0].host}" if held else ""
+        if plain.startswith("*.") and not mine:
+            return (
+                "must not be a wildcard: it would keep others from all hosts below it. Name each host, or ask an"
+                " administrator for a domain of your own, spec.ingress.domain of the Tenant"
+            )
+        held = self.taken.get(plain) or (None if own else self._wildcard_around(plain))
+        return f"is taken: Ingress {held.namespace}/{held.name} names {held.host}" if held else ""
+
+    def _why_not_any(self) -> str:
+        if self.mine:
+            return f"must be {self.mine} or below it"
+        if self.others or self.reserved or self.taken:
+            return "must name a host: a rule without one takes requests for other teams' hosts"
+        return ""
+
+    def _wildcard_around(self, host: str) -> Claim | None:
+        """A wildcard stands for one label or more: some controllers say so."""
+        above = (self.taken.get(f"*.{domain}") for domain in islice(_upwards(host), 1, None))
+        return next((claim for claim in above if claim), None)
 
 
 # --- hosts
@@ -207,16 +264,11 @@ def is_below(host: str, domain: str) -> bool:
     return bare == domain or bare.endswith(f".{domain}")
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether some request could be for both. A wildcard stands for one label or more: some controllers say so."""
-    if one in _ANY or other in _ANY:
-        return True
-    bare, other_bare = one.removeprefix("*."), other.removeprefix("*.")
-    if bare == other_bare:
-        return (one == bare) == (other == other_bare)
-    if other_bare.endswith(f".{bare}"):
-        return one != bare
-    return bare.endswith(f".{other_bare}") and other != other_bare
+def _upwards(host: str) -> Iterator[str]:
+    """The host itself and all domains above it, the nearest first."""
+    while host:
+        yield host
+        host = host.partition(".")[2]
 
 
 def _touches(host: str, reserved: str) -> bool:
@@ -238,7 +290,7 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield "spec.defaultBackend", ""
         case "HTTPRoute" | "GRPCRoute" | "TLSRoute":
             yield from _texts("spec.hostnames", spec.get("hostnames") or [""])
-        case "Gateway" | "ListenerSet":
+        case "Gateway" | "ListenerSet" | "XListenerSet":
             for at, listener in enumerate(_list(spec.get("listeners"))):
                 yield f"spec.listeners[{at}].hostname", str(_mapping(listener).get("hostname") or "")
             for at, server in enumerate(_list(spec.get("servers"))):  # of Istio: namespace/host
@@ -249,19 +301,36 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "HTTPProxy":
             if (virtual := spec.get("virtualhost")) is not None:
                 yield "spec.virtualhost.fqdn", str(_mapping(virtual).get("fqdn") or "")
-        case "Route":  # without a host it gets one that OpenShift makes of its name and namespace
-            for where in ("host", "subdomain"):
-                if host := str(spec.get(where) or ""):
-                    is_wildcard = where == "host" and spec.get("wildcardPolicy") == "Subdomain"
-                    yield f"spec.{where}", "*." + host.partition(".")[2] if is_wildcard else host
+        case "ServiceEntry" if spec.get("exportTo") != ["."]:  # else it is for its own namespace alone
+            yield from _texts("spec.hosts", spec.get("hosts") or [""])
+        case "Route":  # OpenShift has given one to a Route without before it is judged
+            host = str(spec.get("host") or "")
+            yield "spec.host", "*." + host.partition(".")[2] if spec.get("wildcardPolicy") == "Subdomain" else host
         case "IngressRoute" | "IngressRouteTCP":
             for at, route in enumerate(_list(spec.get("routes"))):
-                named = _TRAEFIK_HOST.findall(str(_mapping(route).get("match") or ""))
-                texts = [first or second for text in named for first, second in _TRAEFIK_TEXT.findall(text)]
-                yield from ((f"spec.routes[{at}].match", host) for host in texts or [""])
+                hosts = hosts_of_rule(str(_mapping(route).get("match") or ""))
+                if hosts is not None:  # else it is refused as a whole
+                    yield from ((f"spec.routes[{at}].match", host) for host in hosts or [""])
             for at, domain in enumerate(_list(_mapping(spec.get("tls")).get("domains"))):
                 yield f"spec.tls.domains[{at}].main", str(_mapping(domain).get("main") or "")
                 yield from _texts(f"spec.tls.domains[{at}].sans", _mapping(domain).get("sans"))
+        case "VirtualServer" | "VirtualServerRoute":
+            yield "spec.host", str(spec.get("host") or "")
+        case "TransportServer" | "TCPMapping":  # without a host they have a port of their own
+            if spec.get("host"):
+                yield "spec.host", str(spec["host"])
+        case "Mapping" | "Host":
+            names = [name for name in ("hostname", "host") if spec.get(name)]
+            yield from ((f"spec.{name}", str(spec.get(name) or "")) for name in names or ["hostname"])
+        case "TCPIngress":
+            for at, rule in enumerate(_list(spec.get("rules"))):
+                if host := str(_mapping(rule).get("host") or ""):
+                    yield f"spec.rules[{at}].host", host
+            for at, tls in enumerate(_list(spec.get("tls"))):
+                yield from _texts(f"spec.tls[{at}].hosts", _mapping(tls).get("hosts"))
+        case "DNSEndpoint":
+            for at, record in enumerate(_list(spec.get("endpoints"))):
+                yield f"spec.endpoints[{at}].dnsName", str(_mapping(record).get("dnsName") or "")
     for key in _HOST_ANNOTATIONS:
         for host in str(annotations_of(obj).get(key) or "").split(","):
             if host.strip():
@@ -274,6 +343,31 @@ def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
 
 
 # --- what steers controllers
+
+
+def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
+    """What keeps the hosts of an object from being read, or adds others to them."""
+    spec = _mapping(obj.get("spec"))
+    if kind in ("IngressRoute", "IngressRouteTCP"):
+        for at, route in enumerate(_list(spec.get("routes"))):
+            rule = str(_mapping(route).get("match") or "")
+            if hosts_of_rule(rule) is None:
+                yield Refusal(f"spec.routes[{at}].match", repr(rule), _PLAIN_RULE)
+    elif kind == "Route" and spec.get("subdomain"):
+        reason = "must not be set: write the whole host into spec.host"
+        yield Refusal("spec.subdomain", repr(spec["subdomain"]), reason)
+    elif kind == "Mapping" and spec.get("host_regex"):
+        reason = "must not be set: write each host into spec.hostname, so that it can be checked"
+        yield Refusal("spec.host_regex", repr(spec["host_regex"]), reason)
+    elif kind in ("VirtualServer", "VirtualServerRoute", "TransportServer"):
+        for where, part in (
+            ("spec", spec),
+            *((f"spec.routes[{at}]", part) for at, part in enumerate(_list(spec.get("routes")))),
+            *((f"spec.subroutes[{at}]", part) for at, part in enumerate(_list(spec.get("subroutes")))),
+        ):
+            for key, value in _mapping(part).items():
+                if value and key.lower().endswith("snippets"):
+                    yield Refusal(f"{where}.{key}", repr(value), _REACHES_OTHERS)
 
 
 def _judge_class(ingress: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> Iterator[Refusal]:
@@ -293,23 +387,23 @@ def _judge_paths(ingress: Mapping[str, Any]) -> Iterator[Refusal]:
         for number, path in enumerate(_list(_mapping(_mapping(rule).get("http")).get("paths"))):
             text = str(_mapping(path).get("path") or "")
             if _INSERTS_IN_PATH.search(text):
-                told = "must hold no blanks, quotes, braces, '#' and ';': it is written into a configuration"
-                yield Refusal(f"spec.rules[{at}].http.paths[{number}].path", repr(text), told)
+                reason = "must not contain blanks, quotes, braces, '#' or ';': it is written into a configuration"
+                yield Refusal(f"spec.rules[{at}].http.paths[{number}].path", repr(text), reason)
 
 
 def _judge_service(service: Mapping[str, Any]) -> Iterator[Refusal]:
     spec = _mapping(service.get("spec"))
     if spec.get("externalIPs"):
-        told = "must not be set: whoever names an address gets what the cluster sends to it (CVE-2020-8554)"
-        yield Refusal("spec.externalIPs", repr(spec["externalIPs"]), told)
+        reason = "must not be set: whoever names an address gets what the cluster sends to it (CVE-2020-8554)"
+        yield Refusal("spec.externalIPs", repr(spec["externalIPs"]), reason)
     if spec.get("loadBalancerIP"):
-        told = "must not be set: the address may be another team's; leave the choice to the load balancer"
-        yield Refusal("spec.loadBalancerIP", repr(spec["loadBalancerIP"]), told)
+        reason = "must not be set: the address may be another team's; leave the choice to the load balancer"
+        yield Refusal("spec.loadBalancerIP", repr(spec["loadBalancerIP"]), reason)
     if spec.get("type") == "ExternalName":
-        told = (
+        reason = (
             "must not be ExternalName: an ingress controller follows it past NetworkPolicies; use the name itself"
         )
-        yield Refusal("spec.type", repr(spec.get("externalName")), told)
+        yield Refusal("spec.type", repr(spec.get("externalName")), reason)
 
 
 def _judge_annotations(obj: Mapping[str, Any]) -> Iterator[Refusal]:
@@ -319,40 +413,26 @@ def _judge_annotations(obj: Mapping[str, Any]) -> Iterator[Refusal]:
         if group == "lbipam.cilium.io" or (group and _ADDRESS_ANNOTATION.search(name)):
             yield Refusal(where, repr(value), "must not be set: the address may be another team's")
             continue
-        if not any(group == one or group.endswith(f".{one}") for one in _CONTROLLERS):
+        if not any(group == known or group.endswith(f".{known}") for known in _CONTROLLERS):
             continue
         if key.startswith(_NGINX):
             refused = name not in _OF_NGINX
         else:
             refused = name not in _PLAIN_REDIRECTS and _STEERING.search(name) is not None
         if refused:
-            told = "must not be set in a guarded namespace: it can reach other teams' hosts, Secrets or requests"
-            yield Refusal(where, repr(value), told)
+            yield Refusal(where, repr(value), _REACHES_OTHERS)
         elif group not in _AS_JSON and _INSERTS.search(str(value)):
-            told = "must hold no quotes, braces, '#', ';' and line ends: it is written into a configuration"
-            yield Refusal(where, repr(value), told)
-
-
-def _judge_matches(route: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Traefik's rules are expressions: only plain ones can be judged."""
-    for at, one in enumerate(_list(_mapping(route.get("spec")).get("routes"))):
-        text = str(_mapping(one).get("match") or "")
-        if re.search(r"regexp|\|\||!", text, re.IGNORECASE):
-            told = "must be joined by && alone, without regular expressions and '!', so that its hosts can be told"
-            yield Refusal(f"spec.routes[{at}].match", repr(text), told)
+            reason = "must not contain quotes, braces, '#', ';' or line ends: it is written into a configuration"
+            yield Refusal(where, repr(value), reason)
 
 
 # --- reading
 
 
 def domain_of(tenant: Mapping[str, Any] | None) -> str:
-    """At or below what a tenant's hosts must be; empty: nothing is said."""
+    """At or below what a tenant's hosts must be; empty: it has no domain."""
     ingress = _mapping(_mapping(_mapping(tenant).get("spec")).get("ingress"))
     return clean(str(ingress.get("domain") or ""))
-
-
-def _longest(host: str, domains: Iterable[str]) -> str:
-    return max((one for one in domains if is_below(host, one)), key=len, default="")
 
 
 def _name(tenant: Mapping[str, Any] | None) -> str:

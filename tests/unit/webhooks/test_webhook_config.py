@@ -65,10 +65,27 @@ def test_outside_tenants_the_failure_policy_is_the_admins_choice_and_in_tenants_
 
 @pytest.mark.parametrize("labels", [GUARD, TENANT], ids=["guarded", "tenant"])
 @pytest.mark.parametrize(
-    "plural", ["ingresses", "services", "httproutes", "gateways", "ingressroutes", "httpproxies"]
+    "plural",
+    [
+        "ingresses",
+        "services",
+        "httproutes",
+        "gateways",
+        "ingressroutes",
+        "httpproxies",
+        "virtualservers",
+        "mappings",
+        "dnsendpoints",
+    ],
 )
 def test_what_names_hosts_never_gets_past_in_a_guarded_namespace(plural, labels):
     assert asked(plural, labels) == {"hosts.guard.moorage.dev": "Fail"}
+
+
+def test_both_groups_of_traefiks_kinds_are_judged():
+    (hook,) = (hook for hook in hooks() if hook["name"] == "hosts.guard.moorage.dev")
+    groups = [rule["apiGroups"] for rule in hook["rules"] if "ingressroutes" in rule["resources"]]
+    assert groups == [["traefik.io"], ["traefik.containo.us"]]
 
 
 @pytest.mark.parametrize("plural", ["pods", "ingresses", "services", "jobs"])
