@@ -2,11 +2,11 @@
 
 A pod of a higher class takes the place of others; one of Kubernetes' own classes (`system-node-critical`) takes
 anybody's. So a tenant's pods have the classes that its Tenant lists, besides the cluster's default and ours for
-everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are no team's,
-whatever its Tenant says. Guests get theirs from the webhook.
+everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are reserved,
+even where a Tenant lists them. Guests get theirs from the webhook.
 
 Judged on every pod, whoever makes it, since the templates of unknown kinds are not seen; and on the templates that
-are, so that the error comes at once.
+are, so that the error comes at once. Total: never raises for an object that the API server let through.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 """
 
@@ -40,34 +40,33 @@ def judge_priority(
     `classes`: the cluster's PriorityClasses. What an update leaves as it was is not judged again.
     """
     template = _template(kind, obj)
-    spec = template.get("spec") or {}
-    before = (_template(kind, old).get("spec") or {}) if old is not None else None
-    if before is not None and _face(before) == _face(spec):
+    spec = _mapping(template.get("spec"))
+    if old is not None and _face(_mapping(_template(kind, old).get("spec"))) == _face(spec):
         return ()
     path = ".".join((*map(str, WORKLOADS[kind]), "spec"))
-    known = {str(one["metadata"]["name"]): one for one in classes}
+    known = {str(item["metadata"]["name"]): item for item in classes}
     name = spec.get("priorityClassName") or ""
-    found: list[Refusal] = []
-    if told := _why_not(name, kind, template, tenant, known):
-        found.append(Refusal(f"{path}.priorityClassName", repr(name), told))
-    elif kind == "Pod":
-        if not name or name in known:  # a class newer than our copy is Kubernetes' to judge
-            found += _judge_numbers(path, spec, known[name] if name else _default(known.values()))
-    elif spec.get("priority") is not None and (name not in known or spec["priority"] != _value(known[name])):
-        told = "must be left to Kubernetes, which takes it from the PriorityClass"
-        found.append(Refusal(f"{path}.priority", repr(spec["priority"]), told))
-    return tuple(found)
+    if reason := _why_not(name, kind, template, tenant, known):
+        return (Refusal(f"{path}.priorityClassName", repr(name), reason),)
+    if kind == "Pod":
+        if name and name not in known:  # a class newer than our copy is Kubernetes' to judge
+            return ()
+        return tuple(_judge_numbers(path, spec, known[name] if name else _default(known.values())))
+    if spec.get("priority") is not None and (name not in known or spec["priority"] != _value(known[name])):
+        reason = "must be left to Kubernetes, which takes it from the PriorityClass"
+        return (Refusal(f"{path}.priority", repr(spec["priority"]), reason),)
+    return ()
 
 
 def allowed_classes(tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The classes that pods of a tenant may name, by name."""
     listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
-    default = {str(one["metadata"]["name"]) for one in classes if one.get("globalDefault")}
-    return tuple(sorted(one for one in {*listed, *default, DEFAULT_PRIORITY} if not _is_reserved(one)))
+    default = {str(known["metadata"]["name"]) for known in classes if known.get("globalDefault")}
+    return tuple(sorted(name for name in {*listed, *default, DEFAULT_PRIORITY} if not _is_reserved(name)))
 
 
 def _why_not(
-    name: str,
+    name: Any,
     kind: str,
     template: Mapping[str, Any],
     tenant: Mapping[str, Any] | None,
@@ -75,14 +74,16 @@ def _why_not(
 ) -> str:
     if not name:
         return ""
+    if not isinstance(name, str):
+        return "must be the name of a PriorityClass"
     if name == GUEST_PRIORITY and _is_let_wait(kind, template):
         return ""
     allowed = allowed_classes(tenant, known.values())
     if _is_reserved(name):
-        return f"is not a class for teams: use one of {', '.join(allowed)}, or name none"
+        return f"is reserved: use one of {', '.join(allowed)}, or leave it empty"
     if tenant is not None and name not in allowed:
-        told = "an administrator adds others to spec.priorityClasses of the Tenant"
-        return f"must be one of {', '.join(allowed)}: {told}"
+        more = "an administrator can add others in spec.priorityClasses of the Tenant"
+        return f"must be one of {', '.join(allowed)}; {more}"
     return ""
 
 
@@ -94,8 +95,8 @@ def _is_let_wait(kind: str, template: Mapping[str, Any]) -> bool:
     """Whether it is a machine's guest that waits for its turn, which is what the class of guests is for."""
     if not is_guest({"metadata": template.get("metadata") or {}}):
         return False
-    gates = (template.get("spec") or {}).get("schedulingGates") or ()
-    return kind != "Pod" or any(one.get("name") == MACHINE_GATE for one in gates)
+    gates = _mapping(template.get("spec")).get("schedulingGates") or ()
+    return kind != "Pod" or any(gate.get("name") == MACHINE_GATE for gate in gates)
 
 
 def _judge_numbers(path: str, spec: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> Iterable[Refusal]:
@@ -116,8 +117,12 @@ def _default(classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def _template(kind: str, obj: Mapping[str, Any] | None) -> Obj:
-    found = at(obj, WORKLOADS[kind])
-    return found if isinstance(found, dict) else {}
+    template = at(obj, WORKLOADS[kind])
+    return template if isinstance(template, dict) else {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _face(spec: Mapping[str, Any]) -> tuple[Any, Any, Any]:

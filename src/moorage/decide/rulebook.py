@@ -24,6 +24,9 @@ Path = tuple[str | int, ...]
 KILLED = 137  # 128 + SIGKILL: how a container that was killed for its memory ends
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 JOBS = ("Job", "CronJob")
+CONTAINERS_MAX = (
+    500  # of a pod: each takes 0.25 ms to judge (measured with 60,000), and other requests wait for that
+)
 TEMPLATE_DEPTH_MAX = 8  # steps down to a pod template in a kind that is not known; those in use have at most 5
 
 # kind → where its pod template is; a Pod is its own
@@ -314,9 +317,11 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
             said = "is missing" if at(obj, spec) is None else "must be a mapping"
             yield Finding("shape", spec, _shown(at(obj, spec)), said)
             return
-        for name in ("metadata", "spec.affinity", "spec.nodeSelector", "spec.securityContext", "spec.resources"):
+        for name in ("metadata", "metadata.labels", "metadata.annotations", "spec.affinity", "spec.nodeSelector",
+                     "spec.securityContext", "spec.resources"):  # fmt: skip
             yield from _typed(obj, (*path, *name.split(".")), dict)
-        for name in ("containers", "initContainers", "tolerations", "volumes"):
+        yield from _typed(obj, (*spec, "priorityClassName"), str)
+        for name in ("containers", "initContainers", "tolerations", "volumes", "schedulingGates"):
             yield from _typed(obj, (*spec, name), list)
             for index, one in enumerate(sequence(at(obj, (*spec, name)))):
                 if not isinstance(one, dict):
@@ -340,6 +345,12 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                     if not _is_quantity(value):
                         said = "must be a quantity such as 500m, 2, 512Mi or 8Gi"
                         yield Finding("shape", (*where, "resources", name, str(resource)), _shown(value), said)
+
+
+def container_count(kind: str, obj: Any) -> int:
+    """How many containers the pod template of a kind in WORKLOADS has, init containers among them."""
+    spec = (*WORKLOADS[kind], "spec")
+    return sum(len(sequence(at(obj, (*spec, table)))) for table in ("containers", "initContainers"))
 
 
 def field_of(path: Path) -> str:
@@ -920,11 +931,13 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
         )
 
 
+_MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list", str: "must be a text"}
+
+
 def _typed(obj: Any, path: Path, wanted: type) -> Iterator[Finding]:
     found = at(obj, path)
     if found is not None and not isinstance(found, wanted):
-        said = "must be a mapping" if wanted is dict else "must be a list"
-        yield Finding("shape", path, _shown(found), said)
+        yield Finding("shape", path, _shown(found), _MUST_BE[wanted])
 
 
 def _table(obj: Obj, key: str) -> Obj:

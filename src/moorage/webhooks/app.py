@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
-from moorage.apimachinery.documents import parse_json
+from moorage.apimachinery.documents import parse_json, without_depth
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.resources import (
@@ -49,7 +49,15 @@ from moorage.decide.hosts import KINDS as HOST_KINDS
 from moorage.decide.hosts import Claim, claims_of, judge_hosts, reserved_hosts
 from moorage.decide.injection import Injected, is_guest
 from moorage.decide.priority import judge_priority
-from moorage.decide.rulebook import WORKLOADS, Facts, facts_of
+from moorage.decide.rulebook import (
+    CONTAINERS_MAX,
+    WORKLOADS,
+    Facts,
+    container_count,
+    facts_of,
+    field_of,
+    misshapen,
+)
 from moorage.decide.tenancy import inject, judge_pod
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.model.machine import MACHINES
@@ -70,7 +78,10 @@ NOT_SYNCED = "the caches are not filled yet"
 KIND_SECONDS = 2.0  # how often a cluster without one of our kinds is asked for it again
 NODE_USERS = "system:node:"  # they make mirror pods of what is configured on a node
 NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
-_BODY_MAX_BYTES = 8 * 2**20  # an object has at most 1.5 MiB, and an UPDATE brings two
+# etcd takes 1.5 MiB of an object, and an UPDATE brings two; the API server writes `<`, `>` and `&` as six
+# characters (Go's encoding/json). That is 18 MiB, and little else is in a review. What is longer cannot be stored.
+# https://etcd.io/docs/v3.5/dev-guide/limit/
+_BODY_MAX_BYTES = 32 * 2**20
 _WARNING_MAX = 256  # characters; longer ones may be cut on their way
 
 
@@ -78,6 +89,16 @@ class _Review(msgspec.Struct, frozen=True, rename="camel"):
     """The parts of admission.k8s.io/v1 AdmissionReview that are used."""
 
     request: _Asked
+
+
+class _AnyReview(msgspec.Struct, frozen=True):
+    """What is read of a review whose object cannot be read."""
+
+    request: _AnyRequest
+
+
+class _AnyRequest(msgspec.Struct, frozen=True):
+    uid: str
 
 
 class _User(msgspec.Struct, frozen=True):
@@ -173,6 +194,8 @@ class Webhook:
         if asked.object is None or asked.sub_resource:
             return Verdict()
         kind, user = asked.kind.kind, asked.user_info
+        if unfit := _judge_template(kind, asked.object, asked.old_object):
+            return Verdict((), unfit)
         refusals: tuple[Refusal, ...] = ()
         if not mutating:
             refusals = self._desk.judge(
@@ -285,7 +308,7 @@ class Webhook:
         try:
             asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
         except DocumentError as error:
-            return PlainTextResponse(f"no AdmissionReview: {error}", 400)
+            return _unreadable(body, error)
         try:
             await asyncio.wait_for(self.wait_synced(), SYNC_SECONDS)
         except TimeoutError:
@@ -294,9 +317,13 @@ class Webhook:
         if not self._kills.synced and asked.kind.kind == "Pod" and mutating and len(self._policies):
             await self._kills.settle()
         asked = await self._by_person(asked)
-        answer = _response(asked, self.decide(asked, mutating=mutating))
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
-        return Response(msgspec.json.encode(review), media_type="application/json")
+        try:
+            verdict = self.decide(asked, mutating=mutating)
+        except Exception as error:  # a defect that somebody's object brings out must not let the object pass
+            log.exception("an object could not be judged", extra=_of(asked))
+            message = f"the admission webhook failed on this object: {error!r}; its log has more"
+            return _review(_refusal(asked.uid, 500, "InternalError", message))
+        return _review(_response(asked, verdict))
 
     async def _by_person(self, asked: _Asked) -> _Asked:
         """The request under the person's name where a person's account made it; an owner is a person."""
@@ -368,6 +395,19 @@ class Webhook:
 _CHECKS = {MAPJOBS.kind: check_mapjob, WORKSPACES.kind: check_workspace}
 
 
+def _judge_template(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
+    """What keeps a pod template from being judged, or makes all others wait for it."""
+    if kind not in WORKLOADS:
+        return ()
+    count = container_count(kind, obj)
+    if count > CONTAINERS_MAX and (old is None or container_count(kind, old) < count):
+        where = field_of((*WORKLOADS[kind], "spec", "containers"))
+        return (Refusal(where, str(count), f"must be at most {CONTAINERS_MAX}, with initContainers"),)
+    if kind != MAPJOBS.kind:  # Kubernetes checks the types in other kinds' templates
+        return ()
+    return tuple(Refusal(finding.field, finding.value, finding.message) for finding in misshapen(kind, obj))
+
+
 def _judge_ours(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
     unchanged = old is not None and old.get("spec") == obj.get("spec")
     if kind not in _CHECKS or unchanged or obj["metadata"].get("deletionTimestamp"):
@@ -416,6 +456,29 @@ def _parse(obj: Obj) -> NodeInfo | None:
         return None
 
 
+def _unreadable(body: bytes, error: DocumentError) -> Response:
+    """The answer to a review that cannot be read: a refusal, since failed calls may pass by the failure policy."""
+    try:
+        uid = msgspec.json.decode(without_depth(body), type=_AnyReview).request.uid
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return PlainTextResponse(f"invalid AdmissionReview: {error}", 400)
+    log.info("refused: the object cannot be read", extra={"error": str(error)})
+    return _review(_refusal(uid, 422, "Invalid", f"the object cannot be checked: {error}"))
+
+
+def _review(answer: Obj) -> Response:
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+    return Response(msgspec.json.encode(review), media_type="application/json")
+
+
+def _refusal(uid: str, code: int, reason: str, message: str) -> Obj:
+    return {"uid": uid, "allowed": False, "status": {"code": code, "reason": reason, "message": message}}
+
+
+def _of(asked: _Asked) -> dict[str, str]:
+    return {"namespace": asked.namespace, "kind": asked.kind.kind, "user": asked.user_info.username}
+
+
 def _response(asked: _Asked, verdict: Verdict) -> Obj:
     answer: Obj = {"uid": asked.uid, "allowed": not verdict.refusals}
     if verdict.refusals:
@@ -434,10 +497,7 @@ def _response(asked: _Asked, verdict: Verdict) -> Obj:
             "message": "; ".join(str(one) for one in verdict.refusals),
             "details": {"causes": causes},
         }
-        log.info(
-            "refused",
-            extra={"namespace": asked.namespace, "kind": asked.kind.kind, "user": asked.user_info.username},
-        )
+        log.info("refused", extra=_of(asked))
     elif verdict.patches:
         answer["patchType"] = "JSONPatch"
         answer["patch"] = base64.b64encode(msgspec.json.encode(verdict.patches)).decode()

@@ -54,6 +54,8 @@ def judge(kind: str, spec: Any, tenant: Any = PLAIN, *, old: Any = None, labels:
         ("mine", LISTS, True),
         ("urgent", LISTS, False),
         ("not-there", PLAIN, False),
+        (["mine"], LISTS, False),
+        ({"mine": 1}, LISTS, False),
         ("system-node-critical", PLAIN, False),
         ("system-cluster-critical", LISTS, False),
         ("system-anything", LISTS, False),

@@ -10,16 +10,30 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moorage.apimachinery.api import ObjList
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import NODES, Resource
+from moorage.decide.rulebook import CONTAINERS_MAX
 from moorage.errors import Forbidden, NotFound
 from moorage.model.tenant import TENANTS
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
-from moorage.webhooks.app import KIND_SECONDS, Webhook
+from moorage.webhooks.app import KIND_SECONDS, Webhook, _Review
 
 pytestmark = pytest.mark.anyio
+
+FIELDS = [
+    "containers", "initContainers", "name", "image", "resources", "limits", "requests", "memory", "cpu", "env",
+    "nvidia.com/gpu", "priorityClassName", "priority", "preemptionPolicy", "restartPolicy", "schedulingGates",
+    "tolerations", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution",
+    "matchExpressions", "nodeSelectorTerms", "nodeSelector", "labels", "annotations", "volumes",
+    "topologySpreadConstraints", "metadata",
+    "spec", "template", "activeDeadlineSeconds", "key", "operator", "values", "nodeName", "ownerReferences",
+    "moorage.dev/machine", "moorage.dev/machine-type", "moorage.dev/run", "moorage.dev/owner",
+]  # fmt: skip
 
 
 class WithoutTenants(FakeApi):
@@ -188,7 +202,118 @@ async def test_a_body_that_is_no_review_is_told_so(api, body):
         await webhook.wait_synced()
         status, text = await call(webhook, "/mutate", body)
     assert status == 400
-    assert text.startswith("no AdmissionReview: ")
+    assert text.startswith("invalid AdmissionReview: ")
+
+
+def a_review_of(text: bytes, **fields: Any) -> bytes:
+    """A review whose object is this text, whatever it is."""
+    return json.dumps(a_review("OBJECT", kind="MapJob", **fields)).encode().replace(b'"OBJECT"', text)
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b'{"metadata": {}, "spec": {"template": {"x": ' + b"[" * 101 + b"]" * 101 + b"}}}", "levels deep"),
+        (b'{"metadata": {}, "spec": {"template": {"x": ' + b"[" * 9000 + b"]" * 9000 + b"}}}", "levels deep"),
+        (b'{"metadata": {}, "spec": {"count": 1e999}}', "out of range"),
+        (b"[]", "Expected"),
+    ],
+    ids=["deep", "very deep", "number", "list"],
+)
+async def test_an_object_that_cannot_be_read_is_refused_not_passed_by(api, path, text, reason):
+    """A failed call would be for the failure policy to decide, which lets it pass in namespaces of no tenant."""
+    async with running(api) as webhook:
+        await webhook.wait_synced()
+        response = await answer(webhook, path, a_review_of(text))
+    assert (response["uid"], response["allowed"], "patch" in response) == ("u-1", False, False)
+    assert response["status"]["code"] == 422
+    assert reason in response["status"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+async def test_the_longest_objects_that_can_be_stored_are_read(api, path):
+    """The API server writes `<` as six characters; etcd takes 1.5 MiB, and an UPDATE brings two objects."""
+    job = a_job(backoffLimit=0)
+    job["metadata"]["annotations"] = {"note": "<" * 1_500_000}
+    review = json.dumps(a_review(job, operation="UPDATE", oldObject=job)).replace("<", "\\u003c").encode()
+    assert len(review) > 2 * 6 * 1_500_000
+    async with running(api) as webhook:
+        await webhook.wait_synced()
+        assert (await answer(webhook, path, review))["allowed"]
+
+
+class Defective(Webhook):
+    """A webhook with a defect that some object brings out."""
+
+    def decide(self, asked: Any, *, mutating: bool) -> Any:
+        raise TypeError("unhashable type")
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+async def test_an_object_that_brings_out_a_defect_is_refused(api, path, caplog):
+    webhook = Defective(api, clock=FakeClock())
+    task = asyncio.create_task(webhook.run())
+    await webhook.wait_synced()
+    response = await answer(webhook, path, a_review(a_job()))
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert (response["uid"], response["allowed"]) == ("u-1", False)
+    assert (response["status"]["code"], response["status"]["reason"]) == (500, "InternalError")
+    assert "TypeError" in caplog.text
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+TABLES = st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=4)
+TEMPLATES = ODD | st.fixed_dictionaries(
+    {
+        "spec": st.tuples(st.lists(TABLES, min_size=1, max_size=2), TABLES).map(
+            lambda made: {"containers": made[0]} | made[1]
+        )
+    },
+    optional={"metadata": st.fixed_dictionaries({}, optional={"labels": TABLES, "annotations": TABLES}) | ODD},
+)
+
+
+@given(template=TEMPLATES, old=st.none() | TEMPLATES)
+def test_whatever_a_mapjob_holds_it_is_judged(template, old):
+    """The schema leaves its template open."""
+    webhook = Webhook(FakeApi(), clock=FakeClock())
+    obj, before = (
+        {
+            "metadata": {"name": "m", "namespace": "lab"},
+            "spec": {"parallelism": 1, "command": ["x"], "template": one},
+        }
+        for one in (template, old)
+    )
+    fields = {"operation": "UPDATE", "oldObject": before} if old is not None else {}
+    asked = parse_json(json.dumps(a_review(obj, kind="MapJob", **fields)), _Review).request
+    for mutating in (True, False):
+        webhook.decide(asked, mutating=mutating)
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/validate"])
+@pytest.mark.parametrize("table", ["containers", "initContainers"])
+async def test_a_pod_of_very_many_containers_is_refused_before_each_is_judged(api, path, table):
+    """Each takes time, and everybody else's requests wait: calls that end by their timeout may pass."""
+    job = a_job(backoffLimit=0)
+    old = json.loads(json.dumps(job))
+    job["spec"]["template"]["spec"][table] = [{"name": f"c{number}"} for number in range(CONTAINERS_MAX + 1)]
+    async with running(api) as webhook:
+        await webhook.wait_synced()
+        for review in (a_review(job), a_review(job, operation="UPDATE", oldObject=old)):
+            response = await answer(webhook, path, review)
+            fields = [cause["field"] for cause in response["status"]["details"]["causes"]]
+            assert fields == ["spec.template.spec.containers"]
+        stays = a_review(job, operation="UPDATE", oldObject=job)  # its finalizers can go
+        assert "must be at most" not in json.dumps(await answer(webhook, path, stays))
 
 
 async def test_nodes_that_come_and_go_change_where_runs_may_go(api):

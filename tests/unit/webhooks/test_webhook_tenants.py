@@ -172,7 +172,7 @@ async def test_pods_have_the_classes_of_their_tenant_whoever_makes_them(
     ("group", "kind"), [("apps", "Deployment"), ("apps", "DaemonSet"), ("batch", "Job"), ("moorage.dev", "MapJob")]
 )
 async def test_so_have_their_templates(group: str, kind: str) -> None:
-    template = {"metadata": a_pod()["metadata"], "spec": {"priorityClassName": "system-node-critical"}}
+    template = {"metadata": a_pod()["metadata"], "spec": a_pod(priorityClassName="system-node-critical")["spec"]}
     obj = {"metadata": a_pod()["metadata"], "spec": {"template": template}}
     async with running(await a_cluster()) as webhook:
         answered = await answer(webhook, "/validate", a_review(group, kind, obj))
