@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         pytest.param("- {name: a, gpus: many}", "gpus is 'many'", id="no number"),
         pytest.param("- {name: a, memory: lots}", "'lots' is no quantity", id="no quantity"),
         pytest.param("- {name: a}\n- {name: a}", "two nodes are named a", id="twins"),
-        pytest.param("{", "is not YAML", id="no YAML"),
+        pytest.param("{", "is not valid YAML", id="not YAML"),
     ],
 )
 def test_a_wrong_node_file_is_refused_with_its_entry(data, tmp_path, text, word):

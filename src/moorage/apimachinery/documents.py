@@ -184,7 +184,7 @@ def parse_document(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
 
 
 def check_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> None:
-    """Raise DocumentError for a text that is no YAML or is beyond the bounds; builds nothing.
+    """Raise DocumentError for a text that is not valid YAML or is beyond the bounds; builds nothing.
 
     What passes can be given to libyaml's composer, whose recursion it bounds.
     """

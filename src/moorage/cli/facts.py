@@ -48,7 +48,7 @@ async def _around(session: Session, namespace: str) -> Around:
 
 
 async def _ask_server(session: Session, namespace: str) -> Around:
-    """GPU nodes, what is held on them, and the tenant's defaults, for who may not list nodes."""
+    """GPU nodes, what is held on them, and the tenant's defaults, for those who may not list nodes."""
     try:
         body = await session.server.get("/api/v1/gpus", {"namespace": namespace})
     except MoorageError:

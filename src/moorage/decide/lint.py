@@ -157,7 +157,7 @@ def _lint_file(file: _File, text: str) -> None:
     try:
         check_yaml(text, bytes_max=BYTES_MAX)
     except DocumentError as error:
-        _unreadable(file, f"is no YAML that can be read: {error.message}", error.line)
+        _unreadable(file, f"is not valid YAML: {error.message}", error.line)
         return
     loader = NodeLoader(text)
     try:
@@ -166,7 +166,7 @@ def _lint_file(file: _File, text: str) -> None:
             try:
                 document = loader.construct_document(node)
             except (yaml.YAMLError, ValueError, TypeError) as error:
-                _unreadable(file, *_told(error, node.start_mark.line + 1))
+                _unreadable(file, *_problem_of(error, node.start_mark.line + 1))
                 continue
             if document is not None:
                 _repeated_keys(file, node)
@@ -274,9 +274,9 @@ def _unreadable(file: _File, message: str, line: int, level: str = "deny") -> No
     file.findings.append(LintFinding(file=file.name, line=line, rule="yaml", level=level, message=message))
 
 
-def _told(error: Exception, line: int = 1) -> tuple[str, int]:
+def _problem_of(error: Exception, line: int = 1) -> tuple[str, int]:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        return f"is no YAML: {said}", mark.line + 1 if mark is not None else line
-    return f"is no YAML: {' '.join(str(error).split())}", line
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"is not valid YAML: {problem}", mark.line + 1 if mark is not None else line
+    return f"is not valid YAML: {' '.join(str(error).split())}", line

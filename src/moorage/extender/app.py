@@ -8,7 +8,7 @@
 
 Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for anybody. What
 they do is counted, so whoever may call them can have nodes counted full that are not; a token keeps that to the
-scheduler. It stands in the path because kube-scheduler sends an extender no header that one could choose.
+scheduler (why it is in the path: `extender.config.verbs_path`).
 
 Field names on the wire are those of the Go types, which bear no JSON tags (`Pod`, `NodeNames`, `Host`, …);
 requests are read without regard to case, so older schedulers' lower-case names do too.
@@ -106,7 +106,7 @@ def parse_arguments(body: bytes) -> Arguments:
             node_list=None if totals is None else sent.nodes,
         )
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is no ExtenderArgs: {error!r}") from error
+        raise BadRequest(f"the body is not valid ExtenderArgs: {error!r}") from error
 
 
 def _decode(body: bytes) -> _Arguments:
@@ -342,7 +342,7 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
                 closes = True
                 raise TooLarge(str(error)) from error
             except ClientLeft:
-                body = b""  # nobody waits for the answer: it will be no ExtenderArgs
+                body = b""  # nobody waits for the answer: it is not valid ExtenderArgs
             began = cache.clock.monotonic()
             if not cache.synced.is_set():
                 raise NotReady("the extender does not know the cluster yet")

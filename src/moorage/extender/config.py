@@ -13,14 +13,14 @@ from moorage.apimachinery.resources import Obj
 WEIGHT = 5
 HTTP_TIMEOUT = "500ms"
 NODES_TO_SCORE_PERCENT = 10  # what kube-scheduler itself takes from 5,000 nodes on; at least 100 nodes
-
-
 VERBS_PATH = "/scheduler"
 
 
 def verbs_path(token: str = "") -> str:
-    """Where the verbs are, below the extender's address. A token is part of the path: kube-scheduler sends an
-    extender no header of ours."""
+    """Where the verbs are, below the extender's address.
+
+    The token is part of the path: kube-scheduler's configuration has no field for a header sent to extenders.
+    """
     return f"{VERBS_PATH}/{token}" if token else VERBS_PATH
 
 

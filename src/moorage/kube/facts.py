@@ -37,7 +37,7 @@ class Around:
     gpu_nodes: tuple[NodeInfo, ...] | None = None
     held: tuple[PodInfo, ...] = ()
     on_processes: bool = False  # the server says that nodes run plain processes
-    tenants: tuple[Obj, ...] = ()  # as the server tells them, for who may not list them
+    tenants: tuple[Obj, ...] = ()  # as the server tells them, for those who may not list them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

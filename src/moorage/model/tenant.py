@@ -114,7 +114,7 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         list[Name],
         Meta(
             description="PriorityClasses its pods may name, besides the cluster's default and moorage-default."
-            " Those that begin with `system-`, moorage-guest and moorage-reservation are no team's.",
+            " Those that begin with `system-`, moorage-guest and moorage-reservation cannot be used by tenants.",
         ),
     ] = []
     network: TenantNetwork = TenantNetwork()

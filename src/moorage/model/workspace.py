@@ -373,7 +373,7 @@ def host_label(namespace: str, name: str) -> str:
     """The first label of a workspace's host: NAME--NAMESPACE; no two workspaces share one.
 
     Names that would make it too long or ambiguous, or a reserved label ("xn--…"), are cut and carry a hash of 64
-    bits; so do names that end as if they carried one, lest somebody takes a host by choosing a name.
+    bits; so do names that end as if they carried one, so that nobody can take a host by choosing a name.
     """
     plain = f"{name}--{namespace}"
     is_clear = "--" not in name and "--" not in namespace and not _HASHED.search(name)

@@ -54,7 +54,7 @@ class Context:
         """The Kubernetes API as this user: its rights decide, not the server's.
 
         Who came with a Kubernetes token acts by that token, people act through their account. Raises Problem 403
-        for who may only look, and 501 where the server's own connection cannot act for others.
+        for those who may only look, and 501 where the server's own connection cannot act for others.
         """
         if not user.account:
             raise Problem(

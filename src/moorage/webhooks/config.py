@@ -1,15 +1,15 @@
 """The registrations that bring objects before our webhook; one source for `moor up` and for `deploy/`.
 
-Three tell who protects what, by what happens while we are away:
+Three registrations, by what happens while the webhook is down:
 
-- `….tenants`: in a tenant's namespace pods, and whatever holds a template of theirs, wait for us (Fail). Owner,
+- `….tenants`: in a tenant's namespace pods, and whatever holds a template of theirs, wait for it (Fail). Owner,
   priority and nodes keep tenants from each other.
-- `….guard`: in namespaces that are guarded and no tenant's they pass without us (Ignore, or as the admin chooses).
-- `hosts.guard`: what names hosts waits for us in every guarded namespace (Fail).
+- `….guard`: in namespaces that are guarded and no tenant's they pass without it (Ignore, or as the admin chooses).
+- `hosts.guard`: what names hosts waits for it in every guarded namespace (Fail).
 
 No pod is reviewed twice. Where the cluster evaluates match conditions, Kubernetes' own controllers update what is
-there without us: jobs end, garbage goes. Our own namespace and kube-system are never asked about, so that our pods
-can be made while we are away.
+there without a review: jobs end, garbage goes. Requests in our own namespace and kube-system are not sent to the
+webhook, so that our pods can be made while it is down.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
@@ -50,7 +50,8 @@ NOT_THE_OPERATOR: Obj = {
     "expression": "!(request.operation == 'UPDATE' && request.resource.resource == 'pods'"
     f" && request.userInfo.username == '{OPERATOR}')",
 }
-# what they change was judged when it was made; finalizers and replicas must be theirs to set while we are away
+# what they change was judged when it was made; finalizers and replicas must be theirs to set while the webhook is
+# down
 NOT_KUBERNETES: Obj = {
     "name": "not-an-update-by-kubernetes",
     "expression": "!(request.operation == 'UPDATE'"
@@ -74,9 +75,9 @@ def webhook_configurations(
     `url` (scheme, host and port) is where the webhook listens; without one it stands behind `service`, a
     (namespace, name) that listens on 443. `ca_pem`: who signed its certificate; empty leaves it to the operator,
     which fills it in. `failure_policy` is that of guarded namespaces that are no tenant's: with "Ignore", the
-    default, work goes on there while we are away; with "Fail" nothing gets past. `conditions`: whether the cluster
-    evaluates match conditions (CEL), which the local one does not; None: only a cluster of its own has a Service,
-    so yes behind one.
+    default, work goes on there while the webhook is down; with "Fail" nothing gets past. `conditions`: whether the
+    cluster evaluates match conditions (CEL), which the local one does not; None: only a cluster of its own has a
+    Service, so yes behind one.
     """
     if conditions is None:
         conditions = url is None

@@ -125,12 +125,12 @@ spec:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("a: [", 2, "is no YAML"),
-        ("a: 1\n b: 2", 2, "is no YAML"),
-        ("{{ .Values.x }}: 1\nb: }", 2, "is no YAML"),
-        ("\x00", 1, "is no YAML"),
+        ("a: [", 2, "is not valid YAML"),
+        ("a: 1\n b: 2", 2, "is not valid YAML"),
+        ("{{ .Values.x }}: 1\nb: }", 2, "is not valid YAML"),
+        ("\x00", 1, "is not valid YAML"),
         ("a: &a [*a]", 1, "holds itself"),
-        ("a: *b", 1, "is no YAML"),
+        ("a: *b", 1, "is not valid YAML"),
         ("[" * 200 + "]" * 200, 1, "levels deep"),
         ("- a", 1, "is no object of Kubernetes but a list"),
         ("text", 1, "is no object of Kubernetes but a plain value"),
@@ -146,7 +146,7 @@ spec:
         ),
         ("apiVersion: batch/v1beta1\nkind: CronJob\nspec: {}", 1, "is no longer served; write batch/v1"),
         ("apiVersion: v1\nkind: List\nitems: [1]", 3, "is no object of Kubernetes but a plain value"),
-        ("? {a: 1}\n: 2", 1, "is no YAML"),
+        ("? {a: 1}\n: 2", 1, "is not valid YAML"),
     ],
 )
 def test_what_is_no_manifest_is_denied_at_its_line(text, line, said):

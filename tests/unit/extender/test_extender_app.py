@@ -299,7 +299,7 @@ async def test_a_body_that_is_no_arguments_is_a_bad_request(body):
     async with a_client() as client:
         status, text = await client.call("/scheduler/prioritize", body)
     assert status == 400
-    assert "the body is no ExtenderArgs" in text
+    assert "the body is not valid ExtenderArgs" in text
 
 
 async def test_metrics_tell_gpus_by_node_and_type_and_what_was_answered():

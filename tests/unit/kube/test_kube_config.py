@@ -166,7 +166,7 @@ def broken(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        pytest.param("{", "is no YAML", id="no YAML"),
+        pytest.param("{", "is not valid YAML", id="not YAML"),
         pytest.param("just text", "holds a str, not a mapping", id="no mapping"),
         pytest.param(broken(**{"current-context": "gone"}), "has no context 'gone'", id="context missing"),
         pytest.param(broken(clusters=[]), "cluster 'lab' is not defined", id="cluster missing"),

@@ -196,7 +196,7 @@ def taint_of(tenant: str) -> Obj:
 
 def _refusal(seen: Observed, name: str, namespace: str) -> tuple[str, str] | None:
     if namespace in RESERVED or namespace.startswith("kube-"):
-        return "NamespaceReserved", f"The namespace {namespace} is no team's"
+        return "NamespaceReserved", f"The namespace {namespace} is reserved: choose another"
     before = [
         str(one["metadata"]["name"])
         for one in seen.others

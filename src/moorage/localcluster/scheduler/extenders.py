@@ -90,7 +90,7 @@ def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
         raise UsageError(f"cannot read the scheduler configuration {path}: {error.strerror}") from error
     except DocumentError as error:
         raise UsageError(
-            f"the scheduler configuration {path} is no YAML: line {error.line}: {error}", hint=error.hint
+            f"the scheduler configuration {path} is not valid YAML: line {error.line}: {error}", hint=error.hint
         ) from error
     if not isinstance(found, dict):
         raise UsageError(f"the scheduler configuration {path} is no object")

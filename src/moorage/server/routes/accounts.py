@@ -1,4 +1,4 @@
-"""/api/v1/users: people's accounts, for who may write ServiceAccounts and Secrets where they are.
+"""/api/v1/users: people's accounts, for those who may write ServiceAccounts and Secrets where they are.
 
 Everything is done as the asker: the rights of the cluster decide.
 """

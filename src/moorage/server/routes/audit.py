@@ -1,4 +1,4 @@
-"""GET /api/v1/audit: who did what, newest first; for who may `get` `audit.moorage.dev` (administrators may)."""
+"""GET /api/v1/audit: who did what, newest first; for those who may `get` `audit.moorage.dev` (administrators)."""
 
 from __future__ import annotations
 

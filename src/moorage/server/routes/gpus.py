@@ -22,8 +22,8 @@ def _runtime(node: Obj) -> str:
 
 def routes(context: Context) -> list[Route]:
     async def gpus(request: Request) -> Response:
-        """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for who may
-        make Jobs in it: what its tenant fills in."""
+        """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for those
+        who may make Jobs in it: what its tenant fills in."""
         cluster = await context.ready()
         on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
         body = gpu_view_json(cluster.gpus(), now=context.now())

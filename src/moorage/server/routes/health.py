@@ -38,7 +38,7 @@ def routes(context: Context) -> list[Route]:
         return PlainTextResponse("ok")
 
     async def metrics(request: Request) -> Response:
-        """For Prometheus: GPUs by state, their use by user, requests refused; for who may `get` /metrics."""
+        """For Prometheus: GPUs by state, their use by user, requests refused; for those who may `get` /metrics."""
         user = request.state.user
         if not await context.auth.may_get_path(user, METRICS_PATH):
             raise Problem(

@@ -267,7 +267,7 @@ def test_another_kind_of_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         load_extenders(tmp_path / "missing.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(UsageError, match="no YAML"):
+    with pytest.raises(UsageError, match="not valid YAML"):
         load_extenders(tmp_path / "broken.yaml")
 
 
