@@ -29,29 +29,21 @@ from moorage.apimachinery.resources import DEPLOYMENTS, LEASES, NODES, PODS, Obj
 from moorage.errors import MoorageError
 from moorage.kube.client import KubeClient
 from moorage.kube.config import load_connection
+from moorage.testing.killing import parent_of, pids_with
 
 BAR_SECONDS = 5.0
 LOOK_SECONDS = 0.1
+GIVE_UP_SECONDS = 600.0  # after the wake, whether the API answers or not
 REPLICAS = 2
 
 
 def processes_of(data: Path) -> list[int]:
-    """Every process whose command names the data folder, and their descendants."""
-    parents: dict[int, int] = {}
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes()
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if os.fsencode(data) in words:
-                found.add(int(entry.name))
-    found.discard(os.getpid())
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found)
+    """Every process whose command or environment names the data folder, and their descendants."""
+    held = set(pids_with(str(data)))
+    parents = {pid: parent_of(pid) for pid in pids_with()}
+    while more := {pid for pid, parent in parents.items() if parent in held} - held:
+        held |= more
+    return sorted(held)
 
 
 def a_deployment() -> Obj:
@@ -81,7 +73,7 @@ async def look(api: KubeClient) -> tuple[bool, dict[str, Any]]:
     nodes = (await api.list(NODES)).items
     pods = (await api.list(PODS, "default", label_selector="app=sleeper")).items
     seen = {
-        pod["metadata"]["uid"]: sum(one.get("restartCount", 0) for one in pod["status"]["containerStatuses"])
+        pod["metadata"]["uid"]: sum(status.get("restartCount", 0) for status in pod["status"]["containerStatuses"])
         for pod in pods
         if pod["status"].get("phase") == "Running" and condition(pod, "Ready")["status"] == "True"  # type: ignore[index]
     }
@@ -90,7 +82,7 @@ async def look(api: KubeClient) -> tuple[bool, dict[str, Any]]:
 
 async def transitions(api: KubeClient) -> dict[str, int]:
     leases = (await api.list(LEASES)).items
-    return {one["metadata"]["name"]: int(one["spec"].get("leaseTransitions") or 0) for one in leases}
+    return {lease["metadata"]["name"]: int(lease["spec"].get("leaseTransitions") or 0) for lease in leases}
 
 
 async def scene(data: Path, seconds: float, watch: float) -> bool:
@@ -114,7 +106,7 @@ async def scene(data: Path, seconds: float, watch: float) -> bool:
     ready_since: float | None = None
     lost = False
     async with KubeClient(load_connection(data / "kubeconfig")) as api:
-        while time.monotonic() - woken < watch or ready_since is None:
+        while (at := time.monotonic() - woken) < watch or (ready_since is None and at < GIVE_UP_SECONDS):
             try:
                 ready, pods = await look(api)
             except (MoorageError, OSError):
@@ -127,8 +119,6 @@ async def scene(data: Path, seconds: float, watch: float) -> bool:
             elif ready_since is None:
                 ready_since = at
             lost = lost or pods != before
-            if at > 600:
-                break
             await asyncio.sleep(LOOK_SECONDS)
         after = await transitions(api)
     print(f"first answer after   {first or 0:6.1f} s")

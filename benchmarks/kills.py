@@ -133,7 +133,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="the most that a scene may take")
     options = parser.parse_args()
     if unknown := sorted(set(options.scenes) - SCENES.keys()):
-        parser.error(f"there is no scene {unknown[0]!r}; scenes are {', '.join(SCENES)}")
+        parser.error(f"unknown scene {unknown[0]!r}; use {', '.join(SCENES)}")
     seed = options.seed if options.seed is not None else random.randrange(2**32)
     logging.getLogger("moorage").setLevel(logging.ERROR)  # watches break all the time here
     is_good = True

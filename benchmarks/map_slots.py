@@ -4,10 +4,10 @@
                                    [--workers 2] [--kills 3] [--seed 0]
 
 The queue and its server are the real ones in a process of their own, the workers are the real program. A map has
-no retries, so any failure of an item is final; a lease that is lost with its worker is no failure and is handed
-out again. Items print nothing, much, bytes that are no text, lines without an end; they close their output early,
-leave processes behind, write to both streams. Every `--kills` seconds on average one worker, drawn by the seed, is
-killed with -9 and another one starts in its place.
+no retries, so any failure of an item is final; a lease that is lost with its worker is not a failure and is
+handed out again. Items print nothing, much, bytes that are not text, lines without an end; they close their output
+early, leave processes behind, write to both streams. Every `--kills` seconds on average one worker, drawn by the
+seed, is killed with -9 and another one starts in its place.
 
 Stated for each map: seconds, items done, failed, lost (without the right result), twice (with two results),
 workers killed, leases lost with them, items begun more than once. An item may begin again only when its lease was
@@ -107,7 +107,7 @@ class Site:
         self._token = ask(self.port, "POST", f"/api/v1/maps/lab/{self.name}/token")["token"]
 
     def start_worker(self) -> None:
-        told = {
+        settings = {
             "MOORAGE_SERVER": f"http://127.0.0.1:{self.port}",
             "MOORAGE_MAP_TOKEN": self._token,
             "MOORAGE_MAP": json.dumps(self._orders),
@@ -116,13 +116,13 @@ class Site:
         }
         self.workers.append(
             subprocess.Popen(
-                [sys.executable, str(self._program)], env=os.environ | told, stdout=subprocess.DEVNULL
+                [sys.executable, str(self._program)], env=os.environ | settings, stdout=subprocess.DEVNULL
             )
         )
 
     def counts(self) -> dict[str, int]:
-        found: dict[str, int] = ask(self.port, "GET", f"/api/v1/maps/lab/{self.name}")["counts"]
-        return found
+        counts: dict[str, int] = ask(self.port, "GET", f"/api/v1/maps/lab/{self.name}")["counts"]
+        return counts
 
     def judge(self, items: int) -> Outcome:
         counts = self.counts()

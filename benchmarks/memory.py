@@ -237,7 +237,7 @@ async def play(cluster: Cluster, options: argparse.Namespace) -> int:
     if options.out is not None:
         options.out.write_text("".join(json.dumps(asdict(figures)) + "\n" for figures in found))
     half = [figures for figures in found if figures.when.endswith("runs") and figures.runs * 2 >= options.runs]
-    for name in PROCESSES:
+    for name in PROCESSES if half else ():
         rss = slope([(figures.runs, figures.rss[name]) for figures in half if name in figures.rss])
         pss = slope([(figures.runs, figures.pss[name]) for figures in half if name in figures.pss])
         print(f"{name}: {rss:+.2f} kB a run (PSS {pss:+.2f}) over the last {half[-1].runs - half[0].runs} runs")

@@ -129,18 +129,18 @@ class Writer:
 
     async def _look_up(self, name: str, history: History, write: Write) -> None:
         """Find out whether an unanswered write happened."""
-        found = await _answered(lambda: _get(self._bench.api, name))
-        if number_of(found) == write.number:
-            history.acknowledge(write, found)
+        stored = await _answered(lambda: _get(self._bench.api, name))
+        if number_of(stored) == write.number:
+            history.acknowledge(write, stored)
             return
         history.writes.remove(write)
-        if number_of(found) != number_of(history.stored):
+        if number_of(stored) != number_of(history.stored):
             self._bench.outcome.lost.append(
                 f"{name}: number {number_of(history.stored)} was acknowledged,"
-                f" number {write.number} tried, and found is {number_of(found)}"
+                f" number {write.number} tried, and stored is {number_of(stored)}"
             )
-            history.writes.append(Write(number_of(found)))
-            history.acknowledge(history.writes[-1], found)
+            history.writes.append(Write(number_of(stored)))
+            history.acknowledge(history.writes[-1], stored)
 
 
 class Watcher:

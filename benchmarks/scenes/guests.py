@@ -1,8 +1,8 @@
 """Guests of a Machine with four places while all around them is killed: never more at a time, each served once.
 
 A guest notes in one file when it begins and when it ends. More than four at a time would show there, and among the
-pods as the API tells them. A pod that is created while the webhook is away slips past it and is no guest (that is
-the webhook's failure policy): it is deleted, and another is made in its stead.
+pods as the API tells them. A pod that is created while the webhook is away slips past it and is not counted (that
+is the webhook's failure policy): it is deleted, and another is made in its stead.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def send(pid: int, number: int) -> bool:
 
 def pids_with(*words: str) -> list[int]:
     """Processes of this machine whose command line or environment holds all these words."""
-    wanted, found = [word.encode() for word in words], []
+    wanted, pids = [word.encode() for word in words], []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -63,8 +63,8 @@ def pids_with(*words: str) -> list[int]:
             except OSError:
                 continue
             if all(word in text for word in wanted):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 class Trouble:
@@ -104,7 +104,7 @@ class Trouble:
         if name in CHILDREN and self._deaths[name] >= DEATHS_OF_A_CHILD:
             name = EVERYTHING
         if name == EVERYTHING:
-            pids = {one: self.pid(one) for one in (*CHILDREN, "supervisor")}
+            pids = {child: self.pid(child) for child in (*CHILDREN, "supervisor")}
         else:
             pids = {name: self.pid(name)}
         struck = [pid for pid in pids.values() if pid is not None and send(pid, signal.SIGKILL)]
@@ -189,8 +189,8 @@ class Trouble:
 
 async def until_gone(pids: Iterable[int]) -> None:
     """Wait until these processes have ended."""
-    found = list(pids)
-    await until_so(lambda: not any(is_alive(pid) for pid in found), every=0.01)
+    waited_for = list(pids)
+    await until_so(lambda: not any(is_alive(pid) for pid in waited_for), every=0.01)
 
 
 async def until_so(is_so: Callable[[], bool], *, every: float = 0.1) -> None:
