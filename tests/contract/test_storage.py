@@ -230,6 +230,16 @@ def test_history_is_bounded_by_bytes(sizes: list[int], limit: int, keys: int) ->
         assert mirror.history_bytes == sum(weight(change) for change in mirror.since(mirror.compacted))
 
 
+def test_a_mirror_that_is_loaded_anew_has_no_history_of_before() -> None:
+    clock = FakeClock()
+    mirror = Mirror(limits=HistoryLimits(seconds=300), clock=clock)
+    mirror.apply((Change(500, "a", None, Record("a", b"{}", 500, 500)),))
+    mirror.load([], 10)
+    clock.advance(400)
+    mirror.apply((Change(11, "b", None, Record("b", b"{}", 11, 11)),))
+    assert (mirror.compacted, [change.revision for change in mirror.since(10)]) == (10, [11])
+
+
 async def test_ten_thousand_objects_that_come_and_go_leave_no_more_than_the_bound() -> None:
     storage = MemoryStorage(limits=HistoryLimits(bytes=2**20))
     follower = storage.watch("pods/", after=0)

@@ -26,7 +26,7 @@ HISTORY_EVENTS = 50_000  # changes kept at most for watches that come back late
 HISTORY_BYTES = 32 * 2**20  # of keys and values, before and after; about 3,000 changes of pods
 HISTORY_SECONDS = 300.0  # as long as a real API server keeps them: `--etcd-compaction-interval`, 5 minutes
 TAKE_BYTES = 2**20  # what a watch hands out at once, and so all that a watcher that stands still holds
-HOT_EVENTS = 256  # newest changes whose earlier state stays decoded: those that follow are no further behind
+HOT_EVENTS = 256  # newest changes whose earlier state stays decoded; live watchers read only these
 
 
 class CompareFailed(StorageError):

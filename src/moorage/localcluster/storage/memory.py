@@ -75,6 +75,7 @@ class Mirror:
         self._keys = sorted(self.records)
         self.revision = self.compacted = revision
         self._history = []
+        self._times.clear()
         self.history_bytes = self._cooled = 0
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -109,7 +110,7 @@ class Mirror:
         now, limits = self._clock.monotonic(), self._limits
         if not self._times or now - self._times[-1][0] >= TIMES_SECONDS:
             self._times.append((now, self.revision))
-        elif self._times:
+        else:
             self._times[-1] = (self._times[-1][0], self.revision)
         past = 0
         while self._times and now - self._times[0][0] > limits.seconds + TIMES_SECONDS:

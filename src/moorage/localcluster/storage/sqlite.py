@@ -176,16 +176,16 @@ class SqliteStorage:
     def _landed(self, batch: Sequence[_Write], error: StorageError | None) -> None:
         """On the event loop: make a finished transaction visible, or say why it failed."""
         if error is None:
-            self._mirror.apply([one.change for one in batch])
-        for one in batch:
-            self._under_way.pop(one.change.key, None)
-            if one.done.cancelled():
+            self._mirror.apply([write.change for write in batch])
+        for write in batch:
+            self._under_way.pop(write.change.key, None)
+            if write.done.cancelled():
                 continue
             if error is None:
-                one.done.set_result(None)
+                write.done.set_result(None)
             else:
-                one.done.set_exception(type(error)(error.message, hint=error.hint))
-                one.done.exception()  # a caller that was cancelled will not ask for it
+                write.done.set_exception(type(error)(error.message, hint=error.hint))
+                write.done.exception()  # a caller that was cancelled will not ask for it
 
     def _open(self) -> sqlite3.Connection:
         refuse_less(self._path)
@@ -249,10 +249,10 @@ class SqliteStorage:
     def _commit(self, database: sqlite3.Connection, batch: Sequence[_Write]) -> StorageError | None:
         try:
             database.execute("BEGIN IMMEDIATE")
-            for one in batch:
-                after = one.change.after
+            for write in batch:
+                after = write.change.after
                 if after is None:
-                    database.execute("DELETE FROM records WHERE key = ?", (one.change.key,))
+                    database.execute("DELETE FROM records WHERE key = ?", (write.change.key,))
                 else:
                     database.execute(
                         _PUT,
@@ -300,8 +300,8 @@ def write_records(path: Path, records: Iterable[Record], revision: int, *, ident
             database.execute("BEGIN IMMEDIATE")
             database.execute(_RECORDS)
             rows = (
-                (one.key, one.value, one.create_revision, one.mod_revision, checksum(one))
-                for one in sorted(records, key=lambda record: record.key)
+                (record.key, record.value, record.create_revision, record.mod_revision, checksum(record))
+                for record in sorted(records, key=lambda record: record.key)
             )
             database.executemany(_PUT, rows)
             make_high_water(database, count=revision, identity=identity)
