@@ -5,9 +5,9 @@
     ├── QuantityError            a text that is no Kubernetes quantity
     ├── SelectorError            a text that is no label or field selector
     ├── InvalidName              a name that Kubernetes would refuse
-    ├── DocumentError            a text that is no JSON or YAML, or is longer or deeper than is allowed
+    ├── DocumentError            invalid JSON or YAML, or more than the limits allow
     ├── NumberError              a text that is not a whole number, or one out of range
-    ├── QuotaExceeded            a namespace has as much of something as it may
+    ├── QuotaExceeded            a namespace's quota is used up
     ├── NotReady                 something needed is not up (yet)
     ├── AlreadyRunning           a second `moor up` on one data folder
     ├── DataFolderError          a data folder that cannot be used: version, owner, space
@@ -50,7 +50,7 @@ class UsageError(MoorageError):
 
 
 class QuotaExceeded(MoorageError):
-    """A namespace has as much of something as it may."""
+    """A namespace's quota is used up."""
 
 
 class QuantityError(UsageError, ValueError):
@@ -66,7 +66,7 @@ class InvalidName(UsageError, ValueError):
 
 
 class DocumentError(UsageError, ValueError):
-    """A text that is no JSON or YAML, or is longer, deeper or larger than is allowed.
+    """Invalid JSON or YAML, or more than the limits allow.
 
     `line` counts from 1; of JSON it is not known, and 1.
     """

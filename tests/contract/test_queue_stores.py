@@ -80,9 +80,9 @@ def test_a_namespace_takes_no_more_than_its_quota_and_what_runs_is_kept(opened):
     a_named_map(store, "c", namespace="other")
     values = [NewItem(msgspec.Raw(b"1")) for _ in range(4)]
     assert store.add_items(made[0].map.id, values, first=0) == (0, 4)
-    with pytest.raises(QuotaExceeded, match="have 4 items; 2 more would be above 5"):
+    with pytest.raises(QuotaExceeded, match="have 4 items; 2 more exceed the limit of 5"):
         store.add_items(made[1].map.id, values[:2], first=0)
-    with pytest.raises(QuotaExceeded, match="take 804 bytes; 1,802 more would be above 2,000"):
+    with pytest.raises(QuotaExceeded, match="have 804 bytes; 1,802 more exceed the limit of 2,000"):
         store.add_items(made[1].map.id, [NewItem(msgspec.Raw(b'"' + b"x" * 1600 + b'"'))], first=0)
     assert store.add_items(made[0].map.id, values, first=0) == (0, 0)  # sent again: nothing is new
     store.delete_map(made[0].map.id)

@@ -90,7 +90,7 @@ class DataFolder:
         if not version.exists():
             if any(self.path.iterdir()) and not self._looks_ours():
                 raise DataFolderError(
-                    f"{self.path} is not empty and is no data folder of Moorage",
+                    f"{self.path} is not empty and is not a data folder of Moorage",
                     hint="name an empty or new folder with --data or $MOORAGE_DATA",
                 )
             return
@@ -102,7 +102,7 @@ class DataFolder:
             )
         if text != str(LAYOUT) and not self._looks_ours():
             raise DataFolderError(
-                f"{version} holds no number: this is not a data folder of Moorage",
+                f"{version} does not contain a number: this is not a data folder of Moorage",
                 hint="name an empty or new folder with --data or $MOORAGE_DATA",
             )
 

@@ -12,11 +12,10 @@ from moorage.clock import SYSTEM, Clock, format_duration
 from moorage.errors import DataFolderError, StorageDamaged
 
 CLUSTER = "cluster.db"
-PKI = ("ca.crt", "ca.key", "server.crt", "server.key", "tokens.key")
 WITHOUT_COPY = {
     "config.json": "write the ports and nodes of the last time into it, or remove it and give all options again:"
     " --nodes, --gpus, --port, --api-port, --ingress-port",
-    "tokens.json": "write `{}` into it: then all tokens are made anew and old links and kubeconfigs end",
+    "tokens.json": "write `{}` into it: then new tokens are made; old links and kubeconfigs stop working",
 }
 
 
@@ -43,12 +42,11 @@ def find_damage(folder: DataFolder) -> list[Damage]:
             problem = _record_problem(path / name)
         if problem is not None:
             found.append(Damage(file=name, problem=problem))
-    if any(damage.file == CLUSTER for damage in found):
-        pass
-    elif not (path / CLUSTER).exists() or not (path / CLUSTER).stat().st_size:
+    is_gone = not (path / CLUSTER).exists()
+    if CLUSTER not in {damage.file for damage in found} and (is_gone or not (path / CLUSTER).stat().st_size):
         if not _has_run(path):
             return found  # the first start was cut short, or has not been
-        found.insert(0, Damage(file=CLUSTER, problem="is empty" if (path / CLUSTER).exists() else "is gone"))
+        found.insert(0, Damage(file=CLUSTER, problem="is gone" if is_gone else "is empty"))
     # a cluster has run here, so all of these were once whole
     checks = {"VERSION": _version_problem, "config.json": _config_problem, "tokens.json": _tokens_problem}
     for name, check in checks.items():
@@ -76,15 +74,18 @@ def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) ->
     names = {one.file for one in damage} - NOT_COPIED
     copies = [copy for copy in list_copies(folder.path) if copy.problem is None and names <= set(copy.files)]
     kept = "nothing was changed, and pods that run are left alone"
+    if not names:
+        return f"`moor restore latest{option}` sets aside what maps have printed, of which no copy is kept; {kept}"
     if copies:
         age = format_duration(clock.now().astimezone(UTC) - copies[0].taken)
         back = f"`moor restore latest{option}` brings back the copy of {age} ago, `moor restore{option}` lists all"
         return f"{back}; {kept}"
     advice = [f"{name}: {WITHOUT_COPY[name]}" for name in sorted(names) if name in WITHOUT_COPY]
     if advice and len(advice) == len(names):
-        return f"no copy is kept of it. {'; '.join(advice)}; {kept}"
+        return f"no copy is kept of {' and '.join(sorted(names))}. {'; '.join(advice)}; {kept}"
     return (
-        f"no copy is kept of it: bring the file back from a backup of yours; `moor down{option}` stops the pods,"
+        f"no copy is kept of {' and '.join(sorted(names))}: bring it back from a backup of yours;"
+        f" `moor down{option}` stops the pods,"
         f" and another folder (--data) starts a new cluster; {kept}"
     )
 
@@ -120,7 +121,7 @@ def _version_problem(folder: DataFolder) -> str | None:
         text = (folder.path / "VERSION").read_bytes().strip()
     except FileNotFoundError:
         return "is gone"
-    return None if text.isdigit() else "is empty" if not text else "holds no number"
+    return None if text.isdigit() else "is empty" if not text else "does not contain a number"
 
 
 def _config_problem(folder: DataFolder) -> str | None:
@@ -141,6 +142,3 @@ def _pki_damage(pki: Path) -> list[Damage]:
     from moorage.localcluster.apiserver.pki import find_pki_problems
 
     return [Damage(file=f"pki/{name}", problem=problem) for name, problem in find_pki_problems(pki).items()]
-
-
-__all__ = ["Damage", "find_damage", "refuse_damage", "way_back"]

@@ -90,7 +90,7 @@ def up(
         if node_file is not None:
             if any(one is not None for one in simulated):
                 raise UsageError(
-                    "--node-file describes all nodes; it cannot stand with --nodes, --gpus or --gpu-type"
+                    "--node-file describes all nodes; it cannot be used with --nodes, --gpus or --gpu-type"
                 )
             config.nodes = nodes_of_file(node_file)
         elif any(one is not None for one in simulated):

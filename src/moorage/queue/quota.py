@@ -58,8 +58,8 @@ def check_items(quota: Quota, used: Used, namespace: str, *, items: int, size: i
     """Raise QuotaExceeded where so many items more, of so many bytes, are too many."""
     if quota.items and used.items + items > quota.items:
         raise QuotaExceeded(
-            f"the maps of namespace {namespace} have {used.items:,} items; {items:,} more would be above"
-            f" {quota.items:,}, which is allowed",
+            f"the maps of namespace {namespace} have {used.items:,} items; {items:,} more exceed the limit of"
+            f" {quota.items:,}",
             hint=f"delete maps that are done: moor map delete NAME; an administrator sets {ITEMS_VARIABLE}",
         )
     _check_bytes(quota, used, namespace, size)
@@ -68,8 +68,8 @@ def check_items(quota: Quota, used: Used, namespace: str, *, items: int, size: i
 def _check_bytes(quota: Quota, used: Used, namespace: str, size: int) -> None:
     if quota.bytes and used.bytes + size > quota.bytes:
         raise QuotaExceeded(
-            f"the maps of namespace {namespace} take {used.bytes:,} bytes; {size:,} more would be above"
-            f" {quota.bytes:,}, which is allowed",
+            f"the maps of namespace {namespace} have {used.bytes:,} bytes; {size:,} more exceed the limit of"
+            f" {quota.bytes:,}",
             hint="delete maps that are done: moor map delete NAME; put large values into files and send their"
             f" paths; an administrator sets {BYTES_VARIABLE}",
         )
@@ -86,12 +86,12 @@ def quota_settings(env: Mapping[str, str]) -> Quota:
         if not env.get(name):
             return value
         try:
-            found = int(parse_quantity(env[name]))
+            bytes_most = int(parse_quantity(env[name]))
         except QuantityError as error:
             raise UsageError(f"{name}: {error.message}", hint="such as 5Gi; 0: no limit") from error
-        if not 0 <= found <= MAX:
+        if not 0 <= bytes_most <= MAX:
             raise UsageError(f"{name} is {env[name]}; allowed are 0 (no limit) to 1Pi")
-        return found
+        return bytes_most
 
     return Quota(
         maps=number(MAPS_VARIABLE, usual.maps),

@@ -55,9 +55,8 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 AUTHENTICATED = "system:authenticated"
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # kubelets ask for these under the pod's address
 METRICS_PATH = "/metrics"  # Prometheus asks with a token that may `get` this path
-PROBE_PATHS = OPEN_PATHS  # asked by kubelets under the pod's address
 OPEN_PREFIX = "/static/"
 WAY_IN = frozenset(  # who is not known yet may ask for these
     {"/login", "/login/oidc", "/login/callback", "/logout", "/api/v1/login", "/api/v1/login/exchange"}
@@ -331,14 +330,14 @@ class Gate:
             await self._app(scope, receive, send)
             return
         is_websocket = scope["type"] == "websocket"
-        told = {"status": 0}
+        answered = {"status": 0}
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told["status"] = message["status"]
+                answered["status"] = message["status"]
                 message["headers"] = hardened(message["headers"], scope["path"])
             elif message["type"] == "websocket.accept":
-                told["status"] = 101
+                answered["status"] = 101
             await send(message)
 
         state = scope.setdefault("state", {})
@@ -349,12 +348,12 @@ class Gate:
                 async with _Lasting(self._auth, scope):
                     await self._app(scope, receive, send_guarded)
             elif is_websocket:
-                told["status"] = early.status_code
+                answered["status"] = early.status_code
                 await send({"type": "websocket.close", "code": 1008})
             else:
                 await early(scope, receive, send_guarded)
         finally:
-            self._note(scope, "CONNECT" if is_websocket else scope["method"], told["status"] or 500)
+            self._note(scope, "CONNECT" if is_websocket else scope["method"], answered["status"] or 500)
 
     def _note(self, scope: Scope, method: str, status: int) -> None:
         """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
@@ -376,8 +375,8 @@ class Gate:
     def _address(self, scope: Scope) -> str:
         """Who asks, as far as the network tells; behind a proxy of ours, what it says."""
         if self._behind_proxy:
-            told = Headers(scope=scope).getlist("x-forwarded-for")
-            if told and (last := told[-1].rpartition(",")[2].strip()):
+            forwarded = Headers(scope=scope).getlist("x-forwarded-for")
+            if forwarded and (last := forwarded[-1].rpartition(",")[2].strip()):
                 return last
         client = scope.get("client")
         return str(client[0]) if client else ""
@@ -393,11 +392,11 @@ class Gate:
                 Problem(
                     400,
                     "odd_path",
-                    f"the path {sent[:80]!r} could be read in two ways",
-                    "write it without //, dots as parts, backslashes, and without these as escapes",
+                    f"ambiguous path {sent[:80]!r}",
+                    "remove //, dot segments and backslashes, and their escapes",
                 )
             )
-        if path not in PROBE_PATHS and not self._is_our_host(headers.get("host", "")):
+        if path not in OPEN_PATHS and not self._is_our_host(headers.get("host", "")):
             return answer(
                 Problem(
                     400,
@@ -453,8 +452,8 @@ class Gate:
 
     def _scheme(self, scope: Scope, headers: Headers) -> str:
         """By which scheme browsers reach us: as the proxy before us tells, or the public address, or as we see."""
-        if self._behind_proxy and (told := headers.getlist("x-forwarded-proto")):
-            return told[-1].rpartition(",")[2].strip().lower()
+        if self._behind_proxy and (forwarded := headers.getlist("x-forwarded-proto")):
+            return forwarded[-1].rpartition(",")[2].strip().lower()
         logins = self._auth.logins
         public = urlsplit(logins.settings.public_url if logins is not None else "")
         if public.netloc and public.netloc.lower() == headers.get("host", "").lower():

@@ -44,7 +44,7 @@ def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
         message, _, path = str(error).partition(" - at `$")
         raise Problem(422, "invalid", message, hint, path.strip("`.") or None) from error
     except (DocumentError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "bad_request", f"the body is no JSON: {error}", hint) from error
+        raise Problem(400, "bad_request", f"the body cannot be read: {error}", hint) from error
 
 
 def check_depth(value: bytes | msgspec.Raw, where: str) -> None:
@@ -75,7 +75,7 @@ def number(text: str, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) 
 
 def read_object(body: bytes) -> dict[str, Any]:
     """A JSON object of any content. Raises Problem 400."""
-    found = decode(body or b"{}", object)
-    if not isinstance(found, dict):
-        raise Problem(400, "bad_request", "the body is no JSON object")
-    return found
+    value = decode(body or b"{}", object)
+    if not isinstance(value, dict):
+        raise Problem(400, "bad_request", "the body must be a JSON object")
+    return value

@@ -132,8 +132,8 @@ class MapBridge:
         view = parse_mapjob(obj)
         url = await self._server_url()
         if not url:
-            said = f"the ConfigMap {INFO_CONFIGMAP} in {SYSTEM_NAMESPACE} names no serverUrl"
-            return await self._refuse(obj, "NoServerAddress", said, again=True)
+            message = f"the ConfigMap {INFO_CONFIGMAP} in {SYSTEM_NAMESPACE} names no serverUrl"
+            return await self._refuse(obj, "NoServerAddress", message, again=True)
         try:
             made = await self._make(view)
         except AlreadyExists as error:
@@ -141,8 +141,8 @@ class MapBridge:
                 obj, "NameTaken", f"{error.message}; {error.hint or ''}".strip("; "), again=True
             )
         except QuotaExceeded as error:
-            said = f"{error.message}; {error.hint or ''}".strip("; ")
-            return await self._refuse(obj, "QuotaExceeded", said, again=True)
+            message = f"{error.message}; {error.hint or ''}".strip("; ")
+            return await self._refuse(obj, "QuotaExceeded", message, again=True)
         except UsageError as error:
             return await self._refuse(obj, "BadLimits", f"spec.limits: {error.message}", again=True)
         secret = await self._make_secret(obj, view, made.uid, url)

@@ -212,18 +212,22 @@ def test_without_copies_the_hint_says_what_else_can_be_done(data: Path) -> None:
     (data / "config.json").write_text("{")
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
+    assert str(caught.value.hint).startswith("no copy is kept of config.json. ")
     assert "--api-port" in str(caught.value.hint)
     assert main(["restore", "latest", "--data", str(data)]) == 1
     empty(data / "cluster.db")
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
-    assert "no copy is kept" in str(caught.value.hint)
+    assert "no copy is kept of cluster.db and config.json:" in str(caught.value.hint)
     assert "moor down" in str(caught.value.hint)
 
 
 def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> None:
     (data / "outputs.db").write_bytes(b"no database" * 1000)
     assert [damage.file for damage in find_damage(DataFolder(data))] == ["outputs.db"]
+    with pytest.raises(StorageDamaged) as caught:
+        refuse_damage(DataFolder(data))
+    assert f"restore latest --data {data}` sets aside what maps have printed" in str(caught.value.hint)
     assert main(["restore", "latest", "--data", str(data)]) == 0
     assert find_damage(DataFolder(data)) == []
     assert not (data / "outputs.db").exists()

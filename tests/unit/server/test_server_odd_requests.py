@@ -93,6 +93,14 @@ async def test_a_moment_beyond_all_calendars_is_a_bad_request(running, text):
         assert (answer.status, answer.json["code"]) == (400, "bad_request"), path
 
 
+async def test_a_limit_out_of_range_names_the_range(running):
+    for limit, status in ((-2, 400), (-1, 200), (0, 200), (500, 200), (501, 400)):
+        answer = await running.ask(f"/containers/json?namespace=lab&limit={limit}", headers=ADA)
+        assert answer.status == status
+        if status == 400:
+            assert "from -1 to 500" in answer.json["message"]
+
+
 @pytest.mark.parametrize("filters", FILTERS)
 async def test_odd_filters_are_a_bad_request(running, filters):
     answer = await running.ask(f"/containers/json?namespace=lab&filters={quote(filters)}", headers=ADA)

@@ -180,7 +180,7 @@ async def _list(request: Request, mine: Containers) -> Response:
     if after := query.get("after"):
         ids = [row["Id"] for row in rows]
         rows = rows[ids.index(after) + 1 :] if after in ids else []
-    limit = _number(query.get("limit"), "limit", 0, PAGE_MAX)
+    limit = _number(query.get("limit"), "limit", PAGE_MAX)
     more = {"x-next-after": rows[limit - 1]["Id"]} if limit and len(rows) > limit else None
     return Json(rows[:limit] if limit else rows, headers=more)
 
@@ -269,13 +269,13 @@ async def _logs(request: Request, mine: Containers) -> Response:
     ours = request.url.path.startswith("/api/")
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
-    since = _number(query.get("since", "").partition(".")[0] or None, "since", 0, 2**40)
+    since = _number(query.get("since", "").partition(".")[0] or None, "since", 2**40)
     follow = _is_true(query.get("follow"))
     lines: AsyncIterator[bytes] = _printed(
         mine,
         pod,
         follow=follow,
-        tail=None if tail == "all" else _number(tail, "tail", 0, 10**7),
+        tail=None if tail == "all" else _number(tail, "tail", 10**7),
         since=max(1, int(mine.context.now().timestamp()) - since) if since else None,
         timestamps=_is_true(query.get("timestamps")),
     )
@@ -392,7 +392,7 @@ def _filters(text: str | None) -> dict[str, list[str]]:
         raise Problem(
             400,
             "bad_request",
-            f"filters {text[:80]!r} is no JSON object of lists: {error.message}",
+            f"invalid filters {text[:80]!r}: use a JSON object of lists ({error.message})",
             'such as {"label": ["team=vision"]}',
             "filters",
         ) from error
@@ -403,7 +403,6 @@ def _is_true(text: str | None) -> bool:
     return (text or "").lower() in ("1", "true", "t", "yes")
 
 
-def _number(text: str | None, where: str, least: int, most: int) -> int:
-    if text is None:
-        return 0
-    return max(number(text, where, minimum=-most, maximum=most), least)  # Docker's -1: no limit
+def _number(text: str | None, where: str, most: int) -> int:
+    """0 where none is given, and for Docker's -1: no limit. Raises Problem 400."""
+    return 0 if text is None else max(0, number(text, where, minimum=-1, maximum=most))

@@ -442,7 +442,7 @@ async def body_of(request: Request, kind: type[T], *, most: int = BODY_BYTES) ->
 
 def _invalid(exc: Exception, hint: str | None) -> Problem:
     if not isinstance(exc, msgspec.ValidationError):
-        return Problem(400, "bad_request", f"the body is no JSON: {exc}", hint)
+        return Problem(400, "bad_request", f"the body cannot be read: {exc}", hint)
     message, _, path = str(exc).partition(" - at `$")
     return Problem(422, "invalid", message, hint, path.strip("`.") or None)
 
