@@ -53,6 +53,7 @@ GRACE = timedelta(minutes=15)  # a provider that gives no answer puts nobody out
 BELIEVED_SECONDS = 2.0  # a session that was just found good is not looked up again
 KEPT = 4096
 FLOW = timedelta(minutes=10)  # a login at the provider takes no longer
+FLOW_BYTES = 2700  # sealed it is a third longer, and a browser drops a cookie of more than 4,096 bytes
 CODE = timedelta(minutes=2)  # for the command line to fetch its session
 TOKEN_SECONDS = 900  # of a token for the cluster, unless told otherwise
 PLAIN_SECONDS_MAX = 7 * 24 * 3600
@@ -61,7 +62,7 @@ HASHES_WAITING = 16  # passwords of strangers, and as many of people who were he
 DEVICE_SECONDS = 400 * 24 * 3600  # that a browser keeps what tells its device; browsers allow no more
 
 T = TypeVar("T")
-_DEVICE = "device "
+_DEVICE, _FLOW = "device ", "flow "  # what a sealed text is of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,12 @@ class LoginSettings:
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """A login under way at the provider."""
+    """A login under way at the provider. The browser keeps it, sealed: anybody may begin one, and none is written.
 
+    What a copy of it gives is what the provider gives for its code, and that is good once.
+    """
+
+    until: float  # seconds since 1970
     state: str
     nonce: str
     verifier: str
@@ -277,30 +282,26 @@ class Logins:
         return device if f"{kind} " == _DEVICE and of == person else ""
 
     async def start_oidc(self, *, redirect: str, then: str) -> tuple[str, str]:
-        """Where to send the browser, and the secret that ties its way back to it (for a cookie)."""
+        """Where to send the browser, and a cookie's value that ties its way back to it. Raises ApiError."""
         if self.provider is None:
             raise Problem(404, "not_found", "this server has no OIDC provider", "log in with a local account")
-        binding, state, nonce, verifier = (*(secrets.token_urlsafe(24) for _ in range(3)), new_verifier())
+        state, nonce, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(24), new_verifier()
         try:
             url = await self.provider.authorization_url(
                 redirect=redirect, state=state, nonce=nonce, verifier=verifier
             )
         except MoorageError as error:
             raise _away(error) from error
-        flow = Flow(state, nonce, verifier, redirect, then)
-        now = self._clock.now()
-        await self._desk.do(
-            lambda store: store.add_code(f"flow {binding}", msgspec.json.encode(flow), now + FLOW, now)
-        )
-        return url, binding
+        flow = Flow((self._clock.now() + FLOW).timestamp(), state, nonce, verifier, redirect, then)
+        if len(msgspec.json.encode(flow)) > FLOW_BYTES:
+            flow = msgspec.structs.replace(flow, then="/")
+        return url, (await self._sealer.seal(_FLOW + msgspec.json.encode(flow).decode())).decode()
 
     async def finish_oidc(
         self, *, binding: str, state: str, code: str, address: str, client: str
     ) -> tuple[str, Session, str]:
         """A new session's token, the session, and where the browser wanted to go."""
-        now = self._clock.now()
-        body = await self._desk.do(lambda store: store.take_code(f"flow {binding}", now)) if binding else None
-        flow = msgspec.json.decode(body, type=Flow) if body else None
+        flow = await self._flow_of(binding)
         if self.provider is None or flow is None or not secrets.compare_digest(flow.state, state):
             raise Problem(
                 400,
@@ -326,6 +327,14 @@ class Logins:
             login.name, OIDC, address=address, client=client, subject=login.subject, refresh=sealed, until=until
         )
         return token, session, flow.then
+
+    async def _flow_of(self, binding: str) -> Flow | None:
+        """The login under way that a cookie is of; None for one that is made up, or took too long."""
+        opened = await self._sealer.open(binding.encode()) if binding else None
+        if opened is None or not opened.startswith(_FLOW):
+            return None
+        flow = msgspec.json.decode(opened.removeprefix(_FLOW), type=Flow)
+        return flow if self._clock.now().timestamp() < flow.until else None
 
     async def grant(self, session: Session, challenge: str) -> str:
         """A code, good once and for a short time, by which a command line gets a session of its own."""

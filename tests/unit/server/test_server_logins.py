@@ -21,6 +21,7 @@ from moorage.server.attempts import ADDRESS, FREE_FAILURES, PLACE, Attempts, Ori
 from moorage.server.audit import STRANGERS
 from moorage.server.auth import is_same_origin
 from moorage.server.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Logins
+from moorage.server.oidc import Login, Refused
 from moorage.server.people import People
 from moorage.server.problems import Problem
 from moorage.server.sessions import AuditEntry, SessionDesk, SessionStore, digest, new_token, open_database
@@ -393,6 +394,67 @@ async def test_a_request_under_way_at_the_logout_brings_no_session_back(site):
         slow.go_on.set()
         assert await asking is not None  # it was open when it was looked at
         assert await logins.session_of(token) is None
+
+
+class AProvider:
+    """Lets everybody in who comes with the code `right`."""
+
+    async def authorization_url(self, **asked):
+        return f"https://provider.example/?state={asked['state']}"
+
+    async def exchange(self, code, **asked):
+        if code != "right":
+            raise Refused("the code is used up")
+        return Login(subject="1", name="ada", groups=(), refresh_token="r", expires=0)
+
+
+async def begun(logins, then="/"):
+    url, binding = await logins.start_oidc(redirect="https://here.example/login/callback", then=then)
+    return binding, url.partition("state=")[2]
+
+
+def come_back(logins, binding, state, code="right"):
+    return logins.finish_oidc(binding=binding, state=state, code=code, address="10.0.0.1", client="browser")
+
+
+async def test_logins_that_strangers_begin_at_the_provider_are_not_written(site):
+    async with site.running():
+        desk, logins = site.service.desk, Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        logins.provider = AProvider()
+        await desk.do(lambda store: store.all())
+        before = read_mark(site.folder / "people.db")
+        for _ in range(3):
+            binding, state = await begun(logins)
+            other, _ = await begun(logins)
+            for wrong in (("made-up", state), ("", state), (other, state), (binding, "forged")):
+                with pytest.raises(Problem) as refused:
+                    await come_back(logins, *wrong)
+                assert (refused.value.status, refused.value.code) == (400, "bad_login")
+        mark = await logins.device_mark("ada")  # sealed with the same key
+        with pytest.raises(Problem):
+            await come_back(logins, mark, state)
+        with pytest.raises(Problem) as refused:
+            await come_back(logins, binding, state, code="used")
+        assert refused.value.status == 403
+        assert read_mark(site.folder / "people.db") == before
+
+
+async def test_a_login_at_the_provider_ends_where_it_began_and_takes_no_longer_than_ten_minutes(site):
+    async with site.running():
+        logins = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        logins.provider = AProvider()
+        then = "/maps?" + "x" * 1900
+        binding, state = await begun(logins, then)
+        for odd in (then, '/"' * 1000):
+            assert len((await begun(logins, odd))[0]) < 4000  # of a cookie; browsers drop longer ones
+        assert "x" * 9 not in binding
+        site.clock.advance(599)
+        _, session, where = await come_back(logins, binding, state)
+        assert (session.person, where) == ("ada", then)
+        site.clock.advance(1)
+        with pytest.raises(Problem) as refused:
+            await come_back(logins, binding, state)
+        assert (refused.value.status, refused.value.code) == (400, "bad_login")
 
 
 async def test_what_a_person_has_open_ends_when_they_are_put_out_and_not_before(site, monkeypatch):
