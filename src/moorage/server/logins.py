@@ -145,7 +145,7 @@ class Logins:
         self.provider = provider
         self.settings = settings or LoginSettings()
         self.attempts = Attempts(clock)
-        self._sealer = Sealer(api)
+        self._sealer = Sealer(api, clock=clock)
         self._believed: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()  # by the token's SHA-256
         self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
         self._asking: dict[str, asyncio.Lock] = {}
@@ -275,7 +275,7 @@ class Logins:
     async def _device_of(self, mark: str, person: str) -> str:
         """The device that a cookie is of, where it is of this person's; empty for any other."""
         try:
-            kind, _, rest = (await self._sealer.open(mark.encode()) or "").partition(" ")
+            kind, _, rest = (await self._sealer.open(mark.encode(), from_stranger=True) or "").partition(" ")
         except ApiError:
             return ""
         device, _, of = rest.partition(" ")
@@ -330,7 +330,7 @@ class Logins:
 
     async def _flow_of(self, binding: str) -> Flow | None:
         """The login under way that a cookie is of; None for one that is made up, or took too long."""
-        opened = await self._sealer.open(binding.encode()) if binding else None
+        opened = await self._sealer.open(binding.encode(), from_stranger=True) if binding else None
         if opened is None or not opened.startswith(_FLOW):
             return None
         flow = msgspec.json.decode(opened.removeprefix(_FLOW), type=Flow)

@@ -22,6 +22,7 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import SECRETS, Obj
+from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.queue.database import Database, Row, Schema
@@ -34,6 +35,7 @@ TOUCH = timedelta(minutes=1)  # how exactly it is known when a session was last 
 PLACES_KEPT = timedelta(days=90)  # an address from which a person logged in is known for
 KEYS_SECRET = "moorage-session-keys"
 KEYS_KEPT = 2  # the newest seals, both open
+STRANGER_SECONDS = 5.0  # until the keys are read again for a cookie that none of them opens
 SCHEMA = Schema("moorage.server", "people.")
 AUDIT_PAGE = 500
 
@@ -340,9 +342,10 @@ def open_database(where: Path | str) -> Database:
 class Sealer:
     """Seals and opens with keys from a Secret. A new key in it is used at once, the one before still opens."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
+        self._api, self._clock = api, clock
         self._keys: tuple[bytes, ...] = ()
+        self._loaded = 0.0
 
     async def seal(self, text: str) -> bytes:
         from cryptography.fernet import Fernet
@@ -350,15 +353,18 @@ class Sealer:
         keys = self._keys or await self._load()
         return Fernet(keys[0]).encrypt(text.encode())
 
-    async def open(self, sealed: bytes) -> str | None:
-        """None when no key there is opens it."""
-        for keys in (self._keys, None):
-            if (text := _opened(await self._load() if keys is None else keys, sealed)) is not None:
-                return text
-        return None
+    async def open(self, sealed: bytes, *, from_stranger: bool = False) -> str | None:
+        """None when no key there is opens it. The keys are read again then, for strangers' texts not at once."""
+        text = _opened(self._keys, sealed)
+        if text is not None:
+            return text
+        if from_stranger and self._keys and self._clock.monotonic() < self._loaded + STRANGER_SECONDS:
+            return None
+        return _opened(await self._load(), sealed)
 
     async def _load(self) -> tuple[bytes, ...]:
         self._keys = await load_keys(self._api)
+        self._loaded = self._clock.monotonic()
         return self._keys
 
 

@@ -24,7 +24,16 @@ from moorage.server.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Log
 from moorage.server.oidc import Login, Refused
 from moorage.server.people import People
 from moorage.server.problems import Problem
-from moorage.server.sessions import AuditEntry, SessionDesk, SessionStore, digest, new_token, open_database
+from moorage.server.sessions import (
+    STRANGER_SECONDS,
+    AuditEntry,
+    SessionDesk,
+    SessionStore,
+    digest,
+    new_token,
+    open_database,
+    rotate_keys,
+)
 from moorage.testing.clock import NOON, FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -437,6 +446,28 @@ async def test_logins_that_strangers_begin_at_the_provider_are_not_written(site)
             await come_back(logins, binding, state, code="used")
         assert refused.value.status == 403
         assert read_mark(site.folder / "people.db") == before
+
+
+async def test_the_keys_are_not_read_again_for_every_cookie_that_a_stranger_makes_up(site):
+    async with site.running():
+        logins = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        logins.provider = AProvider()
+
+        def reads():
+            return sum(call.resource == "secrets" and call.verb == "get" for call in site.api.calls)
+
+        mark = await logins.device_mark("ada")
+        before = reads()
+        for number in range(20):
+            assert await logins._device_of(f"made-up {number}", "ada") == ""
+            with pytest.raises(Problem):
+                await come_back(logins, f"made-up {number}", "state")
+        assert reads() == before
+        await rotate_keys(site.api)
+        new = await Logins(site.api, People(site.api), site.service.desk).device_mark("ada")  # another server's
+        site.clock.advance(STRANGER_SECONDS)
+        assert await logins._device_of(new, "ada")
+        assert await logins._device_of(mark, "ada")
 
 
 async def test_a_login_at_the_provider_ends_where_it_began_and_takes_no_longer_than_ten_minutes(site):
