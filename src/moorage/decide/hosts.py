@@ -87,6 +87,7 @@ _AS_JSON = ("alb.ingress.kubernetes.io", "ingress.kubernetes.io")
 _CONTROLLERS = (  # annotations of these groups, and of groups below them, are read by ingress controllers
     "ingress.kubernetes.io", "nginx.org", "nginx.com", "haproxy.org", "haproxy-ingress.github.io", "konghq.com",
     "getambassador.io", "projectcontour.io", "traefik.io", "voyager.appscode.com", "gateway.envoyproxy.io",
+    "router.openshift.io", "apisix.apache.org", "zalando.org",
 )  # fmt: skip
 # of ingress-nginx: what concerns one's own requests alone, by the documentation of 1.12. All others are refused,
 # since one that inserts text into the configuration of all tenants comes to light every year.
@@ -109,7 +110,7 @@ _OF_NGINX = frozenset(
 # of other controllers: insert text, add hosts, lead elsewhere, read Secrets, share a load balancer's rules
 _STEERING = re.compile(
     r"snippet|template|config|custom|alias|host|auth|redirect|mirror|middleware|plugin|secret|modsecurity|lua"
-    r"|conditions\.|actions\.|group\.|router\.(?:rule|priority)|path-match",
+    r"|namespace|skipper-(?:filter|predicate|routes)|conditions\.|actions\.|group\.|router\.(?:rule|priority)|path-match",
     re.IGNORECASE,
 )
 _PLAIN_REDIRECTS = frozenset({"ssl-redirect", "force-ssl-redirect", "http-redirect"})  # to https, of the same host

@@ -81,7 +81,7 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
     refusals += _fill(made, kind)
     _tie(spec, pool, kind)
     spec["tolerations"] = _tolerations(spec.get("tolerations") or (), pool, kind)
-    if not any(one.get("name") == MACHINE_GATE for one in spec.get("schedulingGates") or ()):
+    if not _is_gated(spec):
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": MACHINE_GATE}]
     if not spec.get("priorityClassName") or spec.get("preemptionPolicy") == "Never":
         had = spec.get("priorityClassName")
@@ -94,7 +94,7 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
 
 
 def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) -> list[Refusal]:
-    """What must not change about a pod: the machine it asks for, and by anybody but the operator its place."""
+    """What must not change about a pod: the machine it asks for; but by the operator, its place and its gate."""
     found = []
     for key in (MACHINE_TYPE_LABEL, MACHINE_GROUP_LABEL):
         if labels_of(old).get(key) != labels_of(new).get(key):
@@ -104,6 +104,9 @@ def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) 
         if annotations_of(old).get(key) != annotations_of(new).get(key):
             told = "is set by Moorage's operator only"
             found.append(Refusal(f"metadata.annotations[{key}]", repr(annotations_of(new).get(key)), told))
+    if not ours and _is_gated(old["spec"]) and not _is_gated(new["spec"]):
+        reason = f"must keep {MACHINE_GATE}: the operator removes it when the pod has a place"
+        found.append(Refusal("spec.schedulingGates", repr(new["spec"].get("schedulingGates")), reason))
     return found
 
 
@@ -195,6 +198,10 @@ def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
             where = f"spec.containers[{at}].resources.requests[{name}]"
             found.append(Refusal(where, _text(name, value), told))
     return found
+
+
+def _is_gated(spec: Mapping[str, Any]) -> bool:
+    return any(gate.get("name") == MACHINE_GATE for gate in spec.get("schedulingGates") or ())
 
 
 def _sidecars(pod: Obj) -> list[Obj]:

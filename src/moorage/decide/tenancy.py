@@ -29,23 +29,32 @@ def inject(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> tuple[Ob
 
 
 def judge_pod(
-    pod: Mapping[str, Any], tenant: Mapping[str, Any] | None, tenants: Iterable[Mapping[str, Any]]
+    pod: Mapping[str, Any],
+    tenant: Mapping[str, Any] | None,
+    tenants: Iterable[Mapping[str, Any]],
+    *,
+    old: Mapping[str, Any] | None = None,
 ) -> tuple[Refusal, ...]:
-    """Refusals of a new pod that would get onto another team's nodes. They matter where somebody has nodes."""
+    """Refusals of a pod that would get onto another team's nodes. They matter where somebody has nodes.
+
+    `old`: of an update, which may add tolerations and nothing else that matters here.
+    """
     name = _name(tenant) if tenant is not None else ""
     if not any(_selector(one) for one in tenants if _name(one) != name):
         return ()
-    spec, found = pod.get("spec") or {}, []
-    if spec.get("nodeName"):
-        said = "must be left to the scheduler where teams have nodes of their own"
-        found.append(Refusal("spec.nodeName", repr(spec["nodeName"]), said))
-    for index, one in enumerate(spec.get("tolerations") or ()):
-        whole = not one.get("key") and one.get("operator") == "Exists"
-        other = one.get("key") == TENANT_LABEL and not _is_mine(one, name)
-        if (whole or other) and one.get("effect") in (None, "", "NoSchedule"):
-            said = "tolerates the taint of other teams' nodes"
-            found.append(Refusal(f"spec.tolerations[{index}]", repr(one.get("value") or "*"), said))
-    return tuple(found)
+    spec, refusals = pod.get("spec") or {}, []
+    before = {_fields(toleration) for toleration in ((old or {}).get("spec") or {}).get("tolerations") or ()}
+    if spec.get("nodeName") and old is None:
+        reason = "must be left to the scheduler where teams have nodes of their own"
+        refusals.append(Refusal("spec.nodeName", repr(spec["nodeName"]), reason))
+    for index, toleration in enumerate(spec.get("tolerations") or ()):
+        whole = not toleration.get("key") and toleration.get("operator") == "Exists"
+        other = toleration.get("key") == TENANT_LABEL and not _is_mine(toleration, name)
+        reaches = (whole or other) and toleration.get("effect") in (None, "", "NoSchedule")
+        if reaches and _fields(toleration) not in before:
+            reason = "must not tolerate the taint of other teams' nodes"
+            refusals.append(Refusal(f"spec.tolerations[{index}]", repr(toleration.get("value") or "*"), reason))
+    return tuple(refusals)
 
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
@@ -67,6 +76,10 @@ def _is_mine(toleration: Mapping[str, Any], name: str) -> bool:
         and toleration.get("operator", "Equal") == "Equal"
         and toleration.get("value") == name
     )
+
+
+def _fields(toleration: Mapping[str, Any]) -> frozenset[tuple[str, Any]]:
+    return frozenset(toleration.items())
 
 
 def _name(tenant: Mapping[str, Any]) -> str:

@@ -237,12 +237,12 @@ class Webhook:
             )
         if not mutating and kind in WORKLOADS and not user.startswith(NODE_USERS):
             refusals = judge_priority(kind, obj, old, tenant=tenant, classes=self._classes.all())
-        if kind != "Pod" or asked.operation != "CREATE" or user.startswith(NODE_USERS):
+        if kind != "Pod" or user.startswith(NODE_USERS):
             return refusals
-        request = Request(kind=kind, operation="CREATE", user=user, groups=asked.user_info.groups, obj=obj)
+        request = Request(kind=kind, operation=asked.operation, user=user, groups=asked.user_info.groups, obj=obj)
         if request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet":
             return refusals  # an administrator's, for every node
-        return (*refusals, *judge_pod(obj, tenant, tenants))
+        return (*refusals, *judge_pod(obj, tenant, tenants, old=old))
 
     def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
         policy = self._policy(asked.namespace)

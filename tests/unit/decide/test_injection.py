@@ -153,10 +153,24 @@ def test_nobody_gives_himself_a_place() -> None:
     made = inject(pod, POOLS)
     assert made.pod["metadata"]["annotations"] == {"mine": "1"}
     old = inject(a_pod(), POOLS).pod
+    pod["spec"] = old["spec"]
     assert [one.field for one in judge_update(old, pod, ours=False)] == [
         "metadata.annotations[moorage.dev/machine-place]"
     ]
     assert judge_update(old, pod, ours=True) == []
+
+
+def test_nobody_lets_a_guest_through_before_its_turn() -> None:
+    """Its class may preempt the pods that hold places for others."""
+    old = inject(a_pod(schedulingGates=[{"name": "mine"}]), POOLS).pod
+    new = json.loads(json.dumps(old))
+    new["spec"]["schedulingGates"] = [{"name": "moorage.dev/machine"}]
+    assert judge_update(old, new, ours=False) == []
+    new["spec"]["schedulingGates"] = [{"name": "mine"}]
+    assert [refusal.field for refusal in judge_update(old, new, ours=False)] == ["spec.schedulingGates"]
+    assert judge_update(old, new, ours=True) == []
+    del new["spec"]["schedulingGates"]
+    assert [refusal.field for refusal in judge_update(old, new, ours=False)] == ["spec.schedulingGates"]
 
 
 def test_the_machine_asked_for_cannot_be_changed() -> None:

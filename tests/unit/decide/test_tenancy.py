@@ -10,6 +10,7 @@ from moorage.decide.tenancy import inject, judge_pod
 
 LAB = {"metadata": {"name": "lab"}, "spec": {"namespace": "lab", "cpuNodes": {"selector": {"pool": "lab"}}}}
 OPS = {"metadata": {"name": "ops"}, "spec": {"namespace": "ops"}}
+OTHER = {"metadata": {"name": "b"}, "spec": {"namespace": "b", "cpuNodes": {"selector": {"pool": "b"}}}}
 MINE = {"key": "moorage.dev/tenant", "operator": "Equal", "value": "lab", "effect": "NoSchedule"}
 
 
@@ -50,7 +51,16 @@ def test_no_way_leads_onto_another_teams_nodes(spec: Any, tenant: Any) -> None:
     assert not judge_pod(a_pod(**spec), tenant, [OPS]), "nobody has nodes of their own: nothing is forbidden"
 
 
+def test_a_toleration_added_later_leads_there_neither() -> None:
+    """A pod that waits, by a gate of its owner's, may get tolerations as long as it has no node."""
+    whole, gated = {"operator": "Exists"}, a_pod(schedulingGates=[{"name": "mine.example.org/wait"}])
+    (refusal,) = judge_pod(a_pod(tolerations=[MINE, whole]), LAB, [LAB, OTHER], old=gated)
+    assert refusal.field == "spec.tolerations[1]"
+    assert not judge_pod(a_pod(tolerations=[MINE]), LAB, [LAB, OTHER], old=gated)
+    stored = a_pod(tolerations=[whole], nodeName="n")  # of a DaemonSet, or older than the tenant
+    assert not judge_pod(a_pod(tolerations=[whole], nodeName="n"), LAB, [LAB, OTHER], old=stored)
+
+
 @pytest.mark.parametrize("tolerations", [[], [MINE], [{"key": "nvidia.com/gpu", "operator": "Exists"}]])
 def test_ones_own_nodes_and_other_taints_are_free(tolerations: Any) -> None:
-    other = {"metadata": {"name": "b"}, "spec": {"namespace": "b", "cpuNodes": {"selector": {"pool": "b"}}}}
-    assert not judge_pod(a_pod(tolerations=tolerations), LAB, [LAB, other])
+    assert not judge_pod(a_pod(tolerations=tolerations), LAB, [LAB, OTHER])

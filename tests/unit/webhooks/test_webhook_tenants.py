@@ -180,6 +180,15 @@ async def test_so_have_their_templates(group: str, kind: str) -> None:
     assert "spec.template.spec.priorityClassName" in json.dumps(answered)
 
 
+async def test_a_pod_that_waits_gets_no_toleration_for_another_teams_nodes() -> None:
+    api = await a_cluster()
+    nodes = {"cpuNodes": {"selector": {"pool": "gamma"}}}
+    await api.create(TENANTS, {"metadata": {"name": "gamma"}, "spec": {"namespace": "gamma"} | nodes})
+    old = a_pod(schedulingGates=[{"name": "mine.example.org/wait"}])
+    for tolerations, is_good in (([{"operator": "Exists"}], False), ([{"key": "x", "operator": "Exists"}], True)):
+        assert await verdict(api, a_review("", "Pod", a_pod(tolerations=tolerations), old=old)) is is_good
+
+
 async def test_a_mirror_pod_of_a_node_has_the_class_of_its_file() -> None:
     pod = a_pod(priorityClassName="system-node-critical", priority=2000001000)
     assert await verdict(await a_cluster(), a_review("", "Pod", pod, user="system:node:gpu-1"))
