@@ -12,6 +12,7 @@ from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
 from moorage.clock import SYSTEM, Clock
 from moorage.controllers.dataset.controller import DatasetController
+from moorage.controllers.host.controller import HostController
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.machinenodepool.controller import MachineNodePoolController
@@ -80,6 +81,7 @@ async def _run_controllers(
         MemoryKillController(api, clock=clock, events=events, metrics=metrics),
         MapJobController(api, clock=clock, events=events, metrics=metrics),
         TenantController(api, clock=clock, metrics=metrics),
+        HostController(api, clock=clock, events=events, metrics=metrics),
         DatasetController(api, clock=clock, events=events, metrics=metrics),
         VolumeBackupController(api, clock=clock, events=events, metrics=metrics),
         WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),

@@ -1,0 +1,1 @@
+"""Hosts that Ingresses of two namespaces name."""
