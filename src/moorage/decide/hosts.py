@@ -114,6 +114,7 @@ _STEERING = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_REDIRECTS = frozenset({"ssl-redirect", "force-ssl-redirect", "http-redirect"})  # to https, of the same host
+_CHOOSES_ADDRESS = "must not be set: the address may be another team's; leave the choice to the load balancer"
 _REACHES_OTHERS = "must not be set in a guarded namespace: it can reach other teams' hosts, Secrets or requests"
 _PLAIN_RULE = (
     "must consist of calls such as Host(`a.example.org`) && PathPrefix(`/x`), joined by && and ||, so that its"
@@ -185,7 +186,8 @@ def judge_hosts(
         refusals += _judge_paths(obj)
     if kind == "Service":
         refusals += _judge_service(obj)
-    refusals += _judge_annotations(obj)
+    for where, table in _annotations(kind, obj):
+        refusals += _judge_annotations(where, table)
     return tuple(refusals)
 
 
@@ -332,10 +334,19 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "DNSEndpoint":
             for at, record in enumerate(_list(spec.get("endpoints"))):
                 yield f"spec.endpoints[{at}].dnsName", str(_mapping(record).get("dnsName") or "")
-    for key in _HOST_ANNOTATIONS:
-        for host in str(annotations_of(obj).get(key) or "").split(","):
-            if host.strip():
-                yield f"metadata.annotations[{key}]", host.strip()
+    for where, table in _annotations(kind, obj):
+        for key in _HOST_ANNOTATIONS:
+            for host in str(table.get(key) or "").split(","):
+                if host.strip():
+                    yield f"{where}[{key}]", host.strip()
+
+
+def _annotations(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Those of the object, and those of the Service that a Gateway gets."""
+    yield "metadata.annotations", annotations_of(obj)
+    if kind == "Gateway":
+        infrastructure = _mapping(_mapping(obj.get("spec")).get("infrastructure"))
+        yield "spec.infrastructure.annotations", _mapping(infrastructure.get("annotations"))
 
 
 def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
@@ -354,6 +365,12 @@ def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
             rule = str(_mapping(route).get("match") or "")
             if hosts_of_rule(rule) is None:
                 yield Refusal(f"spec.routes[{at}].match", repr(rule), _PLAIN_RULE)
+            for table in ("services", "middlewares"):
+                for number, target in enumerate(_list(_mapping(route).get(table))):
+                    yield from _judge_namespace(f"spec.routes[{at}].{table}[{number}]", target, obj)
+        yield from _judge_namespace("spec.tls.options", _mapping(spec.get("tls")).get("options"), obj)
+    elif kind == "Gateway" and spec.get("addresses"):
+        yield Refusal("spec.addresses", repr(spec["addresses"]), _CHOOSES_ADDRESS)
     elif kind == "Route" and spec.get("subdomain"):
         reason = "must not be set: write the whole host into spec.host"
         yield Refusal("spec.subdomain", repr(spec["subdomain"]), reason)
@@ -369,6 +386,13 @@ def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
             for key, value in _mapping(part).items():
                 if value and key.lower().endswith("snippets"):
                     yield Refusal(f"{where}.{key}", repr(value), _REACHES_OTHERS)
+
+
+def _judge_namespace(where: str, target: Any, obj: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Traefik can be set to follow references into other namespaces, past their NetworkPolicies."""
+    namespace, own = _mapping(target).get("namespace"), _mapping(obj.get("metadata")).get("namespace")
+    if namespace and namespace != own:
+        yield Refusal(f"{where}.namespace", repr(namespace), f"must be {own}, or left empty")
 
 
 def _judge_class(ingress: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> Iterator[Refusal]:
@@ -398,8 +422,7 @@ def _judge_service(service: Mapping[str, Any]) -> Iterator[Refusal]:
         reason = "must not be set: whoever names an address gets what the cluster sends to it (CVE-2020-8554)"
         yield Refusal("spec.externalIPs", repr(spec["externalIPs"]), reason)
     if spec.get("loadBalancerIP"):
-        reason = "must not be set: the address may be another team's; leave the choice to the load balancer"
-        yield Refusal("spec.loadBalancerIP", repr(spec["loadBalancerIP"]), reason)
+        yield Refusal("spec.loadBalancerIP", repr(spec["loadBalancerIP"]), _CHOOSES_ADDRESS)
     if spec.get("type") == "ExternalName":
         reason = (
             "must not be ExternalName: an ingress controller follows it past NetworkPolicies; use the name itself"
@@ -407,10 +430,10 @@ def _judge_service(service: Mapping[str, Any]) -> Iterator[Refusal]:
         yield Refusal("spec.type", repr(spec.get("externalName")), reason)
 
 
-def _judge_annotations(obj: Mapping[str, Any]) -> Iterator[Refusal]:
-    for key, value in annotations_of(obj).items():
+def _judge_annotations(table: str, annotations: Mapping[str, Any]) -> Iterator[Refusal]:
+    for key, value in annotations.items():
         group, _, name = key.rpartition("/")
-        where = f"metadata.annotations[{key}]"
+        where = f"{table}[{key}]"
         if group == "lbipam.cilium.io" or (group and _ADDRESS_ANNOTATION.search(name)):
             yield Refusal(where, repr(value), "must not be set: the address may be another team's")
             continue

@@ -219,6 +219,9 @@ HOST = "thing--a.apps.example.org"
         ("TLSRoute", {"hostnames": ["*.apps.example.org"]}),
         ("Gateway", {"listeners": [{"name": "web", "hostname": HOST}]}),
         ("Gateway", {"listeners": [{"name": "web"}]}),
+        ("Gateway", {"addresses": [{"type": "IPAddress", "value": "10.0.0.7"}]}),
+        ("Gateway", {"infrastructure": {"annotations": {"metallb.io/loadBalancerIPs": "10.0.0.7"}}}),
+        ("Gateway", {"infrastructure": {"annotations": {"external-dns.alpha.kubernetes.io/hostname": HOST}}}),
         ("ListenerSet", {"listeners": [{"name": "web", "hostname": HOST}]}),
         ("Gateway", {"servers": [{"hosts": [f"*/{HOST}"]}]}),
         ("VirtualService", {"hosts": [HOST]}),
@@ -234,6 +237,14 @@ HOST = "thing--a.apps.example.org"
         ("IngressRoute", {"routes": [{"match": f"Host(`fine.example.net`) || (Path(`/x`) && Host(`{HOST}`))"}]}),
         ("IngressRoute", {"routes": [{"match": "(Host(`fine.example.net`) || Path(`/x`)) && Path(`/y`)"}]}),
         ("IngressRoute", {"routes": [{"match": f"Host(`fine.example.net`) // {HOST}"}]}),
+        *(
+            ("IngressRoute", {"routes": [{"match": "Host(`fine.example.net`)"} | lead]})
+            for lead in (
+                {"services": [{"name": "x", "namespace": "a"}]},
+                {"middlewares": [{"name": "x"}, {"name": "x", "namespace": "a"}]},
+            )
+        ),
+        ("IngressRouteTCP", {"routes": [], "tls": {"options": {"name": "x", "namespace": "a"}}}),
         ("IngressRoute", {"routes": [{"match": ""}]}),
         ("IngressRoute", {"routes": [{}]}),
         ("IngressRoute", {"routes": [{"match": "PathPrefix(`/.moorage`)"}]}),
@@ -270,7 +281,7 @@ HOST = "thing--a.apps.example.org"
     ],
 )
 def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) -> None:
-    assert fields({"metadata": {"name": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
+    assert fields({"metadata": {"name": "x", "namespace": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
 
 
 @pytest.mark.parametrize(
@@ -296,6 +307,15 @@ def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) 
         ("Host", {"hostname": "fine.example.net"}),
         ("TCPIngress", {"rules": [{"port": 9000}]}),
         ("DNSEndpoint", {"endpoints": [{"dnsName": "fine.example.net"}]}),
+        ("Gateway", {"infrastructure": {"annotations": {"team.example.org/note": "x"}}}),
+        (
+            "IngressRoute",
+            {
+                "routes": [
+                    {"match": "Host(`fine.net`)", "services": [{"name": "x"}, {"name": "y", "namespace": "x"}]}
+                ]
+            },
+        ),
         ("Route", {"host": "fine.example.net", "wildcardPolicy": "None"}),
         ("HTTPProxy", {"virtualhost": {"fqdn": "fine.example.net"}}),
         ("HTTPProxy", {"routes": []}),  # included by another
@@ -303,7 +323,7 @@ def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) 
     ],
 )
 def test_other_kinds_with_hosts_of_ones_own_pass(kind: str, spec: Any) -> None:
-    assert not fields({"metadata": {"name": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
+    assert not fields({"metadata": {"name": "x", "namespace": "x"}, "spec": spec}, kind=kind, reserved=RESERVED)
 
 
 # --- what steers a controller
