@@ -53,6 +53,7 @@ from moorage.decide.rulebook import (
     CONTAINERS_MAX,
     WORKLOADS,
     Facts,
+    at,
     container_count,
     facts_of,
     field_of,
@@ -399,10 +400,10 @@ def _judge_template(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]
     """What keeps a pod template from being judged, or makes all others wait for it."""
     if kind not in WORKLOADS:
         return ()
-    count = container_count(kind, obj)
-    if count > CONTAINERS_MAX and (old is None or container_count(kind, old) < count):
-        where = field_of((*WORKLOADS[kind], "spec", "containers"))
-        return (Refusal(where, str(count), f"must be at most {CONTAINERS_MAX}, with initContainers"),)
+    count, path = container_count(kind, obj), (*WORKLOADS[kind], "spec")
+    if count > CONTAINERS_MAX and (old is None or at(old, path) != at(obj, path)):
+        reason = f"must be at most {CONTAINERS_MAX}, with initContainers"
+        return (Refusal(field_of((*path, "containers")), str(count), reason),)
     if kind != MAPJOBS.kind:  # Kubernetes checks the types in other kinds' templates
         return ()
     return tuple(Refusal(finding.field, finding.value, finding.message) for finding in misshapen(kind, obj))
