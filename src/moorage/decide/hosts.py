@@ -214,14 +214,14 @@ class _Rights:
         if plain in _ANY:
             return self._why_not_any()
         if not _HOST.fullmatch(plain):
-            return "must be a host name of a-z, 0-9, '-' and '.', or '*.' and one; write other letters as xn--…"
+            return "must be a host name of a-z, 0-9, '-' and '.', or '*.' before one; write other letters as xn--…"
         for reserved in self.reserved:
             if _touches(plain, reserved):
                 return (
                     f"is reserved for Moorage: hosts at, below and around {reserved} are set by the operator alone"
                 )
         if any(is_below(plain, domain) for domain in _INTERNAL):
-            return "is a name inside the cluster"
+            return "must not be a name inside the cluster"
         owner = next((domain for domain in _upwards(plain.removeprefix("*.")) if domain in self.others), "")
         own = bool(mine) and is_below(plain, mine)
         if owner and own and len(mine) > len(owner):
@@ -234,8 +234,8 @@ class _Rights:
             return f"must be {mine} or below it"
         if plain.startswith("*.") and not mine:
             return (
-                "must not be a wildcard: it would keep others from all hosts below it. Name each host, or ask an"
-                " administrator for a domain of your own, spec.ingress.domain of the Tenant"
+                "must not be a wildcard, which would keep other teams from all hosts below it: name each host, or"
+                " ask an administrator for a domain, spec.ingress.domain of the Tenant"
             )
         held = self.taken.get(plain) or (None if own else self._wildcard_around(plain))
         return f"is taken: Ingress {held.namespace}/{held.name} names {held.host}" if held else ""
