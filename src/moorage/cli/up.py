@@ -233,10 +233,10 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     console.show(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
     console.show(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
     console.show("first run:  moor run --follow -- python -c 'print(\"hello\")'")
-    from moorage.localcluster.nodeagent.launcher import why_not_fenced
+    from moorage.localcluster.nodeagent.launcher import try_fence
 
-    if why := why_not_fenced(folder.path):
-        console.say(f"warning: pods can read this cluster's folder and the administrator's token ({why})")
+    if gap := try_fence(folder.path).gap:
+        console.say(f"warning: pods can read this cluster's folder and the administrator's token ({gap})")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
     console.show(f"stop:       moor down{data}")
 

@@ -29,11 +29,12 @@ from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
 from moorage.clock import SYSTEM, Clock, parse_rfc3339
 from moorage.errors import BadRequest, NotFound
+from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.addresses import NETWORK
 from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage.localcluster.nodeagent.node import is_doubted
-from moorage.localcluster.nodeagent.podfolder import PodFolder
+from moorage.localcluster.nodeagent.podfolder import PodFolder, write_json
 from moorage.testing.clock import FakeClock
 
 FAKE = Path(__file__).parents[2] / "unit/localcluster/nodeagent/fakeapi.py"
@@ -70,7 +71,7 @@ class Lab:
     task: asyncio.Task[None] = None  # type: ignore[assignment]
 
     @asynccontextmanager
-    async def running(self, clock: Clock = SYSTEM) -> AsyncIterator[NodeAgent]:
+    async def running(self, clock: Clock = SYSTEM, *, hidden: Path | None = None) -> AsyncIterator[NodeAgent]:
         self.agent = NodeAgent(
             self.api,
             self.spec,
@@ -79,6 +80,7 @@ class Lab:
             server_url="https://127.0.0.1:6443",
             poll_seconds=0.1,
             clock=clock,
+            hidden=hidden,
         )
         task = asyncio.create_task(self.agent.run())
         ready = asyncio.create_task(self.agent.ready.wait())
@@ -779,3 +781,143 @@ async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_
         control.wait()
         for folder in (lab.root / "pods").iterdir():
             kill_leftovers(folder.name)
+
+
+# -- pods that try to get at the cluster's folder
+
+
+@pytest.fixture
+def fenced(lab: Lab) -> Lab:
+    """The lab in a folder with a secret, on a machine that can keep pods from it."""
+    words = [sys.executable, "-S", "-E", "-s", podshim.__file__, "--try-fence", str(lab.root)]
+    tried = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    if tried != "fully":
+        pytest.skip(f"this machine allows no fence: {tried}")
+    (lab.root / "tokens.json").write_text("s3cret\n")
+    (lab.root / "run").mkdir()
+    return lab
+
+
+def with_volume(prepare: str, script: str, *mounts: Any, **container: Any) -> Any:
+    """A pod with an emptyDir: an init container prepares it at /moor-all, then the script runs with `mounts`."""
+    init = {
+        "name": "prepare", "image": "localhost/host", "command": ["sh", "-c", prepare],
+        "volumeMounts": [{"name": "v", "mountPath": "/moor-all"}],
+    }  # fmt: skip
+    places = [{"name": "v"} | mount for mount in mounts]
+    return {
+        "script": script,
+        "spec": {"volumes": [{"name": "v", "emptyDir": {}}], "initContainers": [init]},
+        "container": {"volumeMounts": places} | container,
+    }
+
+
+@pytest.mark.parametrize(
+    ("link", "below"),
+    [
+        pytest.param("ln -s {root} x", "x", id="an absolute link"),
+        pytest.param("ln -s ../../../../.. x", "x", id="a relative link"),
+        pytest.param("ln -s {root} x", "x/nodes", id="a link on the way"),
+        pytest.param("ln -s {root} x", "x/made", id="a link on the way to a folder that is missing"),
+        pytest.param("mkdir a; ln -s ../.. a/up; ln -s a/up x", "x", id="a link to a link"),
+        pytest.param("ln -s {root}/tokens.json x", "x", id="a link to a file"),
+        pytest.param("ln -s x x", "x", id="a link to itself"),
+    ],
+)
+async def test_a_sub_path_never_leads_out_of_its_volume(fenced: Lab, link: str, below: str) -> None:
+    script = "cat /moor/* /moor; ls /moor"
+    prepare = f"cd /moor-all && {link.format(root=fenced.root)}"
+    async with fenced.running(hidden=fenced.root):
+        await fenced.create(**with_volume(prepare, script, {"mountPath": "/moor", "subPath": below}))
+        pod = await fenced.phase("Failed")
+        ended = state(pod)["terminated"]
+        assert (ended["reason"], f'subPath "{below}"' in ended["message"]) == ("StartError", True), ended
+        assert sorted(one.name for one in fenced.root.iterdir()) == ["nodes", "run", "tokens.json"]
+
+
+async def test_links_that_stay_in_the_volume_are_followed_by_sub_paths(fenced: Lab) -> None:
+    prepare = "cd /moor-all && mkdir -p a/b && echo kept > a/b/f; ln -s a x; ln -s ../x/b a/y; ln -s a/b/f file"
+    mounts = [
+        {"mountPath": "/moor", "subPath": "x/y"},
+        {"mountPath": "/moor-new", "subPath": "x/new/deep"},
+        {"mountPath": "/moor-file", "subPath": "file"},
+    ]
+    script = "cat /moor/f /moor-file; echo new > /moor-new/g"
+    async with fenced.running(hidden=fenced.root):
+        await fenced.create(**with_volume(prepare, script, *mounts))
+        pod = await fenced.phase("Succeeded")
+        assert await fenced.text() == "kept\nkept\n"
+        assert (fenced.folder(pod).path / "volumes/v/a/new/deep/g").read_text() == "new\n"
+
+
+async def test_mount_points_are_not_made_in_the_clusters_folder(fenced: Lab) -> None:
+    """Neither through a link in another volume, nor by its path below the home folder."""
+    prepare = f"echo > /moor-all/f; ln -s {fenced.root}/run /moor-all/x"
+    mounts = [
+        {"mountPath": "/moor"},
+        {"mountPath": "/moor/x/stop-pods", "subPath": "f"},
+        {"mountPath": f"{fenced.root}/scheduler.json", "subPath": "f"},
+    ]
+    env = [{"name": "HOME", "value": str(fenced.root)}]
+    async with fenced.running(hidden=fenced.root):
+        await fenced.create(**with_volume(prepare, "true", *mounts, env=env))
+        await fenced.until(lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"))
+        assert sorted(one.name for one in fenced.root.iterdir()) == ["nodes", "run", "tokens.json"]
+        assert list((fenced.root / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["the folder around", "/proc", "the folder itself", "/"])
+async def test_a_volume_in_the_way_of_the_fence_does_not_take_it_away(fenced: Lab, where: str) -> None:
+    data = fenced.root / "home" / "data"
+    data.mkdir(parents=True)
+    (data / "tokens.json").write_text("s3cret\n")
+    fenced.root = data
+    target = {"the folder around": str(data.parent), "the folder itself": str(data)}.get(where, where)
+    script = f"cat {data}/tokens.json {data}/nodes/n1/*/spec.json; echo up"
+    async with fenced.running(hidden=data):
+        more = with_volume("true", script, {"mountPath": target}, workingDir="/usr")
+        await fenced.create(**more)
+        pod = await fenced.until(lambda pod: pod["status"].get("phase") in ("Succeeded", "Failed"))
+        ended = state(pod)["terminated"]
+        text = "" if ended["reason"] == "StartError" else await fenced.text()
+        assert "s3cret" not in text
+        assert "namespace" not in text
+        assert ended["reason"] == "StartError" or "up\n" in text
+
+
+async def test_pods_of_a_machine_that_cannot_fence_run_and_one_event_each_says_so(lab: Lab) -> None:
+    """A folder that is not there cannot be hidden, as none can where the kernel refuses."""
+    async with lab.running(hidden=lab.root / "missing"):
+        for name in ("p", "q"):
+            await lab.create(name, "echo up")
+            await lab.phase("Succeeded", name)
+        notices = [(name, message) for name, reason, message in lab.events.seen if reason == "NotFenced"]
+    assert [name for name, _ in notices] == ["p", "q"]
+    assert all("missing" in message and "administrator's token" in message for _, message in notices)
+
+
+async def test_fenced_pods_bring_no_such_event_and_privileged_ones_are_not_fenced(fenced: Lab) -> None:
+    look = f"cat {fenced.root}/tokens.json 2>/dev/null; true"
+    async with fenced.running(hidden=fenced.root):
+        await fenced.create("p", look)
+        await fenced.create("q", look, container={"securityContext": {"privileged": True}})
+        for name in ("p", "q"):
+            await fenced.phase("Succeeded", name)
+        assert [await fenced.text("p"), await fenced.text("q")] == ["", "s3cret\n"]
+        assert "NotFenced" not in fenced.events.reasons("p") + fenced.events.reasons("q")
+
+
+async def test_a_command_runs_beside_a_container_whatever_process_the_report_names(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="sleep 1000")
+        pod = await lab.phase("Running")
+        folder = lab.folder(pod)
+        for pid, codes in ((None, (0,)), (os.getpid(), (126, 127)), (1, (126, 127))):
+            report = folder.state() or {}
+            report["containers"][0]["pid"] = pid or report["containers"][0]["pid"]
+            write_json(folder.path / "state.json", report)
+            command = await lab.agent.execute(pod, "c", ["true"])
+            try:
+                assert await command.exit_code() in codes
+            finally:
+                await command.close()

@@ -98,6 +98,19 @@ class World:
             check=False,
         ).returncode
 
+    def beside(
+        self, script: str, *, pid: int | None = None, kind: str = "fenced"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script beside the main process of the container, or beside another process."""
+        words = ["--enter", str(self.folder.path), str(pid or self.report()["pid"]), kind, "sh", "-c", script]
+        return subprocess.run(
+            [self.python, "-S", "-E", "-s", podshim.__file__, *words],
+            capture_output=True,
+            text=True,
+            user=self.user,
+            check=False,
+        )
+
     def state(self) -> dict[str, Any]:
         return self.folder.state() or {}
 
@@ -621,14 +634,7 @@ def test_command_can_be_run_beside_a_container(any_user: World) -> None:
         mounts = []
     any_user.launch(any_user.shell("echo up; sleep 1000", env={"WHO": "me"}, mounts=mounts))
     any_user.wait_output("up")
-    answer = subprocess.run(
-        [any_user.python, "-S", "-E", "-s", podshim.__file__, "--enter", str(any_user.report()["pid"])]
-        + ["sh", "-c", "echo $WHO; pwd; ls -d /moor-data; exit 5"],
-        capture_output=True,
-        text=True,
-        user=any_user.user,
-        check=False,
-    )
+    answer = any_user.beside("echo $WHO; pwd; ls -d /moor-data; exit 5")
     assert answer.returncode in ((5,) if mounts else (5, 2)), answer
     assert answer.stdout.split()[:2] == ["me", str(any_user.root / "home")]
     if mounts:
@@ -648,7 +654,7 @@ class Platform:
 
     def attack(self) -> str:
         """Prints whatever of the secret can be had, and what else a pod must be able to do."""
-        secret, own = self.folder / "tokens.json", self.world.folder.path / "mine"
+        secret, own = self.folder / "tokens.json", self.world.folder.path / "work/c/mine"
         outside = f"/proc/{self.process.pid}"
         return (
             f"exec 2>/dev/null; cat {secret}; cat {outside}/root{secret}; cat {outside}/environ | tr '\\0' '\\n' |"
@@ -656,12 +662,13 @@ class Platform:
             f" unshare -m sh -c 'umount {self.folder}; cat {secret}';"
             f" nsenter -t {self.process.pid} -m cat {secret};"
             f" touch {self.folder}/new && echo wrote beside; ls {self.folder};"
-            f" echo kept > {own}; cat {own}; cat {self.world.folder.path}/spec.json | head -c 1; echo; pwd"
+            f" cd {self.world.folder.path} && touch state.json && echo wrote the report; cat *.json; cd -;"
+            f" echo kept > {own}; cat {own}"
         )
 
     def seen(self) -> list[str]:
         """What a fenced pod prints."""
-        return ["n1", "kept", "{", str(self.world.root / "home")]
+        return ["n1", str(self.world.root / "home"), "kept"]
 
 
 @pytest.fixture
@@ -677,6 +684,7 @@ def platform(any_user: World) -> Iterator[Platform]:
     if tried.stdout.strip() != "fully":
         pytest.skip(f"this machine allows no fence: {tried.stdout.strip()}")
     (any_user.root / "nodes" / "tokens.json").write_text("s3cret\n")
+    (any_user.folder.path / "work" / "c").mkdir(parents=True)
     command = ["sleep", "1000"]
     with subprocess.Popen(command, user=any_user.user, env={"PATH": PATH, "TOKEN": "s3cret"}) as process:
         yield Platform(any_user, process)
@@ -717,22 +725,107 @@ def test_a_command_beside_a_container_is_behind_the_same_fence(platform: Platfor
     world = platform.world
     world.launch(world.shell("echo up; sleep 1000", hidden=str(platform.folder)))
     world.wait_output("up")
-    answer = subprocess.run(
-        [world.python, "-S", "-E", "-s", podshim.__file__, "--enter", str(world.report()["pid"])]
-        + ["sh", "-c", platform.attack()],
-        capture_output=True,
-        text=True,
-        user=world.user,
-        check=False,
+    assert world.beside(platform.attack()).stdout.split() == platform.seen()
+
+
+def test_a_command_beside_a_privileged_container_is_not_fenced_as_it_is_not(platform: Platform) -> None:
+    world = platform.world
+    volume = world.root / "volume"
+    volume.mkdir()
+    mounts = [{"mountPath": "/moor-data", "hostPath": str(volume)}]
+    look = f"cat {platform.folder}/tokens.json; cat /proc/{platform.process.pid}/environ | grep -c s3cret"
+    world.launch(world.shell(f"{look}; echo up; sleep 1000", mounts=mounts))
+    world.wait_output("up")
+    seen = world.beside(look, kind="privileged").stdout.split()
+    assert (seen[0], seen) == ("s3cret", [line for line in world.output()[:-1] if " " not in line])
+
+
+@pytest.mark.parametrize("which", ["shim", "guard", "a stranger", "a child of the main process", "nobody"])
+def test_commands_run_beside_the_main_process_of_a_container_only(platform: Platform, which: str) -> None:
+    """Whatever the pod's report says: a process that is not fenced must not be entered."""
+    world = platform.world
+    world.launch(world.shell("sleep 1000 & echo up; wait", hidden=str(platform.folder)))
+    world.wait_output("up")
+    shim_pid = world.state()["shimPid"]
+    stat = shim.read_stat(shim_pid)
+    assert stat is not None
+    gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
+    pids = {
+        "shim": shim_pid,
+        "guard": stat[0],
+        "a stranger": platform.process.pid,
+        "a child of the main process": min(shim.descendants(world.report()["pid"])),
+        "nobody": int(gone.stdout),
+    }
+    answer = world.beside("echo entered", pid=pids[which])
+    assert (answer.returncode in (126, 127), answer.stdout) == (True, "")
+
+
+def test_a_container_whose_fence_fails_does_not_start(world: World) -> None:
+    world.launch(world.shell("echo up", hidden=str(world.root / "missing")))
+    assert world.end()["phase"] == "Failed"
+    message = world.terminated()["message"]
+    assert "missing" in message
+    assert "start the cluster again" in message
+    assert not (world.folder.path / "logs/c/0.log").read_text()
+
+
+def test_a_fence_that_fails_for_one_container_is_there_for_the_others(platform: Platform) -> None:
+    world = platform.world
+    hidden = str(platform.folder)
+    world.launch(
+        world.shell("echo up", name="a", hidden=str(world.root / "missing")),
+        world.shell(platform.attack(), name="c", hidden=hidden),
     )
-    assert answer.stdout.split() == platform.seen()
+    world.end()
+    assert (world.report("a")["state"]["terminated"]["exitCode"], world.output()) == (128, platform.seen())
+
+
+def test_a_volume_that_cannot_be_mounted_behind_the_fence_is_a_start_error(platform: Platform) -> None:
+    """An ordinary user cannot list /root: no fence is given up for that."""
+    world = platform.world
+    volume = world.root / "nodes" / "volume"
+    volume.mkdir()
+    mounts = [{"mountPath": "/root/moor/x", "hostPath": str(volume)}]
+    world.launch(world.shell(platform.attack(), hidden=str(platform.folder), mounts=mounts))
+    phase = world.end()["phase"]
+    if world.user is None:
+        assert (phase, world.output()) == ("Succeeded", platform.seen())
+        return
+    assert (phase, world.state()["mounts"]) == ("Failed", "namespace")
+    assert "/root" in world.terminated()["message"]
+    assert not world.output()
 
 
 def test_where_the_kernel_allows_no_fence_the_pod_runs_and_says_so(world: World) -> None:
-    world.launch(world.shell("echo up", hidden=str(world.root / "missing")))
+    world.launch(world.shell("echo up"), fenceError="unshare: Operation not permitted")
     assert world.end()["phase"] == "Succeeded"
     assert world.output() == ["up"]
-    assert "missing" in world.state()["fenceError"]
+    assert world.state()["fenceError"] == "unshare: Operation not permitted"
+
+
+def test_a_shortage_is_not_taken_for_a_kernel_without_fences(world: World) -> None:
+    """A pod can use up what its user may have; what is told apart is the setting of the machine."""
+    if not namespaces_allowed(world):
+        pytest.skip("this machine allows no namespaces")
+    script = f"""if True:
+        import ctypes, os, subprocess, sys
+        assert ctypes.CDLL(None).unshare(0x10000000) == 0  # a user namespace, with limits of its own
+        maps = ("uid_map", "0 {os.geteuid()} 1"), ("gid_map", "0 {os.getegid()} 1")
+        for name, text in (("setgroups", "deny"), *maps):
+            open(f"/proc/self/{{name}}", "w").write(text)
+        for count in (0, 1):
+            open("/proc/sys/user/max_mnt_namespaces", "w").write(str(count))
+            held = subprocess.Popen(["unshare", "-m", "sleep", "100"]) if count else None
+            while held and os.readlink(f"/proc/{{held.pid}}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+                pass
+            words = [sys.executable, "-S", "-E", "-s", {podshim.__file__!r}, "--try-fence", {str(world.root)!r}]
+            print(subprocess.run(words, stdout=subprocess.DEVNULL).returncode, flush=True)
+            if held:
+                held.kill()
+    """
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["0", "1"]
 
 
 TREES = """

@@ -43,8 +43,8 @@ from moorage.localcluster.nodeagent import logs, probes, volumes
 from moorage.localcluster.nodeagent.addresses import HOST_IP, Addresses
 from moorage.localcluster.nodeagent.environment import ConfigError, Ref, all_containers
 from moorage.localcluster.nodeagent.environment import references as env_references
-from moorage.localcluster.nodeagent.execs import Command
-from moorage.localcluster.nodeagent.launcher import Launcher
+from moorage.localcluster.nodeagent.execs import Beside, Command
+from moorage.localcluster.nodeagent.launcher import Fence, Launcher
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, listens
 from moorage.localcluster.nodeagent.node import (
     LEASE_NAMESPACE,
@@ -57,7 +57,13 @@ from moorage.localcluster.nodeagent.node import (
     node_object,
     node_status,
 )
-from moorage.localcluster.nodeagent.order import Place, container_gpus, make_order, unrunnable
+from moorage.localcluster.nodeagent.order import (
+    Place,
+    container_gpus,
+    is_privileged,
+    make_order,
+    unrunnable,
+)
 from moorage.localcluster.nodeagent.plan import (
     Admit,
     Body,
@@ -137,7 +143,7 @@ class NodeAgent:
         self._node = node
         self._folder = pods_folder.resolve()
         self._clock = clock
-        self._hidden = "" if hidden is None else str(hidden.resolve())
+        self._hidden = None if hidden is None else hidden.resolve()
         self._awake = Awake(clock)
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
@@ -189,6 +195,8 @@ class NodeAgent:
                     self._queue.add(uid)
                 for _ in range(WORKERS):
                     tasks.create_task(self._work())
+                if self._hidden is not None:
+                    tasks.create_task(self._try_fence(self._hidden))
                 tasks.create_task(self._poll())
                 tasks.create_task(self._renew())
                 tasks.create_task(self._awake.run())
@@ -228,6 +236,11 @@ class NodeAgent:
                 self._queue.add(uid)
             await self._clock.sleep(0.05)
         log.warning("pods did not end in time for the shutdown", extra={"node": self._node.name})
+
+    async def _try_fence(self, hidden: Path) -> None:
+        """Before the first pod needs to know. A failure is told when that pod starts, after another try."""
+        with contextlib.suppress(LaunchError):
+            await self._launcher.fence(hidden)
 
     def _is_published(self, uid: str) -> bool:
         pods = self._pods.by_index("uid", uid)
@@ -455,15 +468,17 @@ class NodeAgent:
             try:
                 lookup = await self._lookup(pod)
                 where = await self._volumes(_with_address(pod, admission.address), folder, lookup)
+                fence = Fence(hides=False, gap="")
+                if self._hidden is not None:
+                    fence = await self._launcher.fence(self._hidden)
                 order = make_order(
                     _with_address(pod, admission.address),
-                    place=self._place(folder),
+                    place=self._place(folder, fence),
                     lookup=lookup,
                     volumes=where,
                     gpu_indices=admission.gpus,
                     admitted_at=admission.at,
                 )
-                _make_sub_paths(order)
                 folder.write_order(order)
                 async with self._launching:
                     await self._launcher.launch(folder.path)
@@ -543,15 +558,27 @@ class NodeAgent:
         self._sent[uid] = (status, pod.get("status") or {})
         for kind, reason, message in transitions(before, status):
             self._event(pod, kind, reason, message)
-        if state is not None and state.get("mounts") == "translated" and not before.get("podIP"):
+        if state is not None and not before.get("podIP"):
+            self._tell_of_missing_namespaces(pod, state)
+        return pod
+
+    def _tell_of_missing_namespaces(self, pod: Obj, state: Mapping[str, Any]) -> None:
+        if state.get("mounts") == "translated":
             self._event(
                 pod,
                 "Warning",
                 "MountsTranslated",
-                "this machine lets no mount namespaces be made, so mount paths in command and environment were"
-                f" replaced by paths of this machine ({state.get('mountsError') or 'not permitted'})",
+                "the kernel refused a mount namespace, so mount paths in command and environment were replaced by"
+                f" paths of this machine ({state.get('mountsError') or 'not permitted'})",
             )
-        return pod
+        if state.get("fenceError"):
+            self._event(
+                pod,
+                "Warning",
+                "NotFenced",
+                "the pod can read the folder of the cluster, the administrator's token too, because this machine"
+                f" cannot hide it: {state['fenceError']}",
+            )
 
     async def _annotate_peak(self, pod: Obj, state: Mapping[str, Any] | None, *, over: bool) -> Obj:
         """Write the peak memory: when a container's state changed, and every 30 s while it grows."""
@@ -704,7 +731,7 @@ class NodeAgent:
         except MoorageError as error:
             log.warning("volumes not refreshed", extra={"pod": str(key_of(pod)), "error": str(error)})
 
-    def _place(self, folder: PodFolder) -> Place:
+    def _place(self, folder: PodFolder, fence: Fence) -> Place:
         return Place(
             node=self._node.name,
             folder=str(folder.path),
@@ -712,7 +739,8 @@ class NodeAgent:
             base_env=self._base_env,
             allocatable=self._offers(),
             real_gpu_uuids=self._node.real_gpu_uuids,
-            hidden=self._hidden,
+            hidden=str(self._hidden) if fence.hides else "",
+            fence_error=fence.gap,
         )
 
     # -- probes
@@ -773,7 +801,7 @@ class NodeAgent:
 
         await probes.watch(
             container,
-            pid=int(report["pid"]),
+            main=Beside(self._pod_folder(uid).path, int(report["pid"]), is_privileged(container)),
             address=self._address(uid),
             started=parse_rfc3339(report["state"]["running"]["startedAt"]),
             clock=self._clock,
@@ -889,8 +917,8 @@ class NodeAgent:
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for task in waits:
+                task.cancel()
 
     def _offers(self) -> dict[str, str]:
         return capacity(self._node, storage_bytes=self._storage_bytes())
@@ -964,11 +992,14 @@ class NodeAgent:
         self, pod: Obj, container: str, command: Sequence[str], *, stdin: bool = False, tty: bool = False
     ) -> Command:
         """Start a command in a running container; the caller closes it. Raises NotFound, in kubelet's words."""
-        reports = {one["name"]: one for one in (self._pod_folder(_uid(pod)).state() or {}).get("containers") or ()}
+        folder = self._pod_folder(_uid(pod))
+        reports = {one["name"]: one for one in (folder.state() or {}).get("containers") or ()}
         report = reports.get(container) or {}
         if not (report.get("state") or {}).get("running") or not report.get("pid"):
             raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
-        return await Command.start(int(report["pid"]), command, stdin=stdin, tty=tty)
+        privileged = [one["name"] for one in all_containers(pod["spec"]) if is_privileged(one)]
+        main = Beside(folder.path, int(report["pid"]), container in privileged)
+        return await Command.start(main, command, stdin=stdin, tty=tty)
 
     async def connect(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to a port of the pod: at its own address, else at 127.0.0.1 where the pod itself listens.
@@ -1054,20 +1085,6 @@ def _with_rejection(admission: Admission, rejected: tuple[str, str]) -> Admissio
     from dataclasses import replace
 
     return replace(admission, rejected=rejected)
-
-
-def _make_sub_paths(order: Obj) -> None:
-    """Make the folders that subPath mounts name, where nothing stands yet."""
-    for container in (*order["initContainers"], *order["containers"]):
-        for mount in container["mounts"]:
-            if mount["subPath"] and not os.path.lexists(mount["hostPath"]):
-                try:
-                    os.makedirs(mount["hostPath"])
-                except OSError as error:
-                    raise ConfigError(
-                        f'failed to create subPath directory for mount "{mount["mountPath"]}" of container'
-                        f' "{container["name"]}": {error}'
-                    ) from error
 
 
 def _base_environment(server_url: str | None) -> dict[str, str]:

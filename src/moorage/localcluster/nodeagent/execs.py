@@ -18,7 +18,8 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.shim import descendants
@@ -26,6 +27,20 @@ from moorage.localcluster.nodeagent.shim import descendants
 STDOUT, STDERR = 1, 2
 PIECE = 32 * 1024
 DRAIN_SECONDS = 1.0  # for what is left in the pipes once the command has ended: a child of it may hold them open
+
+
+class Beside(NamedTuple):
+    """A container that runs, for commands to run beside. `folder`: its pod's."""
+
+    folder: Path
+    pid: int  # of its main process
+    is_privileged: bool
+
+    def words(self, option: str, command: Sequence[str]) -> list[str]:
+        """The command line. `option`: --enter or --exec of the shim."""
+        kind = "privileged" if self.is_privileged else "fenced"
+        start = [sys.executable, "-S", "-E", "-s", podshim.__file__, option]
+        return [*start, str(self.folder), str(self.pid), kind, *command]
 
 
 class Command:
@@ -41,9 +56,9 @@ class Command:
         self.killed = False
 
     @classmethod
-    async def start(cls, pid: int, command: Sequence[str], *, stdin: bool, tty: bool) -> Command:
-        """Run beside the container's main process `pid`. Raises OSError."""
-        argv = [sys.executable, "-S", "-E", "-s", podshim.__file__, "--exec", str(pid), *command]
+    async def start(cls, main: Beside, command: Sequence[str], *, stdin: bool, tty: bool) -> Command:
+        """Run beside a container's main process. Raises OSError."""
+        argv = main.words("--exec", command)
         env = {"PATH": os.environ.get("PATH", os.defpath)}
         if tty:
             master, slave = pty.openpty()
@@ -69,7 +84,7 @@ class Command:
                 start_new_session=True,
             )
             made = cls(process, None)
-        made._begin(pid)
+        made._begin(main.pid)
         return made
 
     def _begin(self, pid: int) -> None:

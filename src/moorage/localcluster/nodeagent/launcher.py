@@ -1,4 +1,7 @@
-"""Starts shims: by one process that forks them, else each by an interpreter of its own."""
+"""Starts shims: by one process that forks them, else each by an interpreter of its own.
+
+And tries once whether this machine can keep pods from a folder.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,25 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.localcluster.nodeagent import podshim, shim
 from moorage.localcluster.nodeagent.podfolder import LaunchError, last_lines
 
 PATH_MAX = 4096  # bytes a path may have (linux/limits.h): room for it in the command line that shims show
+
+
+END_SECONDS = 5.0  # a server that was told to end has that long; then it is killed
+TRY_SECONDS = 20.0  # a try of the fence takes some 40 ms
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What this machine's kernel offers to keep pods from a folder."""
+
+    hides: bool  # pods can be started without a view of the folder
+    gap: str  # why they can read it all the same; "": they cannot
 
 
 class Launcher:
@@ -22,15 +38,12 @@ class Launcher:
     started twice, its lock and its state say so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, end_seconds: float = END_SECONDS) -> None:
+        self._end_seconds = end_seconds
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._waiting: dict[str, asyncio.Future[int | None]] = {}
-
-    @property
-    def server_pid(self) -> int | None:
-        """The process that forks shims, if one was started and is not known to have ended."""
-        return self._server.pid if self._server is not None else None
+        self._fences: dict[Path, asyncio.Future[Fence]] = {}
 
     async def launch(self, folder: Path) -> None:
         """Start the shim of a pod folder; returns once it has written its first state.
@@ -45,44 +58,65 @@ class Launcher:
             complaint = last_lines(folder / "shim.log")
             raise LaunchError(f"the pod's shim did not start (exit code {code}): {complaint[-400:]}")
 
+    async def fence(self, folder: Path) -> Fence:
+        """What keeps pods from this folder. Tried once; again, when the try itself failed.
+
+        Raises LaunchError: nothing is known of the machine then, and no pod is started for it.
+        """
+        known = self._fences.get(folder)
+        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
+            known = self._fences[folder] = asyncio.ensure_future(asyncio.to_thread(try_fence, folder))
+        return await asyncio.shield(known)
+
     def close(self) -> None:
         """End the server. Shims live on; a later launch starts another server."""
         channel, self._channel = self._channel, None
         if channel is not None:
             asyncio.get_running_loop().remove_reader(channel)
+            asyncio.get_running_loop().remove_writer(channel)
             channel.close()
         self._lost()
 
     async def _ask(self, folder: str) -> int | None:
-        """The launcher's exit code, or None when there is no server to ask."""
+        """The launcher's exit code, or None without a server."""
         known = self._waiting.get(folder)
         if known is not None:
             code: int | None = await asyncio.shield(known)
             return code
+        answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._waiting[folder] = answer
         try:
             channel = self._channel or self._start()
-            answer: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-            self._waiting[folder] = answer
-            await asyncio.get_running_loop().sock_sendall(channel, os.fsencode(folder))
+            sending = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(channel, os.fsencode(folder)))
+            answer.add_done_callback(lambda _: sending.cancel())  # a full channel that was closed never sends it
+            await asyncio.wait({sending})
+            if not sending.cancelled():
+                sending.result()
         except OSError:
-            self._waiting.pop(folder, None)
-            return None
+            if self._waiting.get(folder) is answer:
+                del self._waiting[folder]
+            if not answer.done():  # others may wait for it too
+                answer.set_result(None)
         return await answer
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = str(theirs.fileno())
-        with theirs:
-            self._server = subprocess.Popen(
-                [*_INTERPRETER, "--serve", number, " " * PATH_MAX],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._server = subprocess.Popen(
+                    [*_INTERPRETER, "--serve", number, " " * PATH_MAX],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=_environment(),
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
         ours.setblocking(False)
         self._channel = ours
         asyncio.get_running_loop().add_reader(ours, self._answered, ours)
@@ -104,10 +138,10 @@ class Launcher:
             waiting.set_result(int(code))
 
     def _lost(self) -> None:
-        """The server is no more: whoever waits for it does without."""
+        """The server has ended, or ends now: whoever waits starts a shim alone."""
         server, self._server = self._server, None
         if server is not None and server.poll() is None:
-            server.wait()  # it has closed its end: it is gone in a moment
+            asyncio.get_running_loop().run_in_executor(None, _end, server, self._end_seconds)
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(None)
@@ -137,16 +171,39 @@ def _launch_alone(folder: Path) -> int:
     return process.returncode
 
 
-def why_not_fenced(folder: Path) -> str | None:
-    """Why pods on this machine can read a folder of the platform; None when they cannot.
+def _end(server: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for a server that sees its channel closed; one that does not end, being stopped, is killed."""
+    try:
+        server.wait(seconds)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
-    Root's pods can, in the end, do whatever root can.
+
+def try_fence(folder: Path) -> Fence:
+    """Try to hide a folder, in a process of its own. Blocks. Raises LaunchError when that could not be tried.
+
+    Pods of root can do what root can.
     """
     words = [*_INTERPRETER, "--try-fence", str(folder)]
-    tried = subprocess.run(
-        words, capture_output=True, text=True, env=_environment(), stdin=subprocess.DEVNULL, check=False
-    )
+    try:
+        tried = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            check=False,
+            timeout=TRY_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"cannot find out whether pods can be kept from {folder}: {error}") from error
     answer = tried.stdout.strip()
+    if tried.returncode != 0 or not answer:
+        complaint = answer or tried.stderr.strip()[-400:] or f"exit code {tried.returncode}"
+        raise LaunchError(f"cannot find out whether pods can be kept from {folder}: {complaint}")
     if answer == "fully":
-        return None
-    return "this kernel has no Landlock" if answer == "partly" else answer or "it cannot be tried"
+        return Fence(hides=True, gap="")
+    if answer == "partly":
+        return Fence(hides=True, gap="this kernel has no Landlock of Linux 5.19 or newer")
+    return Fence(hides=False, gap=answer)

@@ -34,6 +34,7 @@ class Place:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     real_gpu_uuids: Sequence[str] | None = None
     hidden: str = ""  # the folder of the platform, which pods do not see; "": nothing is hidden
+    fence_error: str = ""  # why pods can read that folder all the same; "": they cannot
 
 
 def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -53,6 +54,11 @@ def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         elif not container.get("command") and not container.get("args"):
             out[container["name"]] = ("CreateContainerConfigError", "no command specified")
     return out
+
+
+def is_privileged(container: Mapping[str, Any]) -> bool:
+    """Whether the container is not fenced, on a machine that can fence pods."""
+    return bool((container.get("securityContext") or {}).get("privileged"))
 
 
 def gpu_counts(containers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -107,6 +113,7 @@ def make_order(
         "deadlineEpoch": deadline,
         "notifySocket": place.socket,
         "gpuIndices": list(gpu_indices),
+        "fenceError": place.fence_error,
         "initContainers": containers("initContainers"),
         "containers": containers("containers"),
     }
@@ -141,7 +148,7 @@ def _container(
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),
-        "hidden": "" if (container.get("securityContext") or {}).get("privileged") else place.hidden,
+        "hidden": "" if is_privileged(container) else place.hidden,
     }
     if container.get("restartPolicy"):
         order["restartPolicy"] = container["restartPolicy"]
@@ -160,7 +167,7 @@ def _mount(mount: Mapping[str, Any], env: Mapping[str, str], volumes: Mapping[st
     target = PurePosixPath(mount["mountPath"])
     return {
         "mountPath": str(target if target.is_absolute() else PurePosixPath("/") / target),
-        "hostPath": f"{path}/{pure}" if below else path,
-        "subPath": bool(below),
+        "hostPath": path,
+        "subPath": str(pure) if below else "",
         "readOnly": bool(mount.get("readOnly")) or read_only,
     }

@@ -11,7 +11,6 @@ import os
 import signal
 import ssl
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,8 +18,8 @@ from typing import Any
 
 from moorage.apimachinery.integers import is_digits, parse_integer
 from moorage.clock import Clock
-from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.addresses import HOST_IP
+from moorage.localcluster.nodeagent.execs import Beside
 
 KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
 
@@ -91,13 +90,13 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
 
 
 async def run_once(
-    container: Mapping[str, Any], probe: Probe, pid: int, address: str = HOST_IP
+    container: Mapping[str, Any], probe: Probe, main: Beside, address: str = HOST_IP
 ) -> tuple[bool, str]:
     """(success, what was seen) of one try. `address` is the pod's."""
     try:
         if probe.action.get("exec"):
             command = list(probe.action["exec"].get("command") or ())
-            return await asyncio.to_thread(_exec, command, pid, probe.timeout_seconds)
+            return await asyncio.to_thread(_exec, command, main, probe.timeout_seconds)
         async with asyncio.timeout(probe.timeout_seconds):
             if probe.action.get("httpGet"):
                 return await _http(container, probe.action["httpGet"], address)
@@ -111,7 +110,7 @@ async def run_once(
 async def watch(
     container: Mapping[str, Any],
     *,
-    pid: int,
+    main: Beside,
     address: str = HOST_IP,
     started: datetime,
     clock: Clock,
@@ -144,7 +143,7 @@ async def watch(
             await clock.sleep(wait)
         while True:
             began = clock.now()
-            success, said = await run_once(container, probe, pid, address)
+            success, said = await run_once(container, probe, main, address)
             if not success and slept_since(began):
                 continue
             if not success:
@@ -205,10 +204,10 @@ async def _http(container: Mapping[str, Any], action: Mapping[str, Any], address
     return 200 <= code < 400, f"HTTP probe failed with statuscode: {code}"
 
 
-def _exec(command: list[str], pid: int, timeout_seconds: float) -> tuple[bool, str]:
+def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[bool, str]:
     """Run the command beside the container's main process, in its mounts and environment."""
     process = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-s", podshim.__file__, "--enter", str(pid), *command],
+        main.words("--enter", command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

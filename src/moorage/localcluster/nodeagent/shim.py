@@ -25,6 +25,7 @@ import os
 import re
 import select
 import signal
+import stat
 import struct
 import sys
 import time
@@ -68,6 +69,8 @@ MS_NOSUID, MS_NODEV = 2, 4
 MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 18
 MS_RELATIME, ST_RELATIME = 1 << 21, 4096  # the one flag whose statvfs bit is not its mount bit
 MNT_DETACH = 2
+SHORTAGES = (errno.ENOSPC, errno.EUSERS, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+LINKS_MAX = 40  # symbolic links followed in one path, as the kernel does
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # on every architecture
 LANDLOCK_CREATE_RULESET_VERSION = LANDLOCK_RULE_PATH_BENEATH = 1
 LANDLOCK_ACCESS_FS_MAKE_BLOCK, LANDLOCK_ACCESS_FS_REFER = 1 << 11, 1 << 13
@@ -91,14 +94,14 @@ def main(argv: list[str]) -> int:
 
     `--serve FD …` waits for folders instead and forks a launcher for each; see `serve`.
     `--try-fence FOLDER` says whether pods can be kept from a folder.
-    `--enter PID COMMAND…` runs a command beside a container's main process, in its mounts, environment
-    and working folder (exec probes). `--exec PID COMMAND…` does so for `kubectl exec`: the command ends with
-    whoever started it, and has its standard input as its terminal where that is one.
+    `--enter POD_DIR PID KIND COMMAND…` runs a command beside a container's main process, in its mounts,
+    environment and working folder (exec probes). `--exec POD_DIR PID KIND COMMAND…` does so for `kubectl exec`:
+    the command ends with whoever started it, and has its standard input as its terminal where that is one.
+    KIND is "fenced" or "privileged", as the container.
     """
-    if argv[1] == "--enter":
-        return enter(int(argv[2]), argv[3:])
-    if argv[1] == "--exec":
-        return enter(int(argv[2]), argv[3:], parent=os.getppid())
+    if argv[1] in ("--enter", "--exec"):
+        parent = os.getppid() if argv[1] == "--exec" else 0
+        return enter(argv[2], int(argv[3]), argv[5:], is_privileged=argv[4] == "privileged", parent=parent)
     if argv[1] == "--try-fence":
         return try_fence(argv[2])
     if argv[1] == "--serve":
@@ -211,24 +214,33 @@ def _name_process(words: tuple[int, int], argv: list[str], folder: bytes) -> Non
     ctypes.memmove(start, shown.ljust(size, b"\0"), size)
 
 
-def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
+def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, parent: int = 0) -> int:
     """Become `command` as if started by the process `pid`; 126 or 127 when that cannot be done, as shells say.
 
+    `pid` must be the main process of a container of the pod in `folder`: whatever the pod's report says, the
+    command runs beside nothing else. It is fenced as the container is: one that `is_privileged` is not.
     With `parent`, end when that process does, and take standard input as the controlling terminal if it is one.
     """
     os.umask(0o022)  # as the container's own processes have it, whatever the agent's is
     libc = _libc()
     try:
+        process = os.pidfd_open(pid)
+        if not _is_main(pid, folder):
+            raise StartError(f"process {pid} is not the main process of a container of this pod")
         with open(f"/proc/{pid}/environ", "rb") as file:
             pairs = [one.partition(b"=") for one in file.read().split(b"\0") if one]
         env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
         workdir = os.readlink(f"/proc/{pid}/cwd")
         is_apart = os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+        namespaces = []
         for kind in ("user", "mnt"):
             if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
-                fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-                if libc.setns(fd, 0) != 0:
-                    raise _os_error(f"setns {kind}")
+                namespaces.append((kind, os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)))
+        if select.select([process], [], [], 0)[0]:  # its number may be another's by now
+            raise ProcessLookupError(errno.ESRCH, "the container has ended")
+        for kind, fd in namespaces:
+            if libc.setns(fd, 0) != 0:
+                raise _os_error(f"setns {kind}")
         try:
             os.chdir(env.get("PWD") or workdir)  # where the container began, wherever its process is now
         except OSError:
@@ -241,7 +253,7 @@ def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
                 _take_terminal()
                 env.setdefault("TERM", "xterm")
         path = _find(command[0], env.get("PATH", ""))
-        if is_apart:
+        if is_apart and not is_privileged:
             enter_domain()  # as the container: else the command could look behind its fence
     except (OSError, StartError) as error:
         print(error, file=sys.stderr, flush=True)
@@ -251,6 +263,28 @@ def enter(pid: int, command: list[str], *, parent: int = 0) -> int:
     except OSError as error:
         print(error, file=sys.stderr, flush=True)
     return 126
+
+
+def _is_main(pid: int, folder: str) -> bool:
+    """Whether a process is the main one of a container: its parent, the shim, has the lock of the pod's folder.
+
+    The shim itself does not pass for one, though it is a child of its guard, which has the lock too.
+    Raises OSError.
+    """
+    found = read_stat(pid)
+    lock = os.path.join(os.path.realpath(folder), "lock")
+    return found is not None and not _has_open(pid, lock) and _has_open(found[0], lock)
+
+
+def _has_open(pid: int, path: str) -> bool:
+    """Whether a process has this file open, which may have been removed since. Raises OSError."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{name}") in (path, f"{path} (deleted)"):
+                return True
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return False
 
 
 def _take_terminal() -> None:
@@ -827,57 +861,151 @@ class MountFailed(Exception):
     """One volume could not be mounted."""
 
 
-def enter_mounts(mounts: list[dict[str, Any]], workdir: str, home: str, scratch: str) -> None:
-    """Give this process (just forked) a mount namespace in which every mount is in its place.
+def enter_mounts(
+    mounts: list[dict[str, Any]], workdir: str, home: str, scratch: str, *, hidden: str = "", kept: str = ""
+) -> None:
+    """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
-    `mounts`: {mountPath, hostPath, readOnly}. `scratch` is an existing empty folder. Raises MountRefused before
-    anything was changed for the pod, MountFailed when a volume cannot be mounted.
+    `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
+    `kept`: the folder in `hidden` that stays as it is, if there is one.
 
-    Mount points that do not exist: the folder is made when it lies below the working folder or the home folder
-    (these must stay writable as they are); otherwise the root is built anew from binds of what is there, and its
-    rebuilt levels are read-only, so that nothing can be written where it would vanish.
+    The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
+    point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
+    below the working folder or the home folder (these must stay writable as they are); otherwise the root is built
+    anew from binds of what is there, and its rebuilt levels are read-only, so that nothing can be written where it
+    would vanish.
+
+    Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted; without
+    `hidden`, MountRefused when the kernel does not allow it.
     """
     try:
         leave_mounts()
     except OSError as error:
-        raise MountRefused(str(error)) from error
-    points = [
-        Point(os.path.realpath(one["mountPath"]), one["hostPath"], bool(one.get("readOnly"))) for one in mounts
-    ]
+        raise (FenceRefused if hidden else MountRefused)(str(error)) from error
+    points = [Point(one) for one in mounts]
+    for point in points:
+        point.open()
+    if hidden:
+        try:
+            cover(hidden, kept, scratch if mounts else "")
+        except OSError as error:
+            raise FenceRefused(str(error)) from error
+    try:
+        _mount_volumes(points, [folder for folder in (workdir, home) if os.path.isdir(folder)], scratch, hidden)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES) and not hidden:
+            raise MountRefused(str(error)) from error
+        raise MountFailed(f"cannot mount the volumes: {error}") from error
+
+
+def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidden: str) -> None:
+    """Bind every volume to its place. `writable`: folders in which missing mount points are made."""
+    if not points:
+        return
+    for one in points:
+        one.target = os.path.realpath(one.target)
     points.sort(key=lambda one: one.target.count("/"))
+    writable = [os.path.realpath(folder) for folder in writable]
     missing: list[Point] = []
     for one in points:
-        if not os.path.exists(one.source):
-            raise MountFailed(f'mounting "{one.source}" to "{one.target}": no such file or directory')
         if os.path.lexists(one.target) or any(_below(one.target, other.target) for other in points):
             continue
-        if any(_below(one.target, os.path.realpath(keep)) for keep in (workdir, home) if os.path.isdir(keep)):
-            _make_point(one.target, os.path.isdir(one.source))
+        is_hidden = hidden and _below(one.target, os.path.realpath(hidden))
+        if not is_hidden and any(_below(one.target, folder) for folder in writable):
+            _make_point(one.target, one.is_folder)
         else:
             missing.append(one)
-    try:
-        root = ""
-        if missing:
-            root = scratch
-            _build_root(root, missing)
-        for one in points:
-            _bind_volume(one, root)
-        if root:
-            _mount(None, root, None, MS_PRIVATE)
-            _pivot(root)
-            _mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES):
-            raise MountRefused(str(error)) from error
-        raise MountFailed(str(error)) from error
+    root = ""
+    if missing:
+        root = scratch
+        _build_root(root, missing)
+    os.chdir("/proc/self/fd")  # see `_bind`
+    for one in points:
+        _bind_volume(one, root)
+    if root:
+        _mount(None, root, None, MS_PRIVATE)
+        _pivot(root)
+        _mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
 class Point:
-    """One volume and its place, which has no symbolic links: followed inside a new root, an absolute one
-    would lead back to the old root."""
+    """One volume and its place. `target` has no symbolic links once the volumes are mounted: followed inside a new
+    root, an absolute one would lead back to the old root."""
 
-    def __init__(self, target: str, source: str, read_only: bool) -> None:
-        self.target, self.source, self.read_only = target, source, read_only
+    def __init__(self, mount: dict[str, Any]) -> None:
+        self.target: str = mount["mountPath"]
+        self.volume: str = mount["hostPath"]
+        self.below: str = mount.get("subPath") or ""
+        self.read_only = bool(mount.get("readOnly"))
+        self.fd = -1
+        self.is_folder = False
+
+    def open(self) -> None:
+        """Raises MountFailed."""
+        what = f'mounting "{host_path(self.volume, self.below)}" to "{self.target}"'
+        try:
+            self.fd = open_volume(self.volume, self.below)
+        except OSError as error:
+            raise MountFailed(f"{what}: {os.strerror(error.errno or 0).lower()}") from error
+        except SubPathRefused as error:
+            raise MountFailed(f"{what}: {error}") from error
+        self.is_folder = stat.S_ISDIR(os.fstat(self.fd).st_mode)
+
+
+class SubPathRefused(Exception):
+    """A subPath does not lead to a place in its volume."""
+
+
+def open_volume(volume: str, below: str) -> int:
+    """Open a volume, or what lies at the path `below` in it, with O_PATH; missing folders are made in it.
+
+    Symbolic links are followed while they stay in the volume, so a pod that mounts it cannot lead us out of it:
+    each step opens one name of the folder that is open and follows no link, whatever is renamed meanwhile. Raises
+    OSError and SubPathRefused.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    path = [os.open(volume, os.O_PATH | os.O_CLOEXEC)]  # all that is open, from the volume down
+    names = below.split("/")[::-1]
+    links = 0
+    try:
+        while names:
+            name = names.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                if len(path) == 1:
+                    raise SubPathRefused(f'subPath "{below}" follows a symbolic link that leads out of the volume')
+                os.close(path.pop())
+                continue
+            try:
+                fd = os.open(name, flags, dir_fd=path[-1])
+            except FileNotFoundError:
+                try:
+                    os.mkdir(name, dir_fd=path[-1])
+                except FileExistsError:
+                    pass  # another container was faster
+                fd = os.open(name, flags, dir_fd=path[-1])
+            path.append(fd)
+            if stat.S_ISLNK(os.fstat(fd).st_mode):
+                target = os.readlink("", dir_fd=fd)
+                os.close(path.pop())
+                links += 1
+                if links > LINKS_MAX:
+                    raise SubPathRefused(f'subPath "{below}" follows more than {LINKS_MAX} symbolic links')
+                if target.startswith("/"):
+                    raise SubPathRefused(
+                        f'subPath "{below}" follows the absolute symbolic link "{name}": links in a volume must be'
+                        " relative and stay in it"
+                    )
+                names.extend(reversed(target.split("/")))
+        return path.pop()
+    finally:
+        for fd in path:
+            os.close(fd)
+
+
+def host_path(volume: str, below: str) -> str:
+    return f"{volume}/{below}" if below else volume
 
 
 def _below(path: str, folder: str) -> bool:
@@ -897,12 +1025,27 @@ def _make_point(path: str, folder: bool) -> None:
 def _bind_volume(one: Point, root: str) -> None:
     target = root + one.target
     if not os.path.lexists(target):  # inside another volume
-        _make_point(target, os.path.isdir(one.source))
-    _mount(one.source, target, None, MS_BIND | MS_REC)
+        _make_point(target, one.is_folder)
+    _bind(one.fd, target, host_path(one.volume, one.below))
     if one.read_only:
-        kept = os.statvfs(target).f_flag
+        # of a place in another volume, the pod may change the path meanwhile
+        top = os.open(target, os.O_PATH | os.O_CLOEXEC)
+        if not os.path.samestat(os.fstat(top), os.fstat(one.fd)):
+            raise MountFailed(f'the mount point "{one.target}" was replaced while its volume was mounted')
+        kept = os.fstatvfs(top).f_flag
         flags = kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)
-        _mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+        _mount("none", str(top), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+
+
+def _bind(fd: int, target: str, shown: str) -> None:
+    """Bind what is open, with all below it; `shown` names it in errors.
+
+    The current folder must be /proc/self/fd: it is there even when a volume lies over /proc.
+    """
+    try:
+        _mount(str(fd), target, None, MS_BIND | MS_REC)
+    except OSError as error:
+        raise OSError(error.errno, f'mounting "{shown}" to "{target}": {os.strerror(error.errno or 0)}') from error
 
 
 def _build_root(root: str, missing: list[Point]) -> None:
@@ -911,7 +1054,7 @@ def _build_root(root: str, missing: list[Point]) -> None:
     _mount(None, root, None, MS_UNBINDABLE)  # so that binding the folder it lies in does not bind it too
     _fill_level(root, "/", [one.target for one in missing])
     for one in missing:
-        _make_point(root + one.target, os.path.isdir(one.source))
+        _make_point(root + one.target, one.is_folder)
 
 
 def _fill_level(root: str, level: str, missing: list[str]) -> None:
@@ -962,30 +1105,28 @@ class FenceRefused(Exception):
     """The kernel does not let this user hide a folder from a process."""
 
 
-def fence(hidden: str, keep: str, *, is_apart: bool) -> bool:
-    """Hide a folder from this process (just forked) and all it starts, but for the folder `keep` below it.
+def cover(hidden: str, kept: str = "", made: str = "") -> None:
+    """Lay an empty, read-only file system over a folder, but for the folder `kept` below it if that exists.
 
-    An empty, read-only file system lies over `hidden`. A Landlock domain keeps the process from taking it away and
-    from the back door: a process outside of the domain, whose /proc/PID/root shows the folder as it is, cannot be
-    looked into. The domain forbids one kind of access to files, as it must: making block devices, by which root
-    could read the disk itself. Returns whether the kernel has Landlock. `is_apart`: the process has a mount
-    namespace of its own already. Raises FenceRefused.
+    `made`: a folder below it that is made anew, empty. A Landlock domain (`enter_domain`) must follow: it keeps
+    the process from taking the file system away, and from the back door: a process outside of the domain, whose
+    /proc/PID/root shows the folder as it is, cannot be looked into. Raises OSError.
 
     https://docs.kernel.org/userspace-api/landlock.html (ptrace restrictions, changes of the mount topology)
     """
     try:
-        if not is_apart:
-            leave_mounts()
-        kept = os.open(keep, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if keep else -1
-        _mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
-        if keep:
-            os.makedirs(keep, exist_ok=True)
-            _mount(f"/proc/self/fd/{kept}", keep, None, MS_BIND | MS_REC)
-            os.close(kept)
-        _mount("none", hidden, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
-        return enter_domain()
-    except OSError as error:
-        raise FenceRefused(str(error)) from error
+        own = os.open(kept, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) if kept else -1
+    except FileNotFoundError:
+        own = -1
+    _mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
+    if made:
+        os.makedirs(made, exist_ok=True)
+    if own >= 0:
+        os.makedirs(kept, exist_ok=True)
+        os.chdir("/proc/self/fd")  # see `_bind`
+        _bind(own, kept, kept)
+        os.close(own)
+    _mount("none", hidden, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
 
 
 def leave_mounts() -> None:
@@ -1007,16 +1148,16 @@ def enter_domain() -> bool:
     A domain of Linux before 5.19 is not taken either: it forbids to move or link files from one folder to another,
     as every domain does without a rule that allows it.
 
-    What it executes next is also without the capabilities to look behind a fence, should it be root's. Needs
-    CAP_SYS_ADMIN in its user namespace, which whoever has just made one has. Raises OSError.
+    The domain forbids one kind of access to files, as it must: making block devices, by which root could read the
+    disk itself. What the process executes next is also without the capabilities to look behind a fence, should it
+    be root's. Needs CAP_SYS_ADMIN in its user namespace, which whoever has just made one has. Raises OSError.
     """
     import ctypes
 
     libc = _libc()
     for number in WAYS_BEHIND.values():
-        libc.prctl(
-            PR_CAPBSET_DROP, number, 0, 0, 0
-        )  # fails for who has none, and for one the kernel does not know
+        # fails for who has none, and for one the kernel does not know
+        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
     abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_CREATE_RULESET_VERSION)
     if abi < LANDLOCK_ABI_OF_REFER:
         if abi > 0 or ctypes.get_errno() in (errno.ENOSYS, errno.EOPNOTSUPP):
@@ -1041,12 +1182,30 @@ def enter_domain() -> bool:
 
 
 def try_fence(folder: str) -> int:
-    """For a process of its own: print whether pods can be fenced from a folder: fully, partly, or why not."""
+    """For a process of its own: print whether pods can be fenced from a folder: fully, partly, or why not.
+
+    Exit code 1: that is not known, for something ran short that a pod may have used up.
+    """
     try:
-        print("fully" if fence(folder, "", is_apart=False) else "partly")
-    except FenceRefused as error:
+        leave_mounts()
+        cover(folder)
+        print("fully" if enter_domain() else "partly")
+    except OSError as error:
         print(error)
+        return 1 if error.errno in SHORTAGES and namespaces_allowed() else 0
     return 0
+
+
+def namespaces_allowed() -> bool:
+    """Whether this machine's settings allow the namespaces of a fence; True when they do not tell."""
+    for name in ("max_mnt_namespaces", "max_user_namespaces"):
+        try:
+            with open(f"/proc/sys/user/{name}", "rb") as file:
+                if int(file.read()) == 0:
+                    return False
+        except (OSError, ValueError):
+            continue
+    return True
 
 
 def _write_proc(name: str, text: str) -> None:
@@ -1062,7 +1221,9 @@ def translate(text: str, mounts: list[dict[str, Any]]) -> str:
 
     "/data" is replaced in "/data", "/data/x", "--in=/data:/y", "cat '/data/x'"; not in "/database", "/my/data".
     """
-    table = {os.path.normpath(one["mountPath"]): one["hostPath"] for one in mounts}
+    table = {
+        os.path.normpath(one["mountPath"]): host_path(one["hostPath"], one.get("subPath") or "") for one in mounts
+    }
     if not table:
         return text
     longest = sorted(table, key=len, reverse=True)
@@ -1140,7 +1301,7 @@ class Shim:
         self._unsaved_memory_since: float | None = None
         self._mounts = "none"
         self._mounts_error = ""
-        self._fence_error = ""
+        self._fence_error = str(spec.get("fenceError") or "")
         self._pod: dict[str, Any] = {"phase": "Pending", "startedAt": stamp(), "finishedAt": None}
         self._deadline = spec.get("deadlineEpoch")
         self._stop_at: float | None = None  # monotonic moment of SIGKILL; None: not stopping
@@ -1381,26 +1542,34 @@ class Shim:
         self._dirty = True
 
     def _spawn(self, one: Container) -> None:
-        """Fork and exec; raises StartError with containerd's words. A refused namespace falls back to
-        translated paths, for the rest of the pod's life."""
+        """Fork and exec; raises StartError with containerd's words.
+
+        A container that must not see a folder starts behind a fence or not at all. For the others a refused
+        namespace falls back to translated paths, for the rest of the pod's life.
+        """
         mounts = one.spec.get("mounts") or []
+        hidden = str(one.spec.get("hidden") or "")
         mode = "none"
         if mounts:
-            mode = "translated" if self._mounts == "translated" else self._spec.get("mountMode") or "auto"
-        kind, text = self._fork(one, "namespace" if mode == "auto" else mode)
+            mode = str(self._spec.get("mountMode") or "namespace")
+            if self._mounts == "translated" and not hidden:
+                mode = "translated"
+        kind, text = self._fork(one, mode, hidden)
         if kind == "unfenced":
-            self._fence_error = text
-            kind, text = self._fork(one, "namespace" if mode == "auto" else mode)
+            raise StartError(
+                f'the folder "{hidden}" of the cluster cannot be hidden from the container, so it is not started:'
+                f" {text}; start the cluster again if the settings of this machine have changed"
+            )
         if kind == "refused":
             self._mounts_error = text
             mode = "translated"
-            kind, text = self._fork(one, mode)
-        if mounts:
-            self._mounts = "translated" if mode == "translated" else "namespace"
+            kind, text = self._fork(one, mode, hidden)
+        if mounts and self._mounts != "translated":
+            self._mounts = mode
         if kind:
             raise StartError(text)
 
-    def _fork(self, one: Container, mode: str) -> tuple[str, str]:
+    def _fork(self, one: Container, mode: str, hidden: str) -> tuple[str, str]:
         spec = one.spec
         argv: list[str] = list(spec["argv"])
         env: dict[str, str] = dict(spec["env"])
@@ -1418,7 +1587,8 @@ class Shim:
         scratch = ""
         if mode == "namespace":
             scratch = os.path.join(self._folder, "root", one.name)
-            os.makedirs(scratch, exist_ok=True)
+            if not hidden:
+                os.makedirs(scratch, exist_ok=True)
         shim = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -1428,9 +1598,14 @@ class Shim:
                 os.dup2(null, 0)
                 os.dup2(out_write, 1)
                 os.dup2(err_write, 2)
-                hidden = "" if mode == "translated" or self._fence_error else str(spec.get("hidden") or "")
-                mounts = mounts if mode == "namespace" else []
-                _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, self._folder)
+                os.umask(0o022)
+                if mode == "translated":
+                    for mount in mounts:
+                        Point(mount).open()  # its subPath is made as with namespaces
+                if mode != "namespace":
+                    mounts = []
+                kept = os.path.join(self._folder, "work", one.name)
+                _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept)
             except FenceRefused as error:
                 os.write(tell_write, b"unfenced\0" + str(error).encode())
             except MountRefused as error:
@@ -1719,9 +1894,9 @@ def _exec(
     spec: dict[str, Any],
     shim: int,
     hidden: str,
-    folder: str,
+    kept: str,
 ) -> None:
-    """In the forked child: become the container's main process, or raise. `hidden`: see `fence`; "": nothing."""
+    """In the forked child: become the container's main process, or raise. `hidden`, `kept`: see `enter_mounts`."""
     os.setsid()
     for number in (
         signal.SIGHUP,
@@ -1738,11 +1913,13 @@ def _exec(
         _write_proc("oom_score_adj", str(spec.get("oomScoreAdj", 500)))
     except OSError:
         pass  # already higher than this user may lower
-    os.umask(0o022)
-    if mounts:
-        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch)
+    if mounts or hidden:
+        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept)
     if hidden:
-        fence(hidden, folder, is_apart=bool(mounts))
+        try:
+            enter_domain()
+        except OSError as error:
+            raise FenceRefused(str(error)) from error
     try:
         os.chdir(workdir)
     except OSError as error:

@@ -54,6 +54,7 @@ def test_whole_order() -> None:
         "deadlineEpoch": 1795262460.0,
         "notifySocket": "/pods/agent.sock",
         "gpuIndices": [3],
+        "fenceError": "",
         "initContainers": [],
         "containers": [
             {
@@ -69,7 +70,7 @@ def test_whole_order() -> None:
                 },
                 "workingDir": "/srv",
                 "memoryLimitBytes": 1 << 30,
-                "mounts": [{"mountPath": "/data", "hostPath": "/vol/a/b", "subPath": True, "readOnly": False}],
+                "mounts": [{"mountPath": "/data", "hostPath": "/vol", "subPath": "a/b", "readOnly": False}],
                 "messageFromLogs": False,
                 "oomScoreAdj": 500,
                 "gpuIndices": [3],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from moorage.apimachinery.awake import Awake
 from moorage.localcluster.nodeagent import probes
+from moorage.localcluster.nodeagent.execs import Beside
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +44,7 @@ async def test_a_probe_during_which_the_machine_slept_does_not_count(slept, trie
     unhealthy: list[str] = []
     await probes.watch(
         container,
-        pid=1,
+        main=Beside(Path("/nowhere"), 1, is_privileged=False),
         started=clock.now(),
         clock=clock,
         slept_since=Awake(clock).slept_since,
