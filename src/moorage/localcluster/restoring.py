@@ -17,12 +17,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.nodeagent.podfolder import PodFolder
+from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.nodeagent.podfolder import Admission, PodFolder
 from moorage.localcluster.storage import Record
 
 BUMP = 1_000_000  # revisions skipped; a quarter of an hour of writes is some hundred thousand at most
@@ -45,19 +46,38 @@ def pods_on_disk(nodes: Path) -> list[Obj]:
     """The pods that the node agents' folders hold, as they were when they were admitted."""
     pods = []
     for folder in sorted(nodes.glob("*/*")):
-        pod = PodFolder(folder).recorded_pod() if folder.is_dir() else None
-        if pod is not None and _is_pod(pod, folder.name):
+        admission = PodFolder(folder).admission() if folder.is_dir() else None
+        pod = PodFolder(folder).recorded_pod() if admission is not None else None
+        if admission is not None and pod is not None and _is_pod_of(pod, admission):
             pods.append(pod)
     return pods
 
 
-def _is_pod(pod: Obj, uid: str) -> bool:
-    meta, spec = pod.get("metadata"), pod.get("spec")
+class _Metadata(TypedDict):
+    uid: str
+    name: str
+    namespace: str
+    creationTimestamp: str
+    labels: NotRequired[dict[str, str] | None]
+    annotations: NotRequired[dict[str, str] | None]
+    ownerReferences: NotRequired[list[dict[str, Any]] | None]
+
+
+class _Pod(TypedDict):
+    metadata: _Metadata
+    spec: dict[str, Any]
+
+
+def _is_pod_of(pod: Obj, admission: Admission) -> bool:
+    """Whether an object has the shape of a pod, and is of the pod that was admitted."""
+    try:
+        meta = msgspec.convert(pod, _Pod)["metadata"]
+    except msgspec.ValidationError:
+        return False
     return (
-        isinstance(meta, dict)
-        and isinstance(spec, dict)
-        and meta.get("uid") == uid
-        and all(isinstance(meta.get(name), str) for name in ("name", "namespace", "creationTimestamp"))
+        (meta["uid"], meta["namespace"], meta["name"]) == (admission.uid, admission.namespace, admission.name)
+        and not name_problems(meta["namespace"], "label")
+        and not name_problems(meta["name"], "subdomain")
     )
 
 

@@ -921,3 +921,87 @@ async def test_a_command_runs_beside_a_container_whatever_process_the_report_nam
                 assert await command.exit_code() in codes
             finally:
                 await command.close()
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "deeply nested": lambda path: path.write_bytes(b"[" * 100_000),
+    "no list of containers": lambda path: path.write_text('{"containers": 5}'),
+    "no list of containers, for this pod": lambda path: path.write_text(
+        json.dumps({"uid": path.parent.name, "shimPid": 1, "pod": {"phase": "Running"}, "containers": 5})
+    ),
+    "a list": lambda path: path.write_text("[]"),
+    "no object of the pod": lambda path: path.write_text('{"pod": 5, "containers": [5]}'),
+    "times that are none": lambda path: path.write_text(path.read_text().replace("20", "x0")),
+    "numbers that are none": lambda path: path.write_text(path.read_text().replace(": 0", ': "none"')),
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "nothing": Path.touch,
+}
+
+
+async def test_an_agent_starts_and_works_on_whatever_a_pod_wrote_into_its_report(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="until test -e go; do sleep 0.05; done; exit 3")
+        pod = await lab.phase("Running")
+    path = lab.folder(pod).path / "state.json"
+    kept = path.read_text()
+    for number, damage in enumerate(DAMAGED.values()):
+        path.unlink()
+        if damage.__name__ == "<lambda>":
+            path.write_text(kept)
+        damage(path)
+        async with lab.running():
+            await lab.create(f"q{number}")
+            await lab.phase("Succeeded", f"q{number}")
+            assert (await lab.pod())["status"]["phase"] == "Running"
+        if path.is_dir():
+            path.rmdir()
+            path.touch()
+    (path.parent / "work/c/go").touch()
+    async with lab.running():
+        ended = state(await lab.phase("Failed"))["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (3, "Error")
+
+
+async def test_a_pod_whose_report_is_damaged_is_reported_lost_when_its_shim_was_killed(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        folder = lab.folder(await lab.phase("Running"))
+        shim_pid = (folder.state() or {})["shimPid"]
+        (folder.path / "state.json").write_bytes(b"[" * 100_000)
+        os.kill(shim_pid, signal.SIGKILL)
+        pod = await lab.phase("Failed")
+        assert state(pod)["terminated"]["reason"] == "ContainerStatusUnknown"
+
+
+async def test_other_damaged_files_of_a_pod_keep_no_agent_from_its_work(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="exec sleep 1000")
+        folder = lab.folder(await lab.phase("Running")).path
+    for name in ("admission.json", "lock", "stop", "logs/c/0.log", "logs/c/x.log", "logs/c/1x.log"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).rename(folder / f"{name}.kept")
+        os.mkfifo(folder / name)
+    async with lab.running():
+        await lab.create("q")
+        await lab.phase("Succeeded", "q")
+        assert await lab.text() == ""
+        for name in ("admission.json", "lock", "stop"):
+            (folder / name).unlink()
+        for name in ("admission.json", "lock"):
+            (folder / f"{name}.kept").rename(folder / name)
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+
+
+async def test_a_pod_may_leave_any_tree_of_folders_behind(lab: Lab) -> None:
+    ten = "a/a/a/a/a/a/a/a/a/a"
+    deep = f"i=0; while test $i -lt 300; do mkdir -p {ten} && cd -P {ten}; i=$((i+1)); done"
+    async with lab.running():
+        await lab.create(script=deep)
+        pod = await lab.phase("Succeeded")
+        await lab.api.delete(PODS, "p", "default")
+        await lab.gone()
+        await eventually(lambda: not lab.folder(pod).path.exists())
+        await lab.create("q")
+        await lab.phase("Succeeded", "q")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,3 +117,25 @@ def test_pods_are_read_from_the_folders_and_damaged_ones_passed_over(tmp_path: P
         assert PodFolder(tmp_path / "node-1" / uid).admission() is None
     (tmp_path / "node-1" / "agent.sock").touch()
     assert pods_on_disk(tmp_path) == [pod]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"namespace": "kube-system"},
+        {"name": "another"},
+        {"namespace": "../../secrets"},
+        {"labels": 5},
+        {"annotations": {"a": {}}},
+        {"ownerReferences": [5]},
+    ],
+    ids=str,
+)
+def test_an_object_that_is_not_of_the_pod_that_was_admitted_is_not_brought_back(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    admission = Admission(uid="u1", namespace="default", name="a", at="2026-11-21T12:00:00Z")
+    pod = a_pod("a", "u1")
+    pod["metadata"] |= change
+    PodFolder(tmp_path / "node-1" / "u1").write_admission(admission, pod)
+    assert pods_on_disk(tmp_path) == []

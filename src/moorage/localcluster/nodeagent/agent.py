@@ -307,6 +307,12 @@ class NodeAgent:
                     "a pod could not be brought forward",
                     extra={"uid": uid, "node": self._node.name, "error": str(error), "retry_seconds": delay},
                 )
+            except Exception:  # a defect in one pod must not stop the others
+                delay = self._queue.retry(uid)
+                log.exception(
+                    "a pod could not be brought forward",
+                    extra={"uid": uid, "node": self._node.name, "retry_seconds": delay},
+                )
             finally:
                 self._queue.done(uid)
 
@@ -508,7 +514,7 @@ class NodeAgent:
         self._queue.add_after(uid, RETRY_SECONDS[min(tried, len(RETRY_SECONDS) - 1)])
 
     def _stop(self, uid: str, pod: Obj | None, folder: PodFolder, grace: float) -> None:
-        first = not (folder.path / "stop").exists()
+        first = not os.path.lexists(folder.path / "stop")
         folder.request_stop(grace)
         if first and pod is not None:
             for one in pod["spec"]["containers"]:
@@ -532,6 +538,9 @@ class NodeAgent:
         uid = _uid(pod)
         admission = self._remember(uid)
         state = folder.state()
+        if state is None and folder.has_state() and folder.lost_at() is None:
+            log.warning("a pod's state is damaged: its status stays as it is", extra={"pod": str(key_of(pod))})
+            return pod
         self._probe(pod, state)
         local = Local(
             admitted_at=admission.at if admission else None,
@@ -619,7 +628,7 @@ class NodeAgent:
     async def _remove(self, uid: str, folder: PodFolder) -> None:
         self._stop_probing(uid)
         state = folder.state()
-        if state is not None and not (state.get("pod") or {}).get("finishedAt"):
+        if folder.has_state() and not (state is not None and state["pod"].get("finishedAt")):
             await asyncio.to_thread(kill_leftovers, uid)
         await asyncio.to_thread(folder.remove)
         self._forget(uid)

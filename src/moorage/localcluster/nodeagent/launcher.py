@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.localcluster.nodeagent import podshim, shim
-from moorage.localcluster.nodeagent.podfolder import LaunchError, last_lines
+from moorage.localcluster.nodeagent.podfolder import LaunchError
+from moorage.localcluster.nodeagent.records import last_lines
 
 PATH_MAX = 4096  # bytes a path may have (linux/limits.h): room for it in the command line that shims show
 

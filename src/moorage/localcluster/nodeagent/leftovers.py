@@ -112,14 +112,14 @@ def _folders(nodes: Path) -> list[PodFolder]:
 
 
 def _lives(folder: PodFolder, nodes: Path) -> bool:
-    if (folder.path / "lock").exists():
+    if os.path.lexists(folder.path / "lock"):
         return folder.is_locked()
     return folder.path in _shims_under(nodes)
 
 
 def _shims_under(nodes: Path) -> dict[Path, list[int]]:
     """Processes that were started for pods below this folder, by the pod's folder: shims and their guards."""
-    found: dict[Path, list[int]] = {}
+    pids_by_folder: dict[Path, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -130,5 +130,5 @@ def _shims_under(nodes: Path) -> dict[Path, list[int]]:
         for word in words[1:] if any(word.endswith(b"podshim.py") for word in words) else ():
             path = Path(os.fsdecode(word))
             if path.parent.parent == nodes:
-                found.setdefault(path, []).append(int(name))
-    return found
+                pids_by_folder.setdefault(path, []).append(int(name))
+    return pids_by_folder

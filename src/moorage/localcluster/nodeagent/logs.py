@@ -14,7 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from moorage.apimachinery.integers import is_digits
 from moorage.clock import Clock, parse_rfc3339
+from moorage.localcluster.nodeagent.records import open_regular
 
 FOLLOW_SECONDS = 0.1  # between two looks at a log that is followed
 CHUNK = 1 << 20  # bytes read at once
@@ -55,7 +57,8 @@ def attempts(folder: Path) -> list[int]:
     """Numbers of the attempts of a container that have a log, in order."""
     if not folder.is_dir():
         return []
-    return sorted({int(name.partition(".")[0]) for name in os.listdir(folder) if name[:1].isdigit()})
+    numbers = (name.partition(".")[0] for name in os.listdir(folder))
+    return sorted({int(number) for number in numbers if is_digits(number) and len(number) < 10})
 
 
 class Reader:
@@ -96,8 +99,8 @@ class Reader:
     def _open_oldest(self) -> BinaryIO | None:
         for path in files_of(self._path):
             try:
-                return open(path, "rb")
-            except FileNotFoundError:
+                return open_regular(path)
+            except OSError:
                 continue  # renamed this moment: a newer name has it
         return None
 
@@ -109,10 +112,10 @@ class Reader:
         for at, path in enumerate(files):
             try:
                 if path.stat().st_ino == inode:
-                    return open(files[at + 1], "rb") if at + 1 < len(files) else None
-            except FileNotFoundError:
+                    return open_regular(files[at + 1]) if at + 1 < len(files) else None
+            except OSError:
                 return None  # renamed this moment: look again later
-        return open(files[0], "rb") if files else None  # ours was dropped as the oldest
+        return open_regular(files[0]) if files else None  # ours was dropped as the oldest
 
 
 async def read_log(

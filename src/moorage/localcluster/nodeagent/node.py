@@ -128,8 +128,10 @@ def is_doubted(node: Mapping[str, Any] | None) -> bool:
     A kubelet compares at every look, too: a node that was given up is back as soon as its agent is, not after the
     five minutes between two unchanged reports.
     """
-    found = {one["type"]: one.get("status") for one in ((node or {}).get("status") or {}).get("conditions") or ()}
-    return any(found.get(kind) != status for kind, status, _, _ in HEALTHY)
+    status_of = {
+        one["type"]: one.get("status") for one in ((node or {}).get("status") or {}).get("conditions") or ()
+    }
+    return any(status_of.get(kind) != status for kind, status, _, _ in HEALTHY)
 
 
 def lease_object(spec: NodeSpec, node_uid: str, *, now: str) -> Obj:

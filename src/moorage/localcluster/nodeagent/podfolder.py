@@ -15,8 +15,8 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.plan import Body
+from moorage.localcluster.nodeagent.records import read_admission, read_lost, read_state, read_stop
+from moorage.localcluster.removal import remove_tree
 
 
 class LaunchError(MoorageError):
@@ -50,39 +52,33 @@ class Admission:
 
 @dataclass(slots=True)
 class PodFolder:
-    """Reads are cheap and never wait; a file that is missing or half-written reads as None."""
+    """Reads are cheap and never wait; a file that is missing or damaged reads as None, see `records`."""
 
     path: Path
 
     def admission(self) -> Admission | None:
-        """None too for a file that is damaged: nothing is known of the pod but that it is here."""
-        found = read_json(self.path / "admission.json")
-        if found is None:
+        """None also for a damaged file."""
+        record = read_admission(self.path / "admission.json", self.path.name)
+        if record is None:
             return None
-        try:
-            return self._read_admission(found)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            return None
-
-    def _read_admission(self, found: Obj) -> Admission:
-        rejected = found.get("rejected")
+        rejected = record.get("rejected")
         return Admission(
-            uid=found["uid"],
-            namespace=found["namespace"],
-            name=found["name"],
-            at=found["at"],
-            requests=found["requests"],
-            gpus=tuple(found["gpus"]),
-            devices={name: tuple(ids) for name, ids in found["devices"].items()},
-            grace_seconds=float(found["graceSeconds"]),
-            address=found.get("address") or HOST_IP,  # folders of older versions have none
+            uid=record["uid"],
+            namespace=record["namespace"],
+            name=record["name"],
+            at=record["at"],
+            requests=record["requests"],
+            gpus=tuple(record["gpus"]),
+            devices={name: tuple(ids) for name, ids in record["devices"].items()},
+            grace_seconds=record["graceSeconds"],
+            address=record.get("address") or HOST_IP,
             rejected=(rejected[0], rejected[1]) if rejected else None,
         )
 
     def recorded_pod(self) -> Obj | None:
         """The pod as it was when it was admitted; None for folders of older versions and damaged files."""
-        pod = (read_json(self.path / "admission.json") or {}).get("pod")
-        return pod if isinstance(pod, dict) else None
+        pod: Obj | None = (read_admission(self.path / "admission.json", self.path.name) or {}).get("pod")
+        return pod
 
     def write_admission(self, admission: Admission, pod: Obj | None = None) -> None:
         """Without `pod` the object that was recorded before stays."""
@@ -105,10 +101,11 @@ class PodFolder:
         )
 
     def state(self) -> Obj | None:
-        return read_json(self.path / "state.json")
+        return read_state(self.path / "state.json", self.path.name)
 
-    def order(self) -> Obj | None:
-        return read_json(self.path / "spec.json")
+    def has_state(self) -> bool:
+        """Whether the shim has written a state, which may be damaged since."""
+        return os.path.lexists(self.path / "state.json")
 
     def state_mark(self) -> tuple[int, int]:
         """Changes whenever the shim has written its state."""
@@ -119,31 +116,31 @@ class PodFolder:
         return (found.st_mtime_ns, found.st_ino)
 
     def lost_at(self) -> str | None:
-        found = read_json(self.path / "lost.json")
-        return str(found["at"]) if found else None
+        record = read_lost(self.path / "lost.json")
+        return None if record is None else str(record["at"])
 
     def declare_lost(self, admission: Admission, at: str) -> None:
         """Write down that the processes are gone; the time first written stays."""
-        if not (self.path / "admission.json").exists():
+        if not self._has_admission():
             self.write_admission(admission)
         if self.lost_at() is None:
             write_json(self.path / "lost.json", {"at": at})
 
     def body(self) -> Body:
         """What this machine holds of the pod."""
-        if not (self.path / "admission.json").exists() and not (self.path / "state.json").exists():
-            return Body.ADMITTED if self.path.is_dir() and self.is_locked() else Body.NONE
+        if not self._has_admission() and not self.has_state():
+            return Body.ADMITTED if os.path.isdir(self.path) and self.is_locked() else Body.NONE
         locked = self.is_locked()  # before the state: what is written last is seen
-        if (self.path / "lost.json").exists():
+        if os.path.lexists(self.path / "lost.json"):
             return Body.LOST
         state = self.state()
-        if state is not None and (state.get("pod") or {}).get("outcome") and state["pod"].get("finishedAt"):
+        if state is not None and state["pod"].get("outcome") and state["pod"].get("finishedAt"):
             return Body.ENDED
         if locked:
             return Body.ALIVE
-        if (self.path / "state.json").exists():
+        if self.has_state():
             state = self.state()  # it may have ended between the two looks
-            ended = state is not None and (state.get("pod") or {}).get("finishedAt")
+            ended = state is not None and state["pod"].get("finishedAt")
             return Body.ENDED if ended else Body.LOST
         admission = self.admission()
         return Body.REFUSED if admission is not None and admission.rejected else Body.ADMITTED
@@ -151,18 +148,21 @@ class PodFolder:
     def is_locked(self) -> bool:
         """Whether a shim (or its guard) lives."""
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return self._shim_pid() != 0  # somebody removed the lock under a pod that runs
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return self._shim_pid() != 0  # somebody removed or replaced the lock under a pod that runs
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return self._shim_pid() != 0
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return True
-            raise
+            return error.errno in (errno.EAGAIN, errno.EACCES) or self._shim_pid() != 0
         finally:
             os.close(fd)
         return False
+
+    def _has_admission(self) -> bool:
+        return os.path.lexists(self.path / "admission.json")
 
     def write_order(self, order: Obj) -> None:
         """Write spec.json and make the folders the order names."""
@@ -174,10 +174,8 @@ class PodFolder:
 
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
         """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
-        before = read_json(self.path / "stop")
-        if before is not None and before.keys() < {"graceSeconds", "reason", "message"}:
-            before = None  # damaged
-        if before is None or grace_seconds < float(before["graceSeconds"]):
+        before = read_stop(self.path / "stop")
+        if before is None or grace_seconds < before["graceSeconds"]:
             order = {"graceSeconds": grace_seconds, "reason": reason, "message": message}
             if before is not None:
                 order |= {"reason": before["reason"], "message": before["message"]}
@@ -198,12 +196,12 @@ class PodFolder:
 
     def _shim_pid(self) -> int:
         """The shim's process, if it is the one its state names; else 0."""
-        pid = (self.state() or {}).get("shimPid")
-        return pid if isinstance(pid, int) and pid > 0 and is_shim_of(pid, self.path) else 0
+        pid = int((self.state() or {}).get("shimPid") or 0)
+        return pid if pid and is_shim_of(pid, self.path) else 0
 
     def remove(self) -> None:
         """Remove the folder. Volumes that belong to others are never inside it."""
-        shutil.rmtree(self.path, onerror=_make_writable_and_retry)
+        remove_tree(self.path)
 
 
 def is_shim_of(pid: int, folder: Path) -> bool:
@@ -214,38 +212,15 @@ def is_shim_of(pid: int, folder: Path) -> bool:
     return os.fsencode(folder) in words
 
 
-def read_json(path: Path) -> Obj | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace a file in one step; when `durable`, it is on the disk when this returns."""
     temporary = path.with_name(f"{path.name}.new")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()  # whatever it is: a pod may have left a pipe there
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as out:
         json.dump(value, out)
         out.flush()
         if durable:
             os.fsync(out.fileno())
     temporary.rename(path)
-
-
-def last_lines(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _make_writable_and_retry(function: Any, path: str, _: Any) -> None:
-    """A container may have left folders without write permission."""
-    try:
-        os.chmod(os.path.dirname(path), 0o700)
-        os.chmod(path, 0o700)
-        function(path)
-    except FileNotFoundError:
-        pass

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +37,7 @@ from moorage.localcluster.controllers.volumes.plan import (
     refers_to,
 )
 from moorage.localcluster.informers import InformerSet
+from moorage.localcluster.removal import remove_tree
 
 TRASH = ".deleted-"  # how the name of a folder begins that is being removed
 
@@ -84,14 +84,16 @@ class Folders:
             return
         except OSError as error:
             raise StorageError(f"cannot remove the folder {path}: {error}") from error
-        shutil.rmtree(trash, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the sweep tries again
+            remove_tree(trash)
 
     def sweep(self) -> None:
         """Finish removals that were cut short."""
         with contextlib.suppress(FileNotFoundError):
             for one in self.root.iterdir():
                 if one.name.startswith(TRASH):
-                    shutil.rmtree(one, ignore_errors=True)
+                    with contextlib.suppress(OSError):
+                        remove_tree(one)
 
 
 class VolumeController:
