@@ -235,8 +235,13 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     console.show("first run:  moor run --follow -- python -c 'print(\"hello\")'")
     from moorage.localcluster.nodeagent.launcher import try_fence
 
-    if gap := try_fence(folder.path).gap:
-        console.say(f"warning: pods can read this cluster's folder and the administrator's token ({gap})")
+    try:
+        gap = try_fence(folder.path).gap
+    except MoorageError as error:  # no pod starts before it is known
+        console.say(f"warning: pods do not start yet: {error.message}")
+    else:
+        if gap:
+            console.say(f"warning: pods can read this cluster's folder and the administrator's token ({gap})")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
     console.show(f"stop:       moor down{data}")
 

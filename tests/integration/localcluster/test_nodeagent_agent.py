@@ -885,6 +885,20 @@ async def test_a_volume_in_the_way_of_the_fence_does_not_take_it_away(fenced: La
         assert ended["reason"] == "StartError" or "up\n" in text
 
 
+async def test_a_host_path_shows_of_the_clusters_folder_only_a_path_inside_of_it(fenced: Lab) -> None:
+    fence = fenced.root / "run"
+    (fence / "inside").mkdir()
+    (fence / "inside/file").write_text("shown\n")
+    paths = {"above": fenced.root, "itself": fence, "inside": fence / "inside"}
+    volumes = [{"name": name, "hostPath": {"path": str(path)}} for name, path in paths.items()]
+    mounts = [{"name": name, "mountPath": f"/moor-{name}"} for name in paths]
+    async with fenced.running(hidden=fence):
+        script = "cat /moor-above/tokens.json; ls /moor-above/run /moor-itself; cat /moor-inside/file"
+        await fenced.create(script=script, spec={"volumes": volumes}, container={"volumeMounts": mounts})
+        await fenced.phase("Succeeded")
+        assert await fenced.text() == "s3cret\n/moor-above/run:\n\n/moor-itself:\nshown\n"
+
+
 async def test_pods_of_a_machine_that_cannot_fence_run_and_one_event_each_says_so(lab: Lab) -> None:
     """A folder that is not there cannot be hidden, as none can where the kernel refuses."""
     async with lab.running(hidden=lab.root / "missing"):

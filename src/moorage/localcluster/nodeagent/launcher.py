@@ -139,7 +139,7 @@ class Launcher:
             waiting.set_result(int(code))
 
     def _lost(self) -> None:
-        """The server has ended, or ends now: whoever waits starts a shim alone."""
+        """The server has ended: whoever waits starts a shim alone."""
         server, self._server = self._server, None
         if server is not None and server.poll() is None:
             asyncio.get_running_loop().run_in_executor(None, _end, server, self._end_seconds)
