@@ -99,10 +99,16 @@ def folder_size(folder: str) -> tuple[int, int]:
     """(bytes on the disk, files and folders) below a folder; links are not followed. Raises OSError for the folder
     itself alone."""
     used, files = os.lstat(folder).st_blocks * 512, 1
-    waiting = [folder]
+    root = os.path.realpath(folder)
+    waiting = [root]
     while waiting:
+        path = waiting.pop()
         try:
-            with os.scandir(waiting.pop()) as entries:
+            fd = open_below(path, root)
+        except OSError:
+            continue
+        try:
+            with os.scandir(fd) as entries:
                 for entry in entries:
                     try:
                         used += entry.stat(follow_symlinks=False).st_blocks * 512
@@ -110,7 +116,20 @@ def folder_size(folder: str) -> tuple[int, int]:
                         continue
                     files += 1
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        waiting.append(os.path.join(path, entry.name))
         except OSError:
             continue
+        finally:
+            os.close(fd)
     return used, files
+
+
+def open_below(path: str, root: str) -> int:
+    """Open a folder that is at `root` or below it. Raises OSError, also when a part of the path is a link that
+    leads out by now: pods change the tree while it is read."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    opened = os.readlink(f"/proc/self/fd/{fd}")
+    if opened != root and not opened.startswith(root.rstrip("/") + "/"):
+        os.close(fd)
+        raise NotADirectoryError(f"{path} leads out of {root}")
+    return fd

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from moorage.apimachinery.meta import Key
-from moorage.localcluster.nodeagent.stats import VolumeStats, folder_size, mounted
+from moorage.localcluster.nodeagent.stats import VolumeStats, folder_size, mounted, open_below
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -48,3 +48,16 @@ async def test_pods_that_ended_and_folders_that_are_gone_tell_nothing(tmp_path):
     assert summary["pods"][0]["volume"] == []
     with pytest.raises(OSError):
         folder_size(str(tmp_path / "gone"))
+
+
+def test_a_folder_that_became_a_link_is_not_looked_into(tmp_path):
+    """A pod exchanges folders of its volume while they are counted."""
+    volume = tmp_path / "volume"
+    (volume / "below").mkdir(parents=True)
+    (tmp_path / "outside" / "below").mkdir(parents=True)
+    for path in (volume, volume / "below"):
+        os.close(open_below(str(path), str(volume)))
+    (volume / "link").symlink_to(tmp_path / "outside")
+    for path in (volume / "link", volume / "link" / "below"):
+        with pytest.raises(NotADirectoryError):
+            open_below(str(path), str(volume))
