@@ -144,6 +144,7 @@ class NodeAgent:
         self._folder = pods_folder.resolve()
         self._clock = clock
         self._hidden = None if hidden is None else hidden.resolve()
+        self._hidden_inode = _inode(self._hidden)
         self._awake = Awake(clock)
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
@@ -749,6 +750,7 @@ class NodeAgent:
             allocatable=self._offers(),
             real_gpu_uuids=self._node.real_gpu_uuids,
             hidden=str(self._hidden) if fence.hides else "",
+            hidden_inode=self._hidden_inode if fence.hides else None,
             fence_error=fence.gap,
         )
 
@@ -1054,6 +1056,15 @@ class NodeAgent:
     def _event(self, pod: Mapping[str, Any], kind: str, reason: str, message: str) -> None:
         if self._recorder is not None:
             self._recorder.event({"apiVersion": "v1", "kind": "Pod"} | dict(pod), kind, reason, message)
+
+
+def _inode(folder: Path | None) -> tuple[int, int] | None:
+    """Device and number of a folder; None when it is not there."""
+    try:
+        status = None if folder is None else folder.stat()
+    except OSError:
+        return None
+    return None if status is None else (status.st_dev, status.st_ino)
 
 
 def _uid(pod: Mapping[str, Any]) -> str:

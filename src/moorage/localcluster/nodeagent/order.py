@@ -34,6 +34,7 @@ class Place:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     real_gpu_uuids: Sequence[str] | None = None
     hidden: str = ""  # the folder of the platform, which pods do not see; "": nothing is hidden
+    hidden_inode: tuple[int, int] | None = None  # its device and number, by which it is known
     fence_error: str = ""  # why pods can read that folder all the same; "": they cannot
 
 
@@ -114,6 +115,7 @@ def make_order(
         "notifySocket": place.socket,
         "gpuIndices": list(gpu_indices),
         "fenceError": place.fence_error,
+        "hiddenInode": place.hidden_inode and list(place.hidden_inode),
         "initContainers": containers("initContainers"),
         "containers": containers("containers"),
     }

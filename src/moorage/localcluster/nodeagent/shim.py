@@ -862,12 +862,19 @@ class MountFailed(Exception):
 
 
 def enter_mounts(
-    mounts: list[dict[str, Any]], workdir: str, home: str, scratch: str, *, hidden: str = "", kept: str = ""
+    mounts: list[dict[str, Any]],
+    workdir: str,
+    home: str,
+    scratch: str,
+    *,
+    hidden: str = "",
+    kept: str = "",
+    inode: list[int] | None = None,
 ) -> None:
     """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
     `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
-    `kept`: the folder in `hidden` that stays as it is, if there is one.
+    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `cover`.
 
     The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
     point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
@@ -887,7 +894,7 @@ def enter_mounts(
         point.open()
     if hidden:
         try:
-            cover(hidden, kept, scratch if mounts else "")
+            cover(hidden, kept, scratch if mounts else "", inode)
         except OSError as error:
             raise FenceRefused(str(error)) from error
     try:
@@ -1105,12 +1112,15 @@ class FenceRefused(Exception):
     """The kernel does not let this user hide a folder from a process."""
 
 
-def cover(hidden: str, kept: str = "", made: str = "") -> None:
+def cover(hidden: str, kept: str = "", made: str = "", inode: list[int] | None = None) -> None:
     """Lay an empty, read-only file system over a folder, but for the folder `kept` below it if that exists.
 
-    `made`: a folder below it that is made anew, empty. A Landlock domain (`enter_domain`) must follow: it keeps
-    the process from taking the file system away, and from the back door: a process outside of the domain, whose
-    /proc/PID/root shows the folder as it is, cannot be looked into. Raises OSError.
+    `made`: a folder below it that is made anew, empty. `inode`: device and number of the folder, where they are
+    known: a pod may have renamed a folder above it and made another one at its path.
+
+    A Landlock domain (`enter_domain`) must follow: it keeps the process from taking the file system away, and from
+    the back door: a process outside of the domain, whose /proc/PID/root shows the folder as it is, cannot be
+    looked into. Raises OSError.
 
     https://docs.kernel.org/userspace-api/landlock.html (ptrace restrictions, changes of the mount topology)
     """
@@ -1118,7 +1128,12 @@ def cover(hidden: str, kept: str = "", made: str = "") -> None:
         own = os.open(kept, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) if kept else -1
     except FileNotFoundError:
         own = -1
-    _mount("tmpfs", hidden, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
+    folder = os.open(hidden, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    status = os.fstat(folder)
+    if inode and inode != [status.st_dev, status.st_ino]:
+        raise OSError(errno.ESTALE, f'"{hidden}" is another folder than when the cluster was started')
+    _mount("tmpfs", f"/proc/self/fd/{folder}", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
+    os.close(folder)
     if made:
         os.makedirs(made, exist_ok=True)
     if own >= 0:
@@ -1605,7 +1620,8 @@ class Shim:
                 if mode != "namespace":
                     mounts = []
                 kept = os.path.join(self._folder, "work", one.name)
-                _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept)
+                inode = self._spec.get("hiddenInode")
+                _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode)
             except FenceRefused as error:
                 os.write(tell_write, b"unfenced\0" + str(error).encode())
             except MountRefused as error:
@@ -1895,8 +1911,9 @@ def _exec(
     shim: int,
     hidden: str,
     kept: str,
+    inode: list[int] | None,
 ) -> None:
-    """In the forked child: become the container's main process, or raise. `hidden`, `kept`: see `enter_mounts`."""
+    """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
     os.setsid()
     for number in (
         signal.SIGHUP,
@@ -1914,7 +1931,7 @@ def _exec(
     except OSError:
         pass  # already higher than this user may lower
     if mounts or hidden:
-        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept)
+        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept, inode=inode)
     if hidden:
         try:
             enter_domain()

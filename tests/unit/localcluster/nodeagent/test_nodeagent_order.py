@@ -14,6 +14,7 @@ PLACE = Place(
     socket="/pods/agent.sock",
     base_env={"PATH": "/bin", "HOME": "/home/me"},
     hidden="/data",
+    hidden_inode=(1, 2),
 )
 
 
@@ -55,6 +56,7 @@ def test_whole_order() -> None:
         "notifySocket": "/pods/agent.sock",
         "gpuIndices": [3],
         "fenceError": "",
+        "hiddenInode": [1, 2],
         "initContainers": [],
         "containers": [
             {
