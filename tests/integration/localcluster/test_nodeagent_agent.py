@@ -32,6 +32,7 @@ from moorage.errors import BadRequest, NotFound
 from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.addresses import NETWORK
 from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
+from moorage.localcluster.nodeagent.launcher import Fence, Launcher
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage.localcluster.nodeagent.node import is_doubted
 from moorage.localcluster.nodeagent.podfolder import PodFolder, write_json
@@ -71,7 +72,9 @@ class Lab:
     task: asyncio.Task[None] = None  # type: ignore[assignment]
 
     @asynccontextmanager
-    async def running(self, clock: Clock = SYSTEM, *, hidden: Path | None = None) -> AsyncIterator[NodeAgent]:
+    async def running(
+        self, clock: Clock = SYSTEM, *, hidden: Path | None = None, launcher: Launcher | None = None
+    ) -> AsyncIterator[NodeAgent]:
         self.agent = NodeAgent(
             self.api,
             self.spec,
@@ -81,6 +84,7 @@ class Lab:
             poll_seconds=0.1,
             clock=clock,
             hidden=hidden,
+            launcher=launcher,
         )
         task = asyncio.create_task(self.agent.run())
         ready = asyncio.create_task(self.agent.ready.wait())
@@ -91,6 +95,8 @@ class Lab:
             ready.cancel()
             task.cancel()
             await asyncio.gather(task, ready, return_exceptions=True)
+            if launcher is not None:
+                launcher.close()
 
     async def create(self, name: str = "p", script: str = "true", **more: Any) -> Any:
         return await self.api.create(PODS, a_pod(name, script, **more), "default")
@@ -899,15 +905,33 @@ async def test_a_host_path_shows_of_the_clusters_folder_only_a_path_inside_of_it
         assert await fenced.text() == "s3cret\n/moor-above/run:\n\n/moor-itself:\nshown\n"
 
 
+class OnAnotherMachine(Launcher):
+    """Whose kernel refuses namespaces."""
+
+    async def fence(self, _folder: Path) -> Fence:
+        return Fence(hides=False, gap="unshare: Operation not permitted")
+
+
 async def test_pods_of_a_machine_that_cannot_fence_run_and_one_event_each_says_so(lab: Lab) -> None:
-    """A folder that is not there cannot be hidden, as none can where the kernel refuses."""
-    async with lab.running(hidden=lab.root / "missing"):
+    async with lab.running(hidden=lab.root, launcher=OnAnotherMachine()):
         for name in ("p", "q"):
             await lab.create(name, "echo up")
             await lab.phase("Succeeded", name)
         notices = [(name, message) for name, reason, message in lab.events.seen if reason == "NotFenced"]
     assert [name for name, _ in notices] == ["p", "q"]
-    assert all("missing" in message and "administrator's token" in message for _, message in notices)
+    assert all("unshare" in message and "administrator's token" in message for _, message in notices)
+
+
+async def test_no_pod_starts_while_it_is_not_known_whether_it_can_be_fenced(lab: Lab) -> None:
+    """The folder that is to be hidden is away: no sign of a kernel that refuses."""
+    data = lab.root / "data"
+    async with lab.running(hidden=data):
+        await lab.create()
+        pod = await lab.until(lambda pod: pod["status"].get("containerStatuses") and "message" in str(state(pod)))
+        assert state(pod)["waiting"]["reason"] == "RunContainerError"
+        assert str(data) in state(pod)["waiting"]["message"]
+        data.mkdir()
+        await lab.phase("Succeeded")
 
 
 async def test_fenced_pods_bring_no_such_event_and_privileged_ones_are_not_fenced(fenced: Lab) -> None:

@@ -69,7 +69,7 @@ MS_NOSUID, MS_NODEV = 2, 4
 MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 18
 MS_RELATIME, ST_RELATIME = 1 << 21, 4096  # the one flag whose statvfs bit is not its mount bit
 MNT_DETACH = 2
-SHORTAGES = (errno.ENOSPC, errno.EUSERS, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENODEV, errno.EOPNOTSUPP)
 LINKS_MAX = 40  # symbolic links followed in one path, as the kernel does
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446  # on every architecture
 LANDLOCK_CREATE_RULESET_VERSION = LANDLOCK_RULE_PATH_BENEATH = 1
@@ -1199,15 +1199,22 @@ def enter_domain() -> bool:
 def try_fence(folder: str) -> int:
     """For a process of its own: print whether pods can be fenced from a folder: fully, partly, or why not.
 
-    Exit code 1: that is not known, for something ran short that a pod may have used up.
+    Exit code 1: that is not known. Only what the kernel refuses tells; a folder that cannot be opened or something
+    that ran short may be a pod's work.
     """
+    try:
+        os.close(os.open(folder, os.O_PATH | os.O_DIRECTORY))
+    except OSError as error:
+        print(error)
+        return 1
     try:
         leave_mounts()
         cover(folder)
         print("fully" if enter_domain() else "partly")
     except OSError as error:
         print(error)
-        return 1 if error.errno in SHORTAGES and namespaces_allowed() else 0
+        is_shortage = error.errno in (errno.ENOSPC, errno.EUSERS)
+        return 0 if error.errno in REFUSALS or (is_shortage and not namespaces_allowed()) else 1
     return 0
 
 
