@@ -827,6 +827,8 @@ def test_a_pod_that_moves_the_folder_away_does_not_have_another_one_hidden(platf
         assert "another folder" in ended["message"]
     finally:
         if moved.exists():
+            os.kill((state.state() or {})["shimPid"], signal.SIGKILL)
+            wait_for(lambda: not state.is_locked(), "the guard to end")
             shutil.rmtree(root)
             moved.rename(root)
 

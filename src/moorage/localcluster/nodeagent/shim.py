@@ -874,7 +874,7 @@ def enter_mounts(
     """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
     `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
-    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `cover`.
+    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `open_hidden`.
 
     The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
     point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
@@ -890,11 +890,15 @@ def enter_mounts(
     except OSError as error:
         raise (FenceRefused if hidden else MountRefused)(str(error)) from error
     points = [Point(one) for one in mounts]
+    try:
+        folder = open_hidden(hidden, inode) if hidden else -1
+    except OSError as error:
+        raise FenceRefused(str(error)) from error
     for point in points:
-        point.open()
+        point.open(hidden, folder)
     if hidden:
         try:
-            cover(hidden, kept, scratch if mounts else "", inode)
+            cover(hidden, folder, kept, scratch if mounts else "")
         except OSError as error:
             raise FenceRefused(str(error)) from error
     try:
@@ -947,11 +951,14 @@ class Point:
         self.fd = -1
         self.is_folder = False
 
-    def open(self) -> None:
-        """Raises MountFailed."""
+    def open(self, hidden: str = "", folder: int = -1) -> None:
+        """A volume in the folder `hidden` is opened from there: it is open as `folder`. Raises MountFailed."""
         what = f'mounting "{host_path(self.volume, self.below)}" to "{self.target}"'
         try:
-            self.fd = open_volume(self.volume, self.below)
+            if hidden and (self.volume == hidden or _below(self.volume, hidden)):
+                self.fd = open_volume(_inside(hidden, self.volume), self.below, folder)
+            else:
+                self.fd = open_volume(self.volume, self.below)
         except OSError as error:
             raise MountFailed(f"{what}: {os.strerror(error.errno or 0).lower()}") from error
         except SubPathRefused as error:
@@ -963,7 +970,12 @@ class SubPathRefused(Exception):
     """A subPath does not lead to a place in its volume."""
 
 
-def open_volume(volume: str, below: str) -> int:
+def _inside(folder: str, path: str) -> str:
+    """The path from the folder on."""
+    return path[len(folder) :].strip("/") or "."
+
+
+def open_volume(volume: str, below: str, folder: int | None = None) -> int:
     """Open a volume, or what lies at the path `below` in it, with O_PATH; missing folders are made in it.
 
     Symbolic links are followed while they stay in the volume, so a pod that mounts it cannot lead us out of it:
@@ -971,7 +983,7 @@ def open_volume(volume: str, below: str) -> int:
     OSError and SubPathRefused.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    path = [os.open(volume, os.O_PATH | os.O_CLOEXEC)]  # all that is open, from the volume down
+    path = [os.open(volume, os.O_PATH | os.O_CLOEXEC, dir_fd=folder)]  # all that is open, from the volume down
     names = below.split("/")[::-1]
     links = 0
     try:
@@ -1112,11 +1124,23 @@ class FenceRefused(Exception):
     """The kernel does not let this user hide a folder from a process."""
 
 
-def cover(hidden: str, kept: str = "", made: str = "", inode: list[int] | None = None) -> None:
+def open_hidden(hidden: str, inode: list[int] | None) -> int:
+    """Open the folder that is to be hidden, so that what lies in it is opened and hidden under no other path.
+
+    `inode`: its device and number, where they are known: a pod may have renamed a folder above it and made another
+    one at its path. Raises OSError.
+    """
+    folder = os.open(hidden, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    status = os.fstat(folder)
+    if inode and inode != [status.st_dev, status.st_ino]:
+        raise OSError(errno.ESTALE, f'"{hidden}" is another folder than when the cluster was started')
+    return folder
+
+
+def cover(hidden: str, folder: int, kept: str = "", made: str = "") -> None:
     """Lay an empty, read-only file system over a folder, but for the folder `kept` below it if that exists.
 
-    `made`: a folder below it that is made anew, empty. `inode`: device and number of the folder, where they are
-    known: a pod may have renamed a folder above it and made another one at its path.
+    The folder is open as `folder`. `made`: a folder below it that is made anew, empty.
 
     A Landlock domain (`enter_domain`) must follow: it keeps the process from taking the file system away, and from
     the back door: a process outside of the domain, whose /proc/PID/root shows the folder as it is, cannot be
@@ -1125,15 +1149,11 @@ def cover(hidden: str, kept: str = "", made: str = "", inode: list[int] | None =
     https://docs.kernel.org/userspace-api/landlock.html (ptrace restrictions, changes of the mount topology)
     """
     try:
-        own = os.open(kept, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) if kept else -1
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        own = os.open(_inside(hidden, kept), flags, dir_fd=folder) if _below(kept, hidden) else -1
     except FileNotFoundError:
         own = -1
-    folder = os.open(hidden, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    status = os.fstat(folder)
-    if inode and inode != [status.st_dev, status.st_ino]:
-        raise OSError(errno.ESTALE, f'"{hidden}" is another folder than when the cluster was started')
     _mount("tmpfs", f"/proc/self/fd/{folder}", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=64k,nr_inodes=64")
-    os.close(folder)
     if made:
         os.makedirs(made, exist_ok=True)
     if own >= 0:
@@ -1209,7 +1229,7 @@ def try_fence(folder: str) -> int:
         return 1
     try:
         leave_mounts()
-        cover(folder)
+        cover(folder, open_hidden(folder, None))
         print("fully" if enter_domain() else "partly")
     except OSError as error:
         print(error)
