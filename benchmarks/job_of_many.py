@@ -156,18 +156,21 @@ def main() -> int:
     subjects = {"this": sys.executable}
     if options.alternate is not None:
         subjects["other"] = str(options.alternate.absolute() / ".venv" / "bin" / "python")
-    found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in subjects}
+    figures_of: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in subjects}
     for _ in range(options.rounds):
         for name, python in subjects.items():
             for figure, value in one_round(python, options.pods, options.nodes).items():
-                found[name][figure].append(value)
-    medians = {name: {one: statistics.median(values) for one, values in of.items()} for name, of in found.items()}
+                figures_of[name][figure].append(value)
+    medians = {
+        name: {figure: statistics.median(values) for figure, values in of.items()}
+        for name, of in figures_of.items()
+    }
     print(f"{options.pods} pods on {options.nodes} nodes, {options.rounds} rounds")
     print(f"{'':52}" + "".join(f"{name:>10}" for name in subjects) + ("     ratio" if len(subjects) > 1 else ""))
     for figure, value in medians["this"].items():
         row = [value, *(medians[name].get(figure, 0.0) for name in subjects if name != "this")]
         ratio = f"{row[1] / value:10.2f}" if len(row) > 1 and value else ""
-        print(f"{figure:52}" + "".join(f"{one:10.1f}" for one in row) + ratio)
+        print(f"{figure:52}" + "".join(f"{median:10.1f}" for median in row) + ratio)
     return 0
 
 

@@ -233,9 +233,9 @@ class Watcher:
                 elif event is not None and event != (name, write.number):
                     yield f"{self.name}: at {write.revision} {event}, acknowledged was {name} {write.number}"
 
-    def differs(self, found: dict[str, Obj]) -> list[str]:
+    def differs(self, listed: dict[str, Obj]) -> list[str]:
         """Where its copy is not what the server lists."""
-        wanted = {name: number_of(obj) for name, obj in found.items() if self.wants(name)}
+        wanted = {name: number_of(obj) for name, obj in listed.items() if self.wants(name)}
         mine = {name: number_of(obj) for name, obj in self.objects.items()}
         return [
             f"{self.name}: {name} is {mine.get(name)}, should be {wanted.get(name)}"
@@ -274,16 +274,16 @@ async def audit(bench: Bench) -> dict[str, Obj]:
     writes = {name: history.writes[since[name]] for name, history in bench.histories.items()}
     listed = await _answered(lambda: bench.api.list(CONFIGMAPS, NAMESPACE))
     bench.see(int(listed.resource_version), floor, "the list after a restart")
-    found = {obj["metadata"]["name"]: obj for obj in listed.items if _is_ours(obj)}
+    stored = {obj["metadata"]["name"]: obj for obj in listed.items if _is_ours(obj)}
     for name, history in bench.histories.items():
         at = history.writes.index(writes[name])
         possible = {write.number for write in history.writes[at:]}
-        if number_of(found.get(name)) not in possible:
+        if number_of(stored.get(name)) not in possible:
             bench.outcome.lost.append(
                 f"{name}: number {writes[name].number} was acknowledged,"
-                f" and the list after a restart has {number_of(found.get(name))}"
+                f" and the list after a restart has {number_of(stored.get(name))}"
             )
-    return found
+    return stored
 
 
 async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) -> None:
@@ -334,11 +334,11 @@ async def _strike(trouble: Trouble, bench: Bench) -> None:
 
 async def _caught_up(bench: Bench, watchers: list[Watcher]) -> None:
     """Wait until each watcher's copy is what the server lists; what then differs is told as stuck."""
-    found = await audit(bench)
+    stored = await audit(bench)
     ends = time.monotonic() + PATIENCE_SECONDS
     while (
-        wrong := [fault for watcher in watchers for fault in watcher.differs(found)]
+        wrong := [fault for watcher in watchers for fault in watcher.differs(stored)]
     ) and time.monotonic() < ends:
         await asyncio.sleep(0.1)
-        found = await audit(bench)
+        stored = await audit(bench)
     bench.outcome.stuck += wrong

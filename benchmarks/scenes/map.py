@@ -168,13 +168,13 @@ def judge(scene: Scene, outcome: Outcome, rows: list[dict[str, Any]], objects: i
     for row in rows:
         by_item.setdefault(row["item"], []).append(row["value"])
     for item in range(objects):
-        found = by_item.get(item, [])
-        if not found:
+        results = by_item.get(item, [])
+        if not results:
             outcome.lost.append(f"item {item} has no result")
-        elif len(found) > 1:
-            outcome.doubled.append(f"item {item} has {len(found)} results")
-        elif found[0] != {"item": item, "square": item * item}:
-            outcome.lost.append(f"item {item} has the result {found[0]}")
+        elif len(results) > 1:
+            outcome.doubled.append(f"item {item} has {len(results)} results")
+        elif results[0] != {"item": item, "square": item * item}:
+            outcome.lost.append(f"item {item} has the result {results[0]}")
     if counts["dead"]:
         outcome.lost.append(f"{counts['dead']} items failed")
     if counts["done"] != objects:

@@ -85,8 +85,8 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
         await trouble.strike_again_and_again(
             kills, *VICTIMS, pause=PAUSE_SECONDS, seen=lambda: f"{submitted} runs submitted"
         )
-    found = await _ended(cluster, objects)
-    judge(outcome, found, log.read_text().split("\n")[:-1] if log.exists() else [], objects)
+    runs = await _ended(cluster, objects)
+    judge(outcome, runs, log.read_text().split("\n")[:-1] if log.exists() else [], objects)
     outcome.objects = submitted
     outcome.notes["submissions typed again"] = typed_again
 
@@ -94,24 +94,24 @@ async def play(trouble: Trouble, outcome: Outcome, *, kills: int, objects: int) 
 async def _ended(cluster: Cluster, objects: int) -> dict[str, dict[str, Any]]:
     """The runs by name, once all have ended, or none has for long."""
     wanted = {name_of(number) for number in range(objects)}
-    found: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[str, Any]] = {}
     ended, since = -1, time.monotonic()
     while ended < objects and time.monotonic() - since < PATIENCE_SECONDS:
         code, output, _ = await moor(cluster, "jobs", "-o", "json")
         if code == 0:
-            found = {run["name"]: run for run in json.loads(output) if run["name"] in wanted}
-            now = sum(run["ended"] is not None for run in found.values())
+            runs = {run["name"]: run for run in json.loads(output) if run["name"] in wanted}
+            now = sum(run["ended"] is not None for run in runs.values())
             if now != ended:
                 ended, since = now, time.monotonic()
         await asyncio.sleep(1.0)
-    return found
+    return runs
 
 
-def judge(outcome: Outcome, found: dict[str, dict[str, Any]], notes: list[str], objects: int) -> None:
+def judge(outcome: Outcome, runs: dict[str, dict[str, Any]], notes: list[str], objects: int) -> None:
     counted = Counter(tuple(line.split()[:2]) for line in notes)
     for number in range(objects):
         name, code = name_of(number), code_of(number)
-        run = found.get(name)
+        run = runs.get(name)
         starts, ends = counted["start", name], counted["end", name]
         if run is None:
             outcome.lost.append(f"{name} is not there")

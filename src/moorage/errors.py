@@ -68,12 +68,17 @@ class InvalidName(UsageError, ValueError):
 class DocumentError(UsageError, ValueError):
     """Invalid JSON or YAML, or more than the limits allow.
 
-    `line` counts from 1; of JSON it is not known, and 1.
+    `line` counts from 1; None where it is not known, as in JSON.
     """
 
-    def __init__(self, message: str, *, line: int = 1, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, line: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.line = line
+
+    @property
+    def located(self) -> str:
+        """The message, after its line where that is known."""
+        return self.message if self.line is None else f"line {self.line}: {self.message}"
 
 
 class NumberError(UsageError, ValueError):

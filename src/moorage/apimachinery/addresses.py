@@ -1,4 +1,4 @@
-"""Hosts, paths and clients' addresses of requests, read once and strictly, before anything is judged by them.
+"""Read hosts, paths and clients' addresses of requests strictly, before any decision uses them.
 
 Two readers of one request must not see two different hosts or paths: what is odd is refused, not repaired.
 https://www.rfc-editor.org/rfc/rfc3986#section-3.2 (authority), #section-6.2.2 (paths)
@@ -50,13 +50,13 @@ def parse_authority(text: str) -> Authority:
     if not colon:
         return Authority(host)
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise ValueError(f"{text[:80]!r} names no port of 1 to 65535")
+        raise ValueError(f"invalid port in {text[:80]!r}: use 1 to 65535")
     return Authority(host, int(port))
 
 
 @lru_cache(maxsize=1024)
 def parse_origin(text: str) -> tuple[str, str, int]:
-    """(scheme, host, port) of an Origin header. Raises ValueError for `null` and all that is no http or https."""
+    """(scheme, host, port) of an Origin header. Raises ValueError for `null` and for any other scheme."""
     scheme, separator, rest = text.lower().partition("://")
     if not separator or scheme not in ("http", "https"):
         raise ValueError(f"{text[:80]!r} is not a web origin")
@@ -87,22 +87,22 @@ def plain_path(path: str) -> str:
     `path` is as it was sent, without its query. Escapes are resolved once, `\\` is `/`, `;…` of a part is left
     out, empty parts and dots are resolved.
 
-    Raises ValueError for a broken escape, a control character and no UTF-8.
+    Raises ValueError for a broken escape, a control character, or bytes that are not UTF-8.
     """
     if not path.startswith("/"):
         raise ValueError(f"{path[:80]!r} is not a valid path")
-    if any(found[1] is None for found in _ESCAPE.finditer(path)):
+    if any(escape[1] is None for escape in _ESCAPE.finditer(path)):
         raise ValueError(f"{path[:80]!r} has a broken escape")
     parts = [part.partition(";")[0] for part in path.split("/")]
     raw = bytearray()
     text = "/".join(parts)
     at = 0
-    for found in _ESCAPE.finditer(text):
-        raw += text[at : found.start()].encode() + bytes.fromhex(found[1])
-        at = found.end()
+    for escape in _ESCAPE.finditer(text):
+        raw += text[at : escape.start()].encode() + bytes.fromhex(escape[1])
+        at = escape.end()
     raw += text[at:].encode()
     decoded = raw.decode("utf-8").replace("\\", "/")
-    if any(ord(one) < 0x20 or ord(one) == 0x7F for one in decoded):
+    if any(ord(character) < 0x20 or ord(character) == 0x7F for character in decoded):
         raise ValueError(f"{path[:80]!r} has control characters")
     kept: list[str] = []
     last = ""

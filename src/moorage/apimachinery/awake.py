@@ -16,8 +16,8 @@ from moorage.clock import Clock
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # how often the clock is looked at
-HELD_SECONDS = 5.0  # a longer gap between two looks is no busy moment: the process was held
-REMEMBERED = 64  # sleeps; taints older than that many sleeps are no longer made up for
+HELD_SECONDS = 5.0  # between two looks; a longer gap means that the process was stopped
+REMEMBERED = 64  # sleeps remembered; older ones no longer extend tolerations
 
 
 class Awake:
@@ -62,7 +62,9 @@ class Awake:
         self._seconds += LOOK_SECONDS
         slept = timedelta(seconds=gap - LOOK_SECONDS)
         self._sleeps.append((wall, slept))
-        log.info("this machine slept or was held", extra={"seconds": round(slept.total_seconds(), 1)})
+        log.info(
+            "the machine slept or the process was stopped", extra={"seconds": round(slept.total_seconds(), 1)}
+        )
         for handler in self._handlers:
             handler()
 

@@ -1,15 +1,16 @@
-"""Bodies of requests, counted while they are read."""
+"""Bodies of requests and answers, counted while they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, MutableMapping
 from typing import Any
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class BodyTooLong(Exception):
-    """More bytes than are read; the rest was left where it is."""
+    """The body is longer than the limit; the rest was not read."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the body has more than {most} bytes")
@@ -20,21 +21,35 @@ class ClientLeft(Exception):
     """The client has gone before the end of its body."""
 
 
-async def read_body(receive: Receive, most: int) -> bytes:
-    """The whole body of an ASGI request, at most so many bytes. Raises BodyTooLong and ClientLeft.
+async def read_whole(parts: AsyncIterable[bytes], most: int) -> bytes:
+    """All parts of a body, at most so many bytes. Raises BodyTooLong, and what the parts' source raises.
 
-    Never holds more than `most` and one part (64 KiB and a read of 256 KiB, by `serving`).
+    Never holds more than `most` and one part.
     """
-    parts: list[bytes] = []
+    kept: list[bytes] = []
     size = 0
+    async for part in parts:
+        size += len(part)
+        if size > most:
+            raise BodyTooLong(most)
+        kept.append(part)
+    return kept[0] if len(kept) == 1 else b"".join(kept)
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """The whole body of an ASGI request, as `read_whole`; a part has at most 320 KiB (`serving`).
+
+    Raises BodyTooLong and ClientLeft.
+    """
+    async with contextlib.aclosing(_parts(receive)) as parts:
+        return await read_whole(parts, most)
+
+
+async def _parts(receive: Receive) -> AsyncGenerator[bytes, None]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise BodyTooLong(most)
-        parts.append(part)
+        yield message.get("body", b"")
         if not message.get("more_body"):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return

@@ -19,7 +19,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,23 +51,6 @@ _NUMBER_CHARACTERS_MAX = 4000  # below what int() refuses; its time grows with t
 _NUMBER_STARTS = frozenset("+-.0123456789")
 
 
-# --- bytes
-
-
-async def read_whole(chunks: AsyncIterator[bytes], bytes_max: int = BYTES_MAX) -> bytes:
-    """All chunks of a body, counted as they come: one that is longer is not read to its end.
-
-    Raises DocumentError, and what the chunks' source raises.
-    """
-    parts, size = [], 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > bytes_max:
-            raise DocumentError(f"the body is longer than {bytes_max:,} bytes")
-        parts.append(chunk)
-    return b"".join(parts)
-
-
 # --- JSON
 
 
@@ -87,21 +70,21 @@ def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX
 
 
 def without_depth(data: bytes) -> bytes:
-    """JSON with null for what lies deeper than NESTING_MAX levels; what is no JSON stays none.
+    """JSON with null for what lies deeper than NESTING_MAX levels; invalid JSON stays invalid.
 
     For answers that hold many people's objects: one that is too deep must not keep the others from being read.
     """
     parts, at, levels = [], 0, 0
-    for found in _BRACKETS.finditer(data):
-        mark = found[0][:1]
+    for bracket in _BRACKETS.finditer(data):
+        mark = bracket[0][:1]
         if mark in (b"[", b"{"):
             levels += 1
             if levels == NESTING_MAX + 1:
-                parts.append(data[at : found.start()])
+                parts.append(data[at : bracket.start()])
         elif mark in (b"]", b"}"):
             if levels == NESTING_MAX + 1:
                 parts.append(b"null")
-                at = found.end()
+                at = bracket.end()
             levels -= 1
     if levels <= NESTING_MAX:
         parts.append(data[at:])
@@ -111,7 +94,7 @@ def without_depth(data: bytes) -> bytes:
 def _is_too_deep(data: bytes) -> bool:
     """Whether more brackets are open at once than is allowed, those inside of strings left out.
 
-    Each round takes the innermost pairs away, all at once. Of a text that is no JSON, what has no partner counts.
+    Each round takes the innermost pairs away, all at once. In invalid JSON, unmatched brackets count.
     """
     left = _STRINGS.sub(b"", data).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(NESTING_MAX):
@@ -131,10 +114,10 @@ def parse_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
 
     Within NESTING_MAX and VALUES_MAX, aliases put in place. Raises DocumentError, also for a second document.
     """
-    found = parse_yaml_documents(data, bytes_max=bytes_max)
-    if len(found) > 1:
-        raise DocumentError(f"there are {len(found)} YAML documents where one is expected")
-    return found[0] if found else None
+    documents = parse_yaml_documents(data, bytes_max=bytes_max)
+    if len(documents) > 1:
+        raise DocumentError(f"there are {len(documents)} YAML documents where one is expected")
+    return documents[0] if documents else None
 
 
 def parse_yaml_documents(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> list[Any]:
@@ -195,7 +178,7 @@ def check_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> None:
 
 
 class NodeLoader(_Loader):  # type: ignore[misc]
-    """libyaml's composer, for who needs nodes with their lines; scalars are read as `plain_scalar` reads them.
+    """libyaml's composer, for callers that need nodes with their lines; it reads scalars as `plain_scalar` does.
 
     Only for a text that has passed `check_yaml`: the composer recurses.
     """
@@ -295,11 +278,11 @@ def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
                     raise _refused(event, f"the alias *{event.anchor} has no anchor")
                 size = anchors[event.anchor]
                 if size is None:
-                    raise _refused(event, f"&{event.anchor} holds itself")
+                    raise _refused(event, f"the anchor &{event.anchor} contains itself")
                 values, characters, levels = values + size[0], characters + size[1], size[2]
                 aliased += size[0]
                 if aliased > ALIASED_MAX:
-                    raise _refused(event, f"the YAML's aliases put in more than {ALIASED_MAX:,} values")
+                    raise _refused(event, f"the YAML's aliases expand to more than {ALIASED_MAX:,} values")
                 if stack:
                     stack[-1].levels = max(stack[-1].levels, levels + 1)
             elif kind is yaml.DocumentStartEvent:
@@ -425,7 +408,7 @@ def _scalar(event: Any) -> Any:
             raise _refused(event, f"the tag {tag} is not known")
     wanted = {"null": type(None), "bool": bool, "int": int, "float": float}[tag.removeprefix(_TAG)]
     if type(value) is not wanted:
-        raise _refused(event, f"{_short(text)} is no !!{tag.removeprefix(_TAG)}")
+        raise _refused(event, f"invalid !!{tag.removeprefix(_TAG)} {_short(text)}")
     return value
 
 
@@ -463,8 +446,8 @@ def _of_yaml(error: yaml.YAMLError) -> DocumentError:
     return DocumentError(" ".join(str(error).split()))
 
 
-def _line_of(mark: Any) -> int:
-    return 1 if mark is None else int(mark.line) + 1
+def _line_of(mark: Any) -> int | None:
+    return None if mark is None else int(mark.line) + 1
 
 
 def _short(text: str) -> str:

@@ -494,8 +494,8 @@ async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: P
     seen = _stamps(certificate, key)
     while True:
         await clock.sleep(RELOAD_SECONDS)
-        found = _stamps(certificate, key)
-        if found is None or found == seen:
+        stamps = _stamps(certificate, key)
+        if stamps is None or stamps == seen:
             continue
         try:
             # a failed load leaves a context without a key: try it on another first
@@ -504,13 +504,14 @@ async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: P
         except (OSError, ssl.SSLError) as error:
             log.warning("cannot load the new certificate", extra={"path": str(certificate), "error": str(error)})
             continue
-        seen = found
+        seen = stamps
         log.info("serving with the new certificate", extra={"path": str(certificate)})
 
 
 def _stamps(*paths: Path) -> tuple[tuple[int, int, int], ...] | None:
     """What tells one version of the files from another; None while one is missing."""
     try:
-        return tuple((found.st_ino, found.st_mtime_ns, found.st_size) for found in (one.stat() for one in paths))
+        statuses = [path.stat() for path in paths]
     except OSError:
         return None
+    return tuple((status.st_ino, status.st_mtime_ns, status.st_size) for status in statuses)

@@ -20,7 +20,7 @@ def hidden_characters(text: str) -> str:
     """Those characters of a text that cannot be seen, or change how the others look; empty for a plain text."""
     if _PLAIN.fullmatch(text):
         return ""
-    return "".join(one for one in text if unicodedata.category(one) in _HIDDEN)
+    return "".join(character for character in text if unicodedata.category(character) in _HIDDEN)
 
 
 def visible(text: str) -> str:
@@ -30,7 +30,9 @@ def visible(text: str) -> str:
     """
     if _PLAIN.fullmatch(text):
         return text
-    return "".join(_escaped(one) if unicodedata.category(one) in _HIDDEN else one for one in text)
+    return "".join(
+        _escaped(character) if unicodedata.category(character) in _HIDDEN else character for character in text
+    )
 
 
 def visible_lines(text: str) -> str:

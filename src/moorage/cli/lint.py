@@ -106,7 +106,7 @@ def _policy(name: str) -> Policy:
     try:
         documents = [one for one in parse_yaml_documents(_read(Path(name))) if one is not None]
     except DocumentError as error:
-        raise UsageError(f"--policy: {name} is not valid YAML: line {error.line}: {error}") from error
+        raise UsageError(f"--policy: {name} is not valid YAML: {error.located}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "GuardrailPolicy":
         raise UsageError(
             f"--policy: {name} holds no single GuardrailPolicy", hint=f"or name the ready-made one, {READY_MADE}"

@@ -394,7 +394,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
     try:
         entries = parse_document(path.read_bytes())
     except DocumentError as error:
-        raise UsageError(f"{path} is not valid YAML: line {error.line}: {error}") from error
+        raise UsageError(f"{path} is not valid YAML: {error.located}") from error
     if isinstance(entries, dict) and set(entries) == {"nodes"}:
         entries = entries["nodes"]
     if not isinstance(entries, list) or not entries:

@@ -157,7 +157,7 @@ def _lint_file(file: _File, text: str) -> None:
     try:
         check_yaml(text, bytes_max=BYTES_MAX)
     except DocumentError as error:
-        _unreadable(file, f"is not valid YAML: {error.message}", error.line)
+        _unreadable(file, f"is not valid YAML: {error.message}", error.line or 1)
         return
     loader = NodeLoader(text)
     try:

@@ -182,7 +182,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise UsageError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
     except DocumentError as error:
-        raise UsageError(f"kubeconfig {path} is not valid YAML: line {error.line}: {error}") from error
+        raise UsageError(f"kubeconfig {path} is not valid YAML: {error.located}") from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):

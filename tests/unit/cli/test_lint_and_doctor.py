@@ -51,7 +51,7 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
     ("policy", "said"),
     [
         ("", "holds no single GuardrailPolicy"),
-        ("a: [", "is not valid YAML"),
+        ("a: [", "is not valid YAML: line 2"),
         (POD, "holds no single GuardrailPolicy"),
         (DENY.replace("memoryLimit", "memorylimit"), "names no rule: memorylimit"),
         (DENY.replace("deny", "strict"), "Expected `str` matching regex"),

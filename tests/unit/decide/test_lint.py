@@ -129,7 +129,7 @@ spec:
         ("a: 1\n b: 2", 2, "is not valid YAML"),
         ("{{ .Values.x }}: 1\nb: }", 2, "is not valid YAML"),
         ("\x00", 1, "is not valid YAML"),
-        ("a: &a [*a]", 1, "holds itself"),
+        ("a: &a [*a]", 1, "contains itself"),
         ("a: *b", 1, "is not valid YAML"),
         ("[" * 200 + "]" * 200, 1, "levels deep"),
         ("- a", 1, "is no object of Kubernetes but a list"),
@@ -157,7 +157,7 @@ def test_what_is_no_manifest_is_denied_at_its_line(text, line, said):
 
 def test_aliases_that_multiply_beyond_measure_are_refused_at_once():
     text = "a0: &a0 [1,1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1},*a{n - 1}]\n" for n in range(1, 60))
-    assert "aliases put in more than 100,000 values" in lint([("f", text)]).findings[0].message
+    assert "aliases expand to more than 100,000 values" in lint([("f", text)]).findings[0].message
 
 
 def test_a_key_that_stands_twice_is_told():

@@ -154,7 +154,7 @@ async def _yaml(data: bytes) -> Any:
             return parse_document(data, bytes_max=MAX_BODY_BYTES)
         return await asyncio.to_thread(parse_document, data, bytes_max=MAX_BODY_BYTES)
     except DocumentError as error:
-        raise BadRequest(f"error converting YAML to JSON: line {error.line}: {error}") from None
+        raise BadRequest(f"error converting YAML to JSON: {error.located}") from None
 
 
 class Answer:

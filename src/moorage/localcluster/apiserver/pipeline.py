@@ -250,7 +250,7 @@ class Pipeline:
             if not after.startswith(kind.list_prefix(namespace)):
                 raise BadRequest("invalid continue token: continue key is not valid")
             if revision > self.storage.revision:
-                raise Expired("The provided continue parameter is of another cluster: list again without it")
+                raise Expired("the continue token is newer than this cluster; list again without it")
         elif options.resource_version and options.resource_version_match == "Exact":
             revision = _listed_version(options.resource_version)
         elif options.resource_version not in (None, "", "0"):

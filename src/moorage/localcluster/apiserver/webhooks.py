@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from moorage.apimachinery.documents import parse_json, read_whole
+from moorage.apimachinery.bodies import BodyTooLong, read_whole
+from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
@@ -263,7 +264,7 @@ class Webhooks:
                 if answer.status != 200:
                     raise CallFailed(f"expected response code 200, got {answer.status}")
                 body = await read_whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
-        except DocumentError as error:
+        except BodyTooLong as error:
             raise CallFailed(f'Post "{url}": the answer cannot be read: {error}') from error
         except TimeoutError as error:
             raise CallFailed(f'Post "{url}": context deadline exceeded') from error
@@ -278,7 +279,7 @@ class Webhooks:
                 raise CallFailed("response.allowed is missing")
             _check_shape(response)
         except (DocumentError, KeyError, TypeError, AttributeError) as error:
-            raise CallFailed(f"the answer is no AdmissionReview: {error}") from error
+            raise CallFailed(f"the answer is not a valid AdmissionReview: {error}") from error
         answered: Obj = response
         return answered
 

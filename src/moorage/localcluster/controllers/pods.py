@@ -64,14 +64,15 @@ def finished_at(pod: Mapping[str, Any]) -> datetime:
     was asked for, else its creation."""
     status, meta = pod.get("status") or {}, pod["metadata"]
     sidecars = {
-        one["name"]
-        for one in (pod.get("spec") or {}).get("initContainers") or ()
-        if one.get("restartPolicy") == "Always"
+        container["name"]
+        for container in (pod.get("spec") or {}).get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
     }
     containers = list(status.get("containerStatuses") or ())
-    containers += [one for one in status.get("initContainerStatuses") or () if one.get("name") in sidecars]
+    containers += [init for init in status.get("initContainerStatuses") or () if init.get("name") in sidecars]
     ends: list[str] = [
-        ((one.get("state") or {}).get("terminated") or {}).get("finishedAt") or "" for one in containers
+        ((container.get("state") or {}).get("terminated") or {}).get("finishedAt") or ""
+        for container in containers
     ]
     if ends and all(ends):
         return max(parse_rfc3339(end) for end in ends)

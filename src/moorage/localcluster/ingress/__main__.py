@@ -55,8 +55,8 @@ async def follow(path: Path, proxy: Proxy) -> None:
     looks = 0
     while True:
         try:
-            found = os.stat(path)
-            mark = (found.st_ino, found.st_mtime_ns)
+            status = os.stat(path)
+            mark = (status.st_ino, status.st_mtime_ns)
             if mark != seen:
                 proxy.router = _read(path)
                 seen = mark

@@ -90,10 +90,10 @@ class Answer:
 def parse_request(head: bytes) -> Request:
     """Read a head up to and without its empty line. Raises BadHead."""
     first, *lines = head.split(b"\r\n")
-    found = _REQUEST.fullmatch(first)
-    if found is None:
+    match = _REQUEST.fullmatch(first)
+    if match is None:
         raise BadHead(400, "the request line is not HTTP/1.1")
-    method, target, minor = found[1], found[2], int(found[3])
+    method, target, minor = match[1], match[2], int(match[3])
     fields = _fields(lines, 400)
     hosts = _values(fields, b"host")
     if len(hosts) != 1 and (hosts or minor):
@@ -112,9 +112,11 @@ def parse_request(head: bytes) -> Request:
             raise BadHead(400, "the path has a broken escape or control characters") from error
     length = _length(fields, 400)
     if length is None and not minor:
-        raise BadHead(400, "HTTP/1.0 knows no Transfer-Encoding")
+        raise BadHead(400, "HTTP/1.0 does not allow Transfer-Encoding")
     connection = _tokens(fields, b"connection")
-    upgrade = b"upgrade" in connection and [one.lower() for one in _values(fields, b"upgrade")] == [b"websocket"]
+    upgrade = b"upgrade" in connection and [protocol.lower() for protocol in _values(fields, b"upgrade")] == [
+        b"websocket"
+    ]
     if upgrade and (length != 0 or method != b"GET"):
         raise BadHead(400, "a WebSocket begins with a GET without a body")
     return Request(
@@ -134,10 +136,10 @@ def parse_request(head: bytes) -> Request:
 def parse_answer(head: bytes, method: bytes) -> Answer:
     """Read the head of the answer to a request of `method`. Raises BadHead with status 502."""
     first, *lines = head.split(b"\r\n")
-    found = _STATUS.fullmatch(first)
-    if found is None:
+    match = _STATUS.fullmatch(first)
+    if match is None:
         raise BadHead(502, "the backend's answer is not HTTP/1.1")
-    minor, status = int(found[1]), int(found[2])
+    minor, status = int(match[1]), int(match[2])
     fields = _fields(lines, 502)
     chunked, length = False, None
     if method == b"HEAD" or status < 200 or status in (204, 304):
@@ -150,7 +152,7 @@ def parse_answer(head: bytes, method: bytes) -> Answer:
     connection = _tokens(fields, b"connection")
     return Answer(
         status=status,
-        reason=found[3] or b"",
+        reason=match[3] or b"",
         fields=fields,
         length=length,
         chunked=chunked,
@@ -203,10 +205,10 @@ def end_to_end(fields: Fields, also: frozenset[bytes] = frozenset()) -> Iterable
 
 def chunk_size(line: bytes) -> int:
     """The size in a chunk's first line (without its end). Raises BadHead."""
-    found = _CHUNK.fullmatch(line)
-    if found is None:
+    match = _CHUNK.fullmatch(line)
+    if match is None:
         raise BadHead(400, "a chunk of the body has no proper size")
-    return int(found[1], 16)
+    return int(match[1], 16)
 
 
 def _fields(lines: Sequence[bytes], status: int) -> Fields:
@@ -214,19 +216,19 @@ def _fields(lines: Sequence[bytes], status: int) -> Fields:
         raise BadHead(431 if status == 400 else status, f"more than {FIELDS_MAX} header fields")
     out = []
     for line in lines:
-        found = _FIELD.fullmatch(line)
-        if found is None:
-            raise BadHead(status, "a header field is not as HTTP/1.1 has them")
-        out.append((found[1], found[2].strip(b" \t")))
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise BadHead(status, "invalid header field")
+        out.append((match[1], match[2].strip(b" \t")))
     return tuple(out)
 
 
 def _values(fields: Fields, name: bytes) -> list[bytes]:
-    return [value for one, value in fields if one.lower() == name]
+    return [value for field, value in fields if field.lower() == name]
 
 
 def _tokens(fields: Fields, name: bytes) -> set[bytes]:
-    return {one.strip().lower() for value in _values(fields, name) for one in value.split(b",")} - {b""}
+    return {token.strip().lower() for value in _values(fields, name) for token in value.split(b",")} - {b""}
 
 
 def _length(fields: Fields, status: int) -> int | None:
@@ -258,4 +260,4 @@ def _absolute(target: bytes) -> tuple[bytes, bytes]:
 
 
 def _head(first: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    return b"\r\n".join([first, *(b"%b: %b" % one for one in fields), b"", b""])
+    return b"\r\n".join([first, *(b"%b: %b" % field for field in fields), b"", b""])

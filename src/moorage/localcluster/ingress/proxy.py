@@ -241,15 +241,15 @@ class Proxy:
 
     async def _connect(self, backend: Backend, *, fresh: bool) -> tuple[tuple[str, int], Link]:
         """A connection to the next address that takes one. Raises BadHead."""
-        said = ""
+        last = ""
         for address in backend.in_turn():
             if not fresh and (known := self._reuse(address)) is not None:
                 return address, known
             try:
                 return address, await self._open(address)
             except OSError as error:  # TimeoutError is one
-                said = f"{address[0]}:{address[1]} ({error.strerror or 'no answer'})"
-        raise BadHead(502, f"no backend takes a connection; the last one tried was {said}")
+                last = f"{address[0]}:{address[1]} ({error.strerror or 'no answer'})"
+        raise BadHead(502, f"no backend takes a connection; the last one tried was {last}")
 
     async def _open(self, address: tuple[str, int]) -> Link:
         async with asyncio.timeout(self.limits.connect):
@@ -487,8 +487,8 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link
                 to.write(piece)
                 await to.drain()
 
-    for one in (writer, link.writer):
-        sock = one.get_extra_info("socket")
+    for end in (writer, link.writer):
+        sock = end.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     loop = asyncio.get_running_loop()

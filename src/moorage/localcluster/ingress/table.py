@@ -41,7 +41,11 @@ def is_ours(ingress: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) ->
     """Whether the class of this Ingress is served here."""
     spec = ingress.get("spec") or {}
     named = spec.get("ingressClassName") or annotations_of(ingress).get(CLASS_ANNOTATION)
-    ours = {one["metadata"]["name"] for one in classes if (one.get("spec") or {}).get("controller") == CONTROLLER}
+    ours = {
+        ingress_class["metadata"]["name"]
+        for ingress_class in classes
+        if (ingress_class.get("spec") or {}).get("controller") == CONTROLLER
+    }
     return named in ours
 
 
@@ -50,7 +54,7 @@ def services_of(ingress: Mapping[str, Any]) -> set[str]:
     spec = ingress.get("spec") or {}
     backends = [spec.get("defaultBackend")]
     backends += [path.get("backend") for rule in spec.get("rules") or () for path in _paths(rule)]
-    return {name for one in backends if (name := ((one or {}).get("service") or {}).get("name"))}
+    return {name for backend in backends if (name := ((backend or {}).get("service") or {}).get("name"))}
 
 
 def make_table(seen: Observed) -> Obj:
@@ -65,7 +69,7 @@ def make_table(seen: Observed) -> Obj:
     owners: dict[str, str] = {}
     taken: set[tuple[str, str, bool]] = set()
     defaults: dict[str, Obj] = {}  # by namespace, the oldest first
-    ours = [one for one in seen.ingresses if not is_deleting(one) and is_ours(one, seen.classes)]
+    ours = [ingress for ingress in seen.ingresses if not is_deleting(ingress) and is_ours(ingress, seen.classes)]
     for ingress in sorted(ours, key=_age):
         spec, namespace = ingress.get("spec") or {}, str(ingress["metadata"].get("namespace") or "")
         if spec.get("defaultBackend") and namespace not in defaults:
@@ -89,7 +93,7 @@ def make_table(seen: Observed) -> Obj:
         default = defaults.get(owners.get(host, ""))
         if default is not None and (host, "/", False) not in taken:
             paths.append({"path": "/", "exact": False, "backend": default})
-        paths.sort(key=lambda one: (-len(one["path"]), not one["exact"]))
+        paths.sort(key=lambda path: (-len(path["path"]), not path["exact"]))
     return {"hosts": hosts, "default": next(iter(defaults.values()), None)}
 
 
@@ -118,7 +122,7 @@ def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, A
     whose = f"Ingress {namespace}/{ingress['metadata']['name']}"
     named = backend.get("service") or {}
     if not named.get("name"):
-        return {"addresses": [], "problem": f"{whose} names a backend that is no Service"}
+        return {"addresses": [], "problem": f"{whose} names a backend that is not a Service"}
     key = f"{namespace}/{named['name']}"
     service = seen.services.get(key)
     if service is None:
@@ -133,19 +137,19 @@ def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, A
         shown = wanted.get("name") or wanted.get("number")
         return {"addresses": [], "problem": f"Service {key} has no port {shown}, which {whose} names"}
     addresses = []
-    for one in seen.slices.get(key, ()):
+    for endpoint_slice in seen.slices.get(key, ()):
         number = next(
             (
-                found.get("port")
-                for found in one.get("ports") or ()
-                if (found.get("name") or "") == (port.get("name") or "")
-                and (found.get("protocol") or "TCP") == (port.get("protocol") or "TCP")
+                offered.get("port")
+                for offered in endpoint_slice.get("ports") or ()
+                if (offered.get("name") or "") == (port.get("name") or "")
+                and (offered.get("protocol") or "TCP") == (port.get("protocol") or "TCP")
             ),
             None,
         )
         if number is None:
             continue
-        for endpoint in one.get("endpoints") or ():
+        for endpoint in endpoint_slice.get("endpoints") or ():
             if (endpoint.get("conditions") or {}).get("ready") is not False:
                 addresses += [[address, number] for address in endpoint.get("addresses") or ()]
     problem = "" if addresses else f"no pod behind Service {key} is ready"
@@ -154,10 +158,11 @@ def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, A
 
 def slices_by_service(slices: Iterable[Obj]) -> dict[str, list[Obj]]:
     out: dict[str, list[Obj]] = {}
-    for one in slices:
-        name = labels_of(one).get(SERVICE_NAME)
+    for endpoint_slice in slices:
+        name = labels_of(endpoint_slice).get(SERVICE_NAME)
         if name:
-            out.setdefault(f"{one['metadata'].get('namespace') or ''}/{name}", []).append(one)
+            namespace = endpoint_slice["metadata"].get("namespace") or ""
+            out.setdefault(f"{namespace}/{name}", []).append(endpoint_slice)
     return out
 
 
@@ -183,7 +188,7 @@ class Router:
     def __init__(self, table: Mapping[str, Any] | None = None) -> None:
         table = table or {}
         self._hosts = {
-            host: [(one["path"], one["exact"], _parsed(one["backend"])) for one in paths]
+            host: [(path["path"], path["exact"], _parsed(path["backend"])) for path in paths]
             for host, paths in (table.get("hosts") or {}).items()
         }
         self._default = _parsed(table["default"]) if table.get("default") else None
@@ -197,17 +202,17 @@ class Router:
         """
         host = _clean(host)
         _, _, parent = host.partition(".")
-        for one in (host, f"*.{parent}", ""):
-            paths = self._hosts.get(one)
+        for name in (host, f"*.{parent}", ""):
+            paths = self._hosts.get(name)
             if paths is None:
                 continue
             for wanted, exact, backend in paths:
                 if path == wanted or (not exact and path.startswith(wanted.rstrip("/") + "/")):
                     return backend
-            if one:
+            if name:
                 return None
         return self._default
 
 
 def _parsed(backend: Mapping[str, Any]) -> Backend:
-    return Backend([(one[0], int(one[1])) for one in backend["addresses"]], str(backend["problem"]))
+    return Backend([(address, int(port)) for address, port in backend["addresses"]], str(backend["problem"]))

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from moorage.apimachinery.documents import parse_document, parse_json, read_whole
+from moorage.apimachinery.bodies import BodyTooLong, read_whole
+from moorage.apimachinery.documents import parse_document, parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.errors import DocumentError, MoorageError, UsageError
 from moorage.localcluster.scheduler.preemption import Candidate
@@ -85,16 +86,16 @@ class ExtenderConfig:
 def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
     """The extenders of a KubeSchedulerConfiguration file (YAML or JSON). Raises UsageError."""
     try:
-        found = parse_document(path.read_bytes())
+        configuration = parse_document(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read the scheduler configuration {path}: {error.strerror}") from error
     except DocumentError as error:
         raise UsageError(
-            f"the scheduler configuration {path} is not valid YAML: line {error.line}: {error}", hint=error.hint
+            f"the scheduler configuration {path} is not valid YAML: {error.located}", hint=error.hint
         ) from error
-    if not isinstance(found, dict):
-        raise UsageError(f"the scheduler configuration {path} is no object")
-    return parse_extenders(found)
+    if not isinstance(configuration, dict):
+        raise UsageError(f"the scheduler configuration {path} must be an object")
+    return parse_extenders(configuration)
 
 
 def parse_extenders(configuration: Mapping[str, Any]) -> tuple[ExtenderConfig, ...]:
@@ -116,7 +117,7 @@ def parse_go_duration(text: str) -> timedelta:
     if text == "0":
         return timedelta()
     if not re.fullmatch(rf"(?:{_GO_PART.pattern})+", text):
-        raise ValueError(f"{text!r} is no duration")
+        raise ValueError(f"invalid duration {text!r}")
     return timedelta(seconds=sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)))
 
 
@@ -135,7 +136,8 @@ class Extender:
     @property
     def name(self) -> str:
         """Its address, without the path: that may hold a secret, and names stand in logs."""
-        return "{0.scheme}://{0.netloc}".format(urlsplit(self.config.url_prefix))
+        url = urlsplit(self.config.url_prefix)
+        return f"{url.scheme}://{url.netloc}"
 
     def is_interested(self, pod: Obj) -> bool:
         """Whether the pod asks for a resource that this extender manages; without such a list, always."""
@@ -267,10 +269,10 @@ class Extender:
                     raise self._failed(f"failed {verb} with extender at URL {url}, code {response.status}")
                 text = await read_whole(response.content.iter_any(), ANSWER_MAX_BYTES)
                 answer = parse_json(text, bytes_max=ANSWER_MAX_BYTES)
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, BodyTooLong) as error:
             raise self._failed(f"{verb} at {url}: {error or type(error).__name__}") from error
         if not isinstance(answer, shape):
-            raise self._failed(f"{verb} at {url}: the answer is no {shape.__name__}")
+            raise self._failed(f"{verb} at {url}: the answer is not a {shape.__name__}")
         return answer
 
     def _failed(self, what: str) -> ExtenderError:
@@ -319,10 +321,10 @@ def _parse_extender(one: Mapping[str, Any], at: int) -> ExtenderConfig:
         )
     url = one.get("urlPrefix")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-        raise UsageError(f"{path}.urlPrefix: {url!r} is no http:// or https:// URL")
+        raise UsageError(f"{path}.urlPrefix: {url!r} must be an http:// or https:// URL")
     weight = one.get("weight", 1)
     if one.get("prioritizeVerb") and (not isinstance(weight, int) or weight <= 0):
-        raise UsageError(f"{path}.weight: {weight!r} is no positive integer")
+        raise UsageError(f"{path}.weight: {weight!r} must be a positive integer")
     try:
         timeout = parse_go_duration(str(one["httpTimeout"])) if one.get("httpTimeout") else DEFAULT_TIMEOUT
     except ValueError as error:

@@ -144,11 +144,11 @@ class Mirror:
         if revision < self.compacted:
             raise too_old(revision, self.compacted)
         start, end = self.keys(prefix, after)
-        found: dict[str, Record | None] = {key: self.records[key] for key in self._keys[start:end]}
+        states: dict[str, Record | None] = {key: self.records[key] for key in self._keys[start:end]}
         for change in reversed(self._history[self._after(revision) :]):
             if change.key.startswith(prefix) and (after is None or change.key > after):
-                found[change.key] = change.before
-        records = [record for key, record in sorted(found.items()) if record is not None]
+                states[change.key] = change.before
+        records = [record for key, record in sorted(states.items()) if record is not None]
         stop = limit or len(records)
         return Page(records[:stop], revision, max(0, len(records) - stop))
 

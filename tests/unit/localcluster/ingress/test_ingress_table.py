@@ -202,7 +202,7 @@ def test_rules_without_a_host_are_shared() -> None:
         ),
         ([a_service("a")], [], to("a", 81), "Service lab/a has no port 81, which Ingress lab/i names"),
         ([a_service("a")], [], to("a", "web"), "Service lab/a has no port web, which Ingress lab/i names"),
-        ([a_service("a")], [], {"resource": {}}, "Ingress lab/i names a backend that is no Service"),
+        ([a_service("a")], [], {"resource": {}}, "Ingress lab/i names a backend that is not a Service"),
     ],
 )
 def test_what_is_missing_is_said(services: Any, slices: Any, backend: Any, why: str) -> None:

@@ -251,7 +251,7 @@ def test_a_scheduler_configuration_gives_its_extenders(tmp_path):
     [
         ({"urlPrefix": "ftp://x"}, r"extenders\[0\].urlPrefix: 'ftp://x'"),
         ({"weight": 0}, r"extenders\[0\].weight: 0"),
-        ({"httpTimeout": "5 minutes"}, r"extenders\[0\].httpTimeout: '5 minutes'"),
+        ({"httpTimeout": "5 minutes"}, r"extenders\[0\].httpTimeout: invalid duration '5 minutes'"),
         ({"prioritiseVerb": "x"}, r"extenders\[0\].prioritiseVerb: no such field"),
         ({"tlsConfig": {"caData": "%"}}, r"extenders\[0\].tlsConfig.caData"),
     ],
@@ -267,7 +267,13 @@ def test_another_kind_of_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot read"):
         load_extenders(tmp_path / "missing.yaml")
     (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(UsageError, match="not valid YAML"):
+    with pytest.raises(UsageError, match="is not valid YAML: line 2"):
+        load_extenders(tmp_path / "broken.yaml")
+    (tmp_path / "broken.yaml").write_text("[1")
+    with pytest.raises(UsageError, match="is not valid YAML: (?!line)"):
+        load_extenders(tmp_path / "broken.yaml")
+    (tmp_path / "broken.yaml").write_text("- a")
+    with pytest.raises(UsageError, match="must be an object"):
         load_extenders(tmp_path / "broken.yaml")
 
 
@@ -281,5 +287,5 @@ def test_durations_are_read_as_go_writes_them(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-5s", "5d"])
 def test_other_texts_are_no_durations(text):
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="invalid duration"):
         parse_go_duration(text)

@@ -92,8 +92,8 @@ class Schedule:
         try:
             CronSim(line, datetime(2026, 1, 1, tzinfo=zone))
         except (CronSimError, ValueError) as error:  # a ValueError: more digits than int() reads
-            said = f'unparseable schedule: "{text[:200]}" : {error}'
-            raise ScheduleError("UnparseableSchedule", said) from None
+            message = f'unparseable schedule: "{text[:200]}" : {error}'
+            raise ScheduleError("UnparseableSchedule", message) from None
         return cls(line, zone)
 
     def after(self, moment: datetime) -> datetime | None:
@@ -105,10 +105,10 @@ class Schedule:
         return self._first(moment + timedelta(seconds=1), reverse=True)
 
     def _first(self, moment: datetime, *, reverse: bool) -> datetime | None:
-        found = next(
+        first = next(
             CronSim(self.line, moment.astimezone(self.zone).replace(microsecond=0), reverse=reverse), None
         )
-        return found.astimezone(UTC) if found is not None else None
+        return first.astimezone(UTC) if first is not None else None
 
 
 def plan(seen: Observed) -> Plan:
