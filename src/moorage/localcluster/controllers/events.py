@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,8 +45,8 @@ class EventRecorder:
         self._component = component
         self._clock = clock
         self._host = host
-        self._known: OrderedDict[tuple[str, ...], _Recorded] = OrderedDict()
-        self._waiting: asyncio.Queue[tuple[tuple[str, ...], Obj]] = asyncio.Queue(WAITING_MAX)
+        self._known: OrderedDict[bytes, _Recorded] = OrderedDict()  # by digest, a third of the text's size
+        self._waiting: asyncio.Queue[tuple[bytes, Obj]] = asyncio.Queue(WAITING_MAX)
         self._writer: asyncio.Task[None] | None = None
         self._serial = 0
 
@@ -65,7 +66,7 @@ class EventRecorder:
         if self._writer is not None:
             await asyncio.gather(self._writer, return_exceptions=True)
 
-    def _make(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> tuple[tuple[str, ...], Obj]:
+    def _make(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> tuple[bytes, Obj]:
         meta = obj["metadata"]
         # events about cluster-scoped objects live in the default namespace
         namespace = meta.get("namespace") or "default"
@@ -79,7 +80,8 @@ class EventRecorder:
             "uid": meta.get("uid"),
             "resourceVersion": meta.get("resourceVersion"),
         }
-        same = (str(involved["kind"]), namespace, meta["name"], str(meta.get("uid")), type, reason, message)
+        text = (str(involved["kind"]), namespace, meta["name"], str(meta.get("uid")), type, reason, message)
+        same = hashlib.sha256(repr(text).encode()).digest()[:16]
         self._serial += 1
         digest = hashlib.sha256(repr((same, self._component, now, self._serial, id(self))).encode()).hexdigest()
         return same, {
@@ -106,7 +108,7 @@ class EventRecorder:
             except (MoorageError, OSError) as error:
                 log.debug("event not written", extra={"reason": event["reason"], "error": str(error)})
 
-    async def _write(self, same: tuple[str, ...], event: Obj) -> None:
+    async def _write(self, same: bytes, event: Obj) -> None:
         known = self._known.get(same)
         if known is not None:
             change = {"count": known.count + 1, "lastTimestamp": event["lastTimestamp"]}
@@ -119,6 +121,6 @@ class EventRecorder:
                 self._known.move_to_end(same)
                 return
         made = await self._api.create(EVENTS, event)
-        self._known[same] = _Recorded(event["metadata"]["namespace"], made["metadata"]["name"], 1)
+        self._known[same] = _Recorded(sys.intern(event["metadata"]["namespace"]), made["metadata"]["name"], 1)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
