@@ -59,8 +59,12 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {  # API group → (plural, k
 }
 HOSTS_MAX = 500  # of one object: each is compared with all tenants' domains, and others wait for their answers
 
+HOST_LENGTH_MAX = 253  # characters (RFC 1123); what is longer is not looked at
+
 _LABEL = r"[a-z0-9_](?:[-a-z0-9_]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
+# a host whose last label is a number is an address: https://url.spec.whatwg.org/#ends-in-a-number-checker
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ANY: frozenset[str] = frozenset({"", "*"})
 _INTERNAL = ("svc", "cluster.local")  # below these are names of Services
 
@@ -75,10 +79,13 @@ _HOST_ANNOTATIONS = (
 )
 # addresses that a load balancer gives to whoever asks for them
 _ADDRESS_ANNOTATION = re.compile(
-    r"load-?balancer-?ip(?:s|v[46]|-addresses)?$|load-?balancer-id$|allow-shared-ip$|static-ip-name$"
+    r"load-?balancer-?ip(?:s|v[46]|-addresses)?$|load-?balancer-(?:id|name)$|vpc-lb-name$|allow-shared-ip$"
+    r"|static-ip-name$"
     r"|lb-ipam-(?:ips|sharing-key)|azure-pip-|additional-public-ips$|eip-allocations$|-ipv[46]-addresses$",
     re.IGNORECASE,
 )
+_ADDRESS_GROUPS = frozenset({"lbipam.cilium.io", "purelb.io"})
+_ADDRESS_KEYS = frozenset({"load-balancer.hetzner.cloud/name"})
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _NGINX = "nginx.ingress.kubernetes.io/"
@@ -110,7 +117,8 @@ _OF_NGINX = frozenset(
 # of other controllers: insert text, add hosts, lead elsewhere, read Secrets, share a load balancer's rules
 _STEERING = re.compile(
     r"snippet|template|config|custom|alias|host|auth|redirect|mirror|middleware|plugin|secret|modsecurity|lua"
-    r"|namespace|skipper-(?:filter|predicate|routes)|conditions\.|actions\.|group\.|router\.(?:rule|priority)|path-match",
+    r"|namespace|skipper-(?:filter|predicate|routes)|conditions\.|actions\.|group\.|path-match"
+    r"|router\.(?:rule|priority|tls\.(?:domains|options))|server-(?:crt|ca)$|load-balancer-name$",
     re.IGNORECASE,
 )
 _PLAIN_REDIRECTS = frozenset({"ssl-redirect", "force-ssl-redirect", "http-redirect"})  # to https, of the same host
@@ -138,7 +146,8 @@ def claims_of(ingress: Mapping[str, Any]) -> list[Claim]:
     """The hosts of an Ingress's rules, as they count for others; rules without a host claim none."""
     meta = ingress["metadata"]
     rules = (ingress.get("spec") or {}).get("rules") or ()
-    hosts = sorted({clean(str(rule.get("host") or "")) for rule in rules} - _ANY)
+    named = {clean(str(rule.get("host") or "")) for rule in rules} - _ANY
+    hosts = sorted(host for host in named if len(host) <= HOST_LENGTH_MAX)
     created, namespace = str(meta.get("creationTimestamp") or ""), str(meta.get("namespace") or "")
     return [Claim(created, namespace, str(meta.get("name") or ""), host) for host in hosts]
 
@@ -154,6 +163,11 @@ def reserved_hosts(domain: str, *urls: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for host in hosts if host))
 
 
+def names_records(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod asks for DNS records of its own, as ExternalDNS and kOps make them."""
+    return not annotations_of(pod).keys().isdisjoint(_HOST_ANNOTATIONS)
+
+
 def judge_hosts(
     kind: str,
     obj: Mapping[str, Any],
@@ -164,7 +178,7 @@ def judge_hosts(
     reserved: Iterable[str] = (),
     taken: Iterable[Claim] = (),
 ) -> tuple[Refusal, ...]:
-    """All that must not stand in an object of a guarded namespace that names hosts; `kind` is one of KINDS.
+    """All that must not stand in an object of a guarded namespace that names hosts: one of KINDS, or a Pod.
 
     `reserved`: see `reserved_hosts`. `taken`: what Ingresses claim, this one's own older self among them or not.
     """
@@ -179,7 +193,11 @@ def judge_hosts(
     if len(hosts) > HOSTS_MAX:
         reason = f"must name at most {HOSTS_MAX} hosts: divide it into several objects"
         return (Refusal("spec", "", reason),)
-    refusals = [Refusal(where, repr(host), reason) for where, host in hosts if (reason := rights.why_not(host))]
+    refusals = [
+        Refusal(where, repr(host[:HOST_LENGTH_MAX]), reason)
+        for where, host in hosts
+        if (reason := rights.why_not(host))
+    ]
     refusals += _judge_shape(kind, obj)
     if kind == "Ingress":
         refusals += _judge_class(obj, tenant)
@@ -213,8 +231,12 @@ class _Rights:
         plain, mine = clean(host), self.mine
         if plain in _ANY:
             return self._why_not_any()
+        if len(plain) > HOST_LENGTH_MAX:
+            return f"must have at most {HOST_LENGTH_MAX} characters"
         if not _HOST.fullmatch(plain):
             return "must be a host name of a-z, 0-9, '-' and '.', or '*.' before one; write other letters as xn--…"
+        if plain == "localhost" or _NUMBER.fullmatch(plain.rpartition(".")[2]):
+            return "must not be an address, or the machine's own name"
         for reserved in self.reserved:
             if _touches(plain, reserved):
                 return (
@@ -434,7 +456,11 @@ def _judge_annotations(table: str, annotations: Mapping[str, Any]) -> Iterator[R
     for key, value in annotations.items():
         group, _, name = key.rpartition("/")
         where = f"{table}[{key}]"
-        if group == "lbipam.cilium.io" or (group and _ADDRESS_ANNOTATION.search(name)):
+        if (
+            group in _ADDRESS_GROUPS
+            or key == "load-balancer.hetzner.cloud/name"
+            or (group and _ADDRESS_ANNOTATION.search(name))
+        ):
             yield Refusal(where, repr(value), "must not be set: the address may be another team's")
             continue
         if not any(group == known or group.endswith(f".{known}") for known in _CONTROLLERS):

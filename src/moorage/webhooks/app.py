@@ -46,7 +46,7 @@ from moorage.decide.guardrails import (
     judge,
 )
 from moorage.decide.hosts import KINDS as HOST_KINDS
-from moorage.decide.hosts import Claim, claims_of, judge_hosts, reserved_hosts
+from moorage.decide.hosts import Claim, claims_of, judge_hosts, names_records, reserved_hosts
 from moorage.decide.injection import Injected, is_guest
 from moorage.decide.priority import judge_priority
 from moorage.decide.rulebook import (
@@ -225,25 +225,32 @@ class Webhook:
         tenant = tenant_of(asked.namespace, tenants)
         refusals: tuple[Refusal, ...] = ()
         if not mutating and _names_hosts(asked.kind):
-            if _is_operators(asked) or (old is not None and _leads_to(old) == _leads_to(obj)):
-                return ()
-            return judge_hosts(
-                kind,
-                obj,
-                namespace=asked.namespace,
-                tenant=tenant,
-                tenants=tenants,
-                reserved=self._reserved,
-                taken=self._claims(),
-            )
+            return self._judge_hosts(asked, tenant, tenants)
         if not mutating and kind in WORKLOADS and not user.startswith(NODE_USERS):
             refusals = judge_priority(kind, obj, old, tenant=tenant, classes=self._classes.all())
         if kind != "Pod" or user.startswith(NODE_USERS):
             return refusals
         request = Request(kind=kind, operation=asked.operation, user=user, groups=asked.user_info.groups, obj=obj)
-        if request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet":
-            return refusals  # an administrator's, for every node
+        if not mutating and names_records(obj):
+            refusals = (*refusals, *self._judge_hosts(asked, tenant, tenants))
+        is_of_daemons = request.is_copy and (controller_ref(obj) or {}).get("kind") == "DaemonSet"
+        if is_of_daemons and tenant is None:
+            return refusals  # an administrator's, for every node; in a team's namespace, its members may make one
         return (*refusals, *judge_pod(obj, tenant, tenants, old=old))
+
+    def _judge_hosts(self, asked: _Asked, tenant: Obj | None, tenants: list[Obj]) -> tuple[Refusal, ...]:
+        obj, old = asked.object, asked.old_object
+        if obj is None or _is_operators(asked) or (old is not None and _leads_to(old) == _leads_to(obj)):
+            return ()
+        return judge_hosts(
+            asked.kind.kind,
+            obj,
+            namespace=asked.namespace,
+            tenant=tenant,
+            tenants=tenants,
+            reserved=self._reserved,
+            taken=self._claims(),
+        )
 
     def _guard(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Verdict:
         policy = self._policy(asked.namespace)

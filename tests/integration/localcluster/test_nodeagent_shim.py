@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import pwd
 import shutil
 import signal
@@ -759,6 +760,42 @@ def test_commands_run_beside_the_main_process_of_a_container_only(platform: Plat
     }
     answer = world.beside("echo entered", pid=pids[which])
     assert (answer.returncode in (126, 127), answer.stdout) == (True, "")
+
+
+MODULES = """
+import importlib.util, sys
+print(*sorted({spec.origin for name in sys.stdlib_module_names if (spec := importlib.util.find_spec(name))
+    and str(spec.origin).endswith(".so")}), sep="\\n")
+"""
+
+
+def test_no_module_is_imported_from_the_mounts_of_a_pod(world: World) -> None:
+    """A file of the pod over a module of the standard library would run before the fence is entered."""
+    if not namespaces_allowed(world):
+        pytest.skip("this machine allows no namespaces")
+    words = [world.python, "-W", "ignore", "-S", "-E", "-s", "-c", MODULES]
+    files = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    (world.root / "home").mkdir()
+    fake = world.root / "home" / "fake.so"
+    fake.write_text("not a module")
+    mounts = [{"mountPath": file, "hostPath": str(fake)} for file in files]
+    world.launch(world.shell("echo up; sleep 1000", mounts=mounts))
+    world.wait_output("up")
+    ours, theirs = pty.openpty()
+    pid = str(world.report()["pid"])
+    words = ["--exec", str(world.folder.path), pid, "fenced", "sh", "-c", "test -t 0 && echo entered"]
+    answer = subprocess.run(
+        [world.python, "-S", "-E", "-s", podshim.__file__, *words],
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        user=world.user,
+        start_new_session=True,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert (answer.stdout, answer.stderr) == ("entered\n", "")
 
 
 def test_a_container_whose_fence_fails_does_not_start(world: World) -> None:

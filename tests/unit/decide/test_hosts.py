@@ -199,6 +199,22 @@ def test_a_rule_without_a_host_takes_requests_for_hosts_that_others_have() -> No
     assert fields(an_ingress(""), OPS, tenants=[OPS], taken=[claim("x.example.net")])
 
 
+@pytest.mark.parametrize("host", ["a." * 120_000 + "a", "a." * 126 + "ab", "x" * 254])
+def test_a_host_longer_than_names_can_be_is_refused_before_it_is_read(host: str) -> None:
+    """All that stands above a host is compared with others' hosts: that took half a minute of everybody's time."""
+    service = {"metadata": {"annotations": {"external-dns.alpha.kubernetes.io/hostname": host}}, "spec": {}}
+    refusals = judge_hosts("Service", service, namespace="x", tenant=None, tenants=TENANTS, reserved=RESERVED)
+    assert [refusal.message for refusal in refusals] == ["must have at most 253 characters"]
+    assert len(str(refusals[0])) < 500
+    assert claims_of({"metadata": {}, "spec": {"rules": [{"host": host}]}}) == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "2130706433", "127.1", "0x7f.0.0.1", "10.0.0x1"])
+def test_an_address_and_the_machines_own_name_are_nobodys_host(host: str) -> None:
+    assert fields(an_ingress(host)) == ["spec.rules[0].host"]
+    assert fields(an_ingress("x.localhost", "1.example.org")) == []
+
+
 def test_an_object_names_a_bounded_number_of_hosts() -> None:
     hosts = [f"h{number}.example.net" for number in range(HOSTS_MAX + 1)]
     assert fields(an_ingress(*hosts)) == ["spec"]

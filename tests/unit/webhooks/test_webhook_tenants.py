@@ -189,6 +189,28 @@ async def test_a_pod_that_waits_gets_no_toleration_for_another_teams_nodes() -> 
         assert await verdict(api, a_review("", "Pod", a_pod(tolerations=tolerations), old=old)) is is_good
 
 
+async def test_a_daemonset_in_a_teams_namespace_leads_its_pods_to_no_other_teams_nodes() -> None:
+    api = await a_cluster()
+    nodes = {"cpuNodes": {"selector": {"pool": "gamma"}}}
+    await api.create(TENANTS, {"metadata": {"name": "gamma"}, "spec": {"namespace": "gamma"} | nodes})
+    pod = a_pod(tolerations=[{"operator": "Exists"}])
+    pod["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}
+    ]
+    daemons = "system:serviceaccount:kube-system:daemon-set-controller"
+    assert not await verdict(api, a_review("", "Pod", pod, user=daemons))
+
+
+@pytest.mark.parametrize("key", ["external-dns.alpha.kubernetes.io/hostname", "dns.alpha.kubernetes.io/internal"])
+async def test_a_pod_asks_for_no_dns_record_of_another_teams_host(key: str) -> None:
+    api = await a_cluster()
+    for host, is_good in ((HOST, False), ("mine.example.net", True)):
+        pod = a_pod()
+        pod["metadata"]["annotations"] |= {key: host}
+        assert await verdict(api, a_review("", "Pod", pod)) is is_good
+        assert await verdict(api, a_review("", "Pod", pod, old=a_pod())) is is_good
+
+
 async def test_a_mirror_pod_of_a_node_has_the_class_of_its_file() -> None:
     pod = a_pod(priorityClassName="system-node-critical", priority=2000001000)
     assert await verdict(await a_cluster(), a_review("", "Pod", pod, user="system:node:gpu-1"))

@@ -126,6 +126,9 @@ class BuiltinAdmission:
 
     def _pod(self, asked: Admission, obj: Obj) -> None:
         spec = obj.setdefault("spec", {})
+        if spec.get("overhead"):  # no RuntimeClass here sets one; a negative one makes room in quotas and on nodes
+            reason = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+            raise forbidden(asked.kind.resource, asked.name, reason)
         if not spec.get("serviceAccountName"):
             spec["serviceAccountName"] = "default"
         spec["serviceAccount"] = spec["serviceAccountName"]

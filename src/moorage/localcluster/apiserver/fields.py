@@ -13,6 +13,8 @@ from typing import Any
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Invalid
 
+CAUSES_MAX = 100  # of one refusal: each repeats what it found, and tens of thousands fit into an object
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -30,7 +32,7 @@ class Cause:
 
 
 class FieldErrors:
-    """All that is wrong with one object."""
+    """What is wrong with one object; of more than CAUSES_MAX errors the first ones."""
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
@@ -75,6 +77,8 @@ class FieldErrors:
             raise invalid(resource, name, self.causes)
 
     def _add(self, reason: str, path: str, message: str, detail: str) -> None:
+        if len(self.causes) >= CAUSES_MAX:
+            return
         self.causes.append(Cause(reason, path, f"{message}: {detail}" if detail else message))
 
 

@@ -17,6 +17,7 @@ from moorage.localcluster.apiserver.metadata import (
     qualified_name_problems,
     validate_labels,
 )
+from moorage.localcluster.quota import pod_amounts
 
 GRACE_SECONDS = 30
 MAX_INT32 = 2**31 - 1
@@ -225,6 +226,8 @@ def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
     if not containers:
         errors.required(f"{path}.containers")
     _validate_host_ports(spec, path, errors)
+    if spec.get("resources"):
+        _validate_pod_resources(spec, f"{path}.resources", errors)
     grace = spec.get("terminationGracePeriodSeconds")
     if grace is not None and grace < 0:
         errors.invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0")
@@ -407,6 +410,28 @@ def validate_resources(resources: Mapping[str, Any], path: str, errors: FieldErr
                 )
         elif not overcommit:
             errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+
+
+def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
+    """What the pod sets for all its containers: not less than they want, and not less than the limit of one."""
+    before = len(errors.causes)
+    validate_resources(spec["resources"], path, errors)
+    if len(errors.causes) > before:
+        return
+    try:
+        wanted = pod_amounts({**spec, "resources": None, "overhead": None}, "requests")
+        for name, text in (spec["resources"].get("requests") or {}).items():
+            if name in wanted and wanted[name].value > parse_quantity(text):
+                detail = f"must be greater than or equal to aggregate container requests of {wanted[name]}"
+                errors.invalid(f"{path}.requests[{name}]", text, detail)
+        for at, container in enumerate(spec.get("containers") or ()):
+            for name, text in ((container.get("resources") or {}).get("limits") or {}).items():
+                most = (spec["resources"].get("limits") or {}).get(name)
+                if most is not None and parse_quantity(text) > parse_quantity(most):
+                    detail = f"must be less than or equal to pod limits of {most}"
+                    errors.invalid(f"{path}.containers[{at}][{name}].limits", text, detail)
+    except QuantityError:
+        return  # of a container, and told there
 
 
 def may_overcommit(resource: str) -> bool:

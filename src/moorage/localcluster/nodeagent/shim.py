@@ -221,6 +221,8 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
     command runs beside nothing else. It is fenced as the container is: one that `is_privileged` is not.
     With `parent`, end when that process does, and take standard input as the controlling terminal if it is one.
     """
+    import termios
+
     os.umask(0o022)  # as the container's own processes have it, whatever the agent's is
     libc = _libc()
     try:
@@ -238,6 +240,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
                 namespaces.append((kind, os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)))
         if select.select([process], [], [], 0)[0]:  # its number may be another's by now
             raise ProcessLookupError(errno.ESRCH, "the container has ended")
+        import_no_more()
         for kind, fd in namespaces:
             if libc.setns(fd, 0) != 0:
                 raise _os_error(f"setns {kind}")
@@ -250,7 +253,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
             if os.getppid() != parent:
                 return 126
             if os.isatty(0):
-                _take_terminal()
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
                 env.setdefault("TERM", "xterm")
         path = _find(command[0], env.get("PATH", ""))
         if is_apart and not is_privileged:
@@ -287,10 +290,14 @@ def _has_open(pid: int, path: str) -> bool:
     return False
 
 
-def _take_terminal() -> None:
-    import termios
+def import_no_more() -> None:
+    """Have every later import fail: among a pod's mounts the files of modules are whatever the pod wants.
 
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    What is imported there would run before the fence is entered.
+    """
+    for finders in (sys.meta_path, sys.path_hooks, sys.path):
+        finders.clear()
+    sys.path_importer_cache.clear()
 
 
 def _detach() -> None:
@@ -1941,6 +1948,7 @@ def _exec(
     inode: list[int] | None,
 ) -> None:
     """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
+    import_no_more()
     os.setsid()
     for number in (
         signal.SIGHUP,

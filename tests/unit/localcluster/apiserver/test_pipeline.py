@@ -957,3 +957,22 @@ async def test_strategic_merge_of_custom_kinds_is_an_unsupported_media_type(api:
     await api.create(things, {"metadata": {"name": "t"}})
     with pytest.raises(UnsupportedMediaType):
         await api.patch(things, "t", {}, kind="strategic")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"overhead": {"cpu": "-11900m"}}, "Pod Overhead set without corresponding RuntimeClass"),
+        ({"resources": {"requests": {"cpu": "1"}}}, "greater than or equal to aggregate container requests of 12"),
+        ({"resources": {"limits": {"cpu": "1"}}}, "less than or equal to pod limits of 1"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, "must be greater than or equal to 0"),
+    ],
+)
+async def test_a_pod_makes_no_room_in_quotas_by_what_it_says_of_itself(api: InProcessClient, spec, words):
+    amounts = {"requests": {"cpu": "12"}, "limits": {"cpu": "12"}}
+    pod = a_pod(**spec)
+    pod["spec"]["containers"][0]["resources"] = amounts
+    with pytest.raises(ApiError, match=words):
+        await api.create(PODS, pod)
+    larger = {"requests": {"cpu": "12"}, "limits": {"cpu": "13"}}
+    await api.create(PODS, {**pod, "spec": {"containers": pod["spec"]["containers"], "resources": larger}})
