@@ -18,7 +18,6 @@ from moorage.apimachinery.meta import Key, is_deleting, key_of
 from moorage.apimachinery.resources import CRDS, EVENTS, Obj, Resource
 from moorage.errors import MethodNotAllowed, NotFound
 from moorage.localcluster.controllers.garbage.owners import (
-    FOREGROUND,
     Action,
     Delete,
     DropOwners,
@@ -28,7 +27,10 @@ from moorage.localcluster.controllers.garbage.owners import (
     RemoveFinalizer,
     Unblock,
     Visit,
+    blocked_owners,
+    owners_of,
     plan,
+    waits_for_dependents,
 )
 from moorage.localcluster.controllers.known import Catalogue, resource_of_crd
 from moorage.localcluster.informers import InformerSet
@@ -94,39 +96,42 @@ class GarbageCollector:
         if obj is None:
             return
         ref = Ref(resource, key_of(obj))
+        old, new = owners_of(before), owners_of(after)
+        blocked_before, blocked_now = blocked_owners(before), blocked_owners(after)
         if before is not None:
             uid = before["metadata"].get("uid") or ""
             if after is None or after["metadata"].get("uid") != uid:
                 self._refs.pop(uid, None)
                 self._visit_dependents(uid)
-            for owner in _owners(before) - _owners(after):
+            for owner in old - new:
                 _unlink(self._dependents, owner, ref)
-            for owner in _blocked_owners(before) - _blocked_owners(after):
+            for owner in blocked_before - blocked_now:
                 _unlink(self._blocking, owner, ref)
         if after is not None:
             meta = after["metadata"]
             uid = meta.get("uid") or ""
             self._refs[uid] = ref
-            for owner in _owners(after):
+            for owner in new:
                 self._dependents.setdefault(owner, set()).add(ref)
-            for owner in _blocked_owners(after):
+            for owner in blocked_now:
                 self._blocking.setdefault(owner, set()).add(ref)
             if is_deleting(after) and meta.get("finalizers"):
                 self.loop.queue.add(ref)
-                if _waits_for_dependents(after) and not _waits_for_dependents(before):
+                if waits_for_dependents(after) and not waits_for_dependents(before):
                     self._visit_dependents(uid)
-        self._wake(ref, before, after)
+        self._wake(ref, old, new)
 
-    def _wake(self, ref: Ref, before: Obj | None, after: Obj | None) -> None:
-        if _owners(after) and _owners(before) != _owners(after):
+    def _wake(self, ref: Ref, old: set[str], new: set[str]) -> None:
+        """Look at an object whose owners have changed, and at owners that may have waited for it."""
+        if new and old != new:
             self.loop.queue.add(ref)
-        for owner in _owners(before) | _owners(after):
+        for owner in old | new:
             above = self._refs.get(owner)
             parent = self._read(above) if above is not None else None
             if above is None or parent is None or not is_deleting(parent):
                 continue
             # not at each of thousands of dependents: what it would do is done when the last one is gone
-            if not (_waits_for_dependents(parent) and owner in self._blocking):
+            if not (waits_for_dependents(parent) and owner in self._blocking):
                 self.loop.queue.add(above)
 
     def _visit_dependents(self, owner: str) -> None:
@@ -171,7 +176,7 @@ class GarbageCollector:
                 return Owner.ABSENT
             if owner["metadata"]["uid"] != ref["uid"]:
                 return Owner.ABSENT
-        if is_deleting(owner) and FOREGROUND in (owner["metadata"].get("finalizers") or ()):
+        if waits_for_dependents(owner):
             return Owner.WAITING
         return Owner.SOLID
 
@@ -183,7 +188,7 @@ class GarbageCollector:
                 # asked anew: it may have got another owner since
                 with contextlib.suppress(NotFound):
                     now = await self._api.get(ref.resource, meta["name"], namespace)
-                    if now["metadata"]["uid"] != meta["uid"] or _owners(now) - _owners(obj):
+                    if now["metadata"]["uid"] != meta["uid"] or owners_of(now) - owners_of(obj):
                         self.loop.queue.add_after(ref, 0.2)
                         return
                     await self._api.delete(
@@ -218,20 +223,6 @@ class GarbageCollector:
         patch = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **change}}
         with contextlib.suppress(NotFound, MethodNotAllowed):
             await self._api.patch(resource, meta["name"], patch, meta.get("namespace"))
-
-
-def _owners(obj: Obj | None) -> set[str]:
-    return {ref["uid"] for ref in obj["metadata"].get("ownerReferences") or ()} if obj is not None else set()
-
-
-def _blocked_owners(obj: Obj | None) -> set[str]:
-    """Owners that wait for this object when they are deleted in the foreground."""
-    refs = obj["metadata"].get("ownerReferences") or () if obj is not None else ()
-    return {ref["uid"] for ref in refs if ref.get("blockOwnerDeletion")}
-
-
-def _waits_for_dependents(obj: Obj | None) -> bool:
-    return obj is not None and is_deleting(obj) and FOREGROUND in (obj["metadata"].get("finalizers") or ())
 
 
 def _unlink(of_owner: dict[str, set[Ref]], owner: str, ref: Ref) -> None:

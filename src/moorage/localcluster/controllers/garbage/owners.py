@@ -83,8 +83,8 @@ def plan(seen: Observed) -> tuple[Action, ...]:
             orphans = (OrphanDependents(tuple(seen.dependents)),) if seen.dependents else ()
             return (*orphans, RemoveFinalizer(ORPHAN))
         if FOREGROUND in finalizers:
-            blocking = [one for one in seen.dependents if _blocks(one, seen.obj)]
-            if not blocking:
+            uid = seen.obj["metadata"]["uid"]
+            if not any(uid in blocked_owners(one) for one in seen.dependents):
                 return (RemoveFinalizer(FOREGROUND),)
             return (Visit(tuple(one for one in seen.dependents if not is_deleting(one))),)
         return ()
@@ -98,18 +98,27 @@ def plan(seen: Observed) -> tuple[Action, ...]:
     if len(gone) < len(states):
         return (DropOwners(gone),)  # somebody still holds it
     if Owner.WAITING in states.values() and seen.dependents:
-        circle = any(
-            is_deleting(one) and FOREGROUND in (one["metadata"].get("finalizers") or ()) for one in seen.dependents
-        )
+        circle = any(waits_for_dependents(one) for one in seen.dependents)
         return (*((Unblock(),) if circle else ()), Delete("Foreground"))
     if ORPHAN in finalizers:
         return (Delete("Orphan"),)
     return (Delete("Foreground" if FOREGROUND in finalizers else "Background"),)
 
 
-def _blocks(dependent: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    uid = owner["metadata"]["uid"]
-    return any(
-        ref["uid"] == uid and ref.get("blockOwnerDeletion")
-        for ref in dependent["metadata"].get("ownerReferences") or ()
-    )
+def owners_of(obj: Mapping[str, Any] | None) -> set[str]:
+    """The uids of its owners."""
+    return {ref["uid"] for ref in _references(obj)}
+
+
+def blocked_owners(obj: Mapping[str, Any] | None) -> set[str]:
+    """The uids of the owners that wait for this object when they are deleted in the foreground."""
+    return {ref["uid"] for ref in _references(obj) if ref.get("blockOwnerDeletion")}
+
+
+def _references(obj: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    return (obj["metadata"].get("ownerReferences") or ()) if obj is not None else ()
+
+
+def waits_for_dependents(obj: Mapping[str, Any] | None) -> bool:
+    """Whether it is being deleted in the foreground."""
+    return obj is not None and is_deleting(obj) and FOREGROUND in (obj["metadata"].get("finalizers") or ())
