@@ -185,6 +185,11 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     return total
 
 
+def has_gate(spec: Mapping[str, Any], gate: str) -> bool:
+    """Whether a scheduling gate of this name holds the pod."""
+    return any(one.get("name") == gate for one in spec.get("schedulingGates") or ())
+
+
 def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
     """Read a `v1.Pod`."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}

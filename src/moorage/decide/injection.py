@@ -20,7 +20,7 @@ from typing import Any
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import amount, format_milli
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import is_extended, pod_requests
+from moorage.apimachinery.scheduling import has_gate, is_extended, pod_requests
 from moorage.decide.guardrails import Refusal
 from moorage.errors import QuantityError
 from moorage.model.machine import READY, MachineType, Pool
@@ -81,7 +81,7 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
     refusals += _fill(made, kind)
     _tie(spec, pool, kind)
     spec["tolerations"] = _tolerations(spec.get("tolerations") or (), pool, kind)
-    if not _is_gated(spec):
+    if not has_gate(spec, MACHINE_GATE):
         spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": MACHINE_GATE}]
     if not spec.get("priorityClassName") or spec.get("preemptionPolicy") == "Never":
         had = spec.get("priorityClassName")
@@ -104,7 +104,7 @@ def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) 
         if annotations_of(old).get(key) != annotations_of(new).get(key):
             told = "is set by Moorage's operator only"
             found.append(Refusal(f"metadata.annotations[{key}]", repr(annotations_of(new).get(key)), told))
-    if not ours and _is_gated(old["spec"]) and not _is_gated(new["spec"]):
+    if not ours and has_gate(old["spec"], MACHINE_GATE) and not has_gate(new["spec"], MACHINE_GATE):
         reason = f"must keep {MACHINE_GATE}: the operator removes it when the pod has a place"
         found.append(Refusal("spec.schedulingGates", repr(new["spec"].get("schedulingGates")), reason))
     return found
@@ -198,10 +198,6 @@ def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
             where = f"spec.containers[{at}].resources.requests[{name}]"
             found.append(Refusal(where, _text(name, value), told))
     return found
-
-
-def _is_gated(spec: Mapping[str, Any]) -> bool:
-    return any(gate.get("name") == MACHINE_GATE for gate in spec.get("schedulingGates") or ())
 
 
 def _sidecars(pod: Obj) -> list[Obj]:

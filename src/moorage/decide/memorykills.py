@@ -34,6 +34,7 @@ from moorage.apimachinery.meta import annotations_of, controller_ref, is_deletin
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import amount, format_bytes
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import has_gate
 from moorage.errors import DocumentError, QuantityError
 from moorage.model.names import (
     MEMORY_GATE,
@@ -281,7 +282,7 @@ def kill_held_for(pod: Mapping[str, Any]) -> Kill | None:
 
 
 def is_gated(pod: Mapping[str, Any]) -> bool:
-    return any(one.get("name") == MEMORY_GATE for one in (pod.get("spec") or {}).get("schedulingGates") or ())
+    return has_gate(pod.get("spec") or {}, MEMORY_GATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import has_gate
 from moorage.decide.guardrails import Refusal
 from moorage.decide.injection import is_guest
-from moorage.decide.rulebook import WORKLOADS, at
+from moorage.decide.rulebook import WORKLOADS, at, mapping
 from moorage.model.names import DEFAULT_PRIORITY, GUEST_PRIORITY, MACHINE_GATE, RESERVATION_PRIORITY
 
 SYSTEM_PREFIX = "system-"  # only Kubernetes' own classes may begin so
@@ -40,8 +41,8 @@ def judge_priority(
     `classes`: the cluster's PriorityClasses. What an update leaves as it was is not judged again.
     """
     template = _template(kind, obj)
-    spec = _mapping(template.get("spec"))
-    if old is not None and _face(_mapping(_template(kind, old).get("spec"))) == _face(spec):
+    spec = mapping(template.get("spec"))
+    if old is not None and _face(mapping(_template(kind, old).get("spec"))) == _face(spec):
         return ()
     path = ".".join((*map(str, WORKLOADS[kind]), "spec"))
     known = {str(item["metadata"]["name"]): item for item in classes}
@@ -95,8 +96,7 @@ def _is_let_wait(kind: str, template: Mapping[str, Any]) -> bool:
     """Whether it is a machine's guest that waits for its turn, which is what the class of guests is for."""
     if not is_guest({"metadata": template.get("metadata") or {}}):
         return False
-    gates = _mapping(template.get("spec")).get("schedulingGates") or ()
-    return kind != "Pod" or any(gate.get("name") == MACHINE_GATE for gate in gates)
+    return kind != "Pod" or has_gate(mapping(template.get("spec")), MACHINE_GATE)
 
 
 def _judge_numbers(path: str, spec: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> Iterable[Refusal]:
@@ -119,10 +119,6 @@ def _default(classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 def _template(kind: str, obj: Mapping[str, Any] | None) -> Obj:
     template = at(obj, WORKLOADS[kind])
     return template if isinstance(template, dict) else {}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _face(spec: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import parse_pod
+from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.answers import explain_text
 from moorage.decide.explain import Explanation, Snapshot, as_public, explain_in, pod_of_job, snapshot, turn
 from moorage.decide.forecast import History
@@ -219,7 +219,7 @@ def _with_claims(pods: Iterable[Obj]) -> list[str]:
 
 
 def _gated(pod: Obj) -> bool:
-    return any(one.get("name") == MACHINE_GATE for one in (pod.get("spec") or {}).get("schedulingGates") or ())
+    return has_gate(pod.get("spec") or {}, MACHINE_GATE)
 
 
 def render_parts(model: BoardModel) -> Sections:

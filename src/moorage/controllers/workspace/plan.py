@@ -32,6 +32,7 @@ from moorage.apimachinery.resources import (
     Obj,
     Resource,
 )
+from moorage.apimachinery.scheduling import has_gate
 from moorage.controllers.workspace.objects import (
     is_like,
     made_from,
@@ -535,7 +536,6 @@ def _told(seen: Seen, standing: Standing) -> Iterator[Told]:
 def waits_for_machine(pods: Iterable[Obj]) -> Obj | None:
     """The pod that waits for its machine, if one does."""
     for pod in pods:
-        gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-        if not is_deleting(pod) and any(one.get("name") == MACHINE_GATE for one in gates):
+        if not is_deleting(pod) and has_gate(pod.get("spec") or {}, MACHINE_GATE):
             return pod
     return None

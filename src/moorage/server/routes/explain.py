@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import parse_pod
+from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.answers import explain_text, to_json
 from moorage.decide.explain import Explanation, as_public, concerning, explain_in, pod_of_job, snapshot
 from moorage.decide.runstate import attempt_of
@@ -100,8 +100,7 @@ async def _explained(
     context: Context, pod: Obj, storage: Storage, events: tuple[Obj, ...], *, suspended: bool = False
 ) -> Explanation:
     cluster, past = context.cluster, await history(context)
-    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    machines = await cluster.machines() if any(one.get("name") == MACHINE_GATE for one in gates) else []
+    machines = await cluster.machines() if has_gate(pod.get("spec") or {}, MACHINE_GATE) else []
     nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
 
     def work() -> Explanation:
