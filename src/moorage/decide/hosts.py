@@ -23,7 +23,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.resources import INGRESSES, Obj
 from moorage.decide.guardrails import Refusal
+from moorage.decide.rulebook import mapping, sequence
 from moorage.decide.traefik import hosts_of_rule
 
 GATEWAY_API = "gateway.networking.k8s.io"
@@ -118,7 +120,7 @@ _OF_NGINX = frozenset(
 _STEERING = re.compile(
     r"snippet|template|config|custom|alias|host|auth|redirect|mirror|middleware|plugin|secret|modsecurity|lua"
     r"|namespace|skipper-(?:filter|predicate|routes)|conditions\.|actions\.|group\.|path-match"
-    r"|router\.(?:rule|priority|tls\.(?:domains|options))|server-(?:crt|ca)$|load-balancer-name$",
+    r"|router\.(?:rule|priority|tls\.(?:domains|options))|server-(?:crt|ca)$",
     re.IGNORECASE,
 )
 _PLAIN_REDIRECTS = frozenset({"ssl-redirect", "force-ssl-redirect", "http-redirect"})  # to https, of the same host
@@ -150,6 +152,18 @@ def claims_of(ingress: Mapping[str, Any]) -> list[Claim]:
     hosts = sorted(host for host in named if len(host) <= HOST_LENGTH_MAX)
     created, namespace = str(meta.get("creationTimestamp") or ""), str(meta.get("namespace") or "")
     return [Claim(created, namespace, str(meta.get("name") or ""), host) for host in hosts]
+
+
+def slim_ingress(ingress: Mapping[str, Any]) -> Obj:
+    """What claims, and Events about an Ingress, are made of; enough for an informer to keep."""
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    rules = (ingress.get("spec") or {}).get("rules") or ()
+    return {
+        "apiVersion": INGRESSES.api_version,
+        "kind": INGRESSES.kind,
+        "metadata": {key: ingress["metadata"].get(key) for key in kept},
+        "spec": {"rules": [{"host": rule.get("host") or ""} for rule in rules]},
+    }
 
 
 def reserved_hosts(domain: str, *urls: str) -> tuple[str, ...]:
@@ -304,41 +318,41 @@ def _touches(host: str, reserved: str) -> bool:
 
 def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every host an object names, with its field path; empty or `*`: all hosts."""
-    spec = _mapping(obj.get("spec"))
+    spec = mapping(obj.get("spec"))
     match kind:
         case "Ingress":
-            for at, rule in enumerate(_list(spec.get("rules"))):
-                yield f"spec.rules[{at}].host", str(_mapping(rule).get("host") or "")
-            for at, tls in enumerate(_list(spec.get("tls"))):
-                yield from _texts(f"spec.tls[{at}].hosts", _mapping(tls).get("hosts"))
+            for at, rule in enumerate(sequence(spec.get("rules"))):
+                yield f"spec.rules[{at}].host", str(mapping(rule).get("host") or "")
+            for at, tls in enumerate(sequence(spec.get("tls"))):
+                yield from _texts(f"spec.tls[{at}].hosts", mapping(tls).get("hosts"))
             if spec.get("defaultBackend"):
                 yield "spec.defaultBackend", ""
         case "HTTPRoute" | "GRPCRoute" | "TLSRoute":
             yield from _texts("spec.hostnames", spec.get("hostnames") or [""])
         case "Gateway" | "ListenerSet" | "XListenerSet":
-            for at, listener in enumerate(_list(spec.get("listeners"))):
-                yield f"spec.listeners[{at}].hostname", str(_mapping(listener).get("hostname") or "")
-            for at, server in enumerate(_list(spec.get("servers"))):  # of Istio: namespace/host
-                for where, host in _texts(f"spec.servers[{at}].hosts", _mapping(server).get("hosts") or [""]):
+            for at, listener in enumerate(sequence(spec.get("listeners"))):
+                yield f"spec.listeners[{at}].hostname", str(mapping(listener).get("hostname") or "")
+            for at, server in enumerate(sequence(spec.get("servers"))):  # of Istio: namespace/host
+                for where, host in _texts(f"spec.servers[{at}].hosts", mapping(server).get("hosts") or [""]):
                     yield where, host.rpartition("/")[2]
         case "VirtualService":
             yield from _texts("spec.hosts", spec.get("hosts") or [""])
         case "HTTPProxy":
             if (virtual := spec.get("virtualhost")) is not None:
-                yield "spec.virtualhost.fqdn", str(_mapping(virtual).get("fqdn") or "")
+                yield "spec.virtualhost.fqdn", str(mapping(virtual).get("fqdn") or "")
         case "ServiceEntry" if spec.get("exportTo") != ["."]:  # else it is for its own namespace alone
             yield from _texts("spec.hosts", spec.get("hosts") or [""])
         case "Route":  # OpenShift has given one to a Route without before it is judged
             host = str(spec.get("host") or "")
             yield "spec.host", "*." + host.partition(".")[2] if spec.get("wildcardPolicy") == "Subdomain" else host
         case "IngressRoute" | "IngressRouteTCP":
-            for at, route in enumerate(_list(spec.get("routes"))):
-                hosts = hosts_of_rule(str(_mapping(route).get("match") or ""))
+            for at, route in enumerate(sequence(spec.get("routes"))):
+                hosts = hosts_of_rule(str(mapping(route).get("match") or ""))
                 if hosts is not None:  # else it is refused as a whole
                     yield from ((f"spec.routes[{at}].match", host) for host in hosts or [""])
-            for at, domain in enumerate(_list(_mapping(spec.get("tls")).get("domains"))):
-                yield f"spec.tls.domains[{at}].main", str(_mapping(domain).get("main") or "")
-                yield from _texts(f"spec.tls.domains[{at}].sans", _mapping(domain).get("sans"))
+            for at, domain in enumerate(sequence(mapping(spec.get("tls")).get("domains"))):
+                yield f"spec.tls.domains[{at}].main", str(mapping(domain).get("main") or "")
+                yield from _texts(f"spec.tls.domains[{at}].sans", mapping(domain).get("sans"))
         case "VirtualServer" | "VirtualServerRoute":
             yield "spec.host", str(spec.get("host") or "")
         case "TransportServer" | "TCPMapping":  # without a host they have a port of their own
@@ -348,14 +362,14 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             names = [name for name in ("hostname", "host") if spec.get(name)]
             yield from ((f"spec.{name}", str(spec.get(name) or "")) for name in names or ["hostname"])
         case "TCPIngress":
-            for at, rule in enumerate(_list(spec.get("rules"))):
-                if host := str(_mapping(rule).get("host") or ""):
+            for at, rule in enumerate(sequence(spec.get("rules"))):
+                if host := str(mapping(rule).get("host") or ""):
                     yield f"spec.rules[{at}].host", host
-            for at, tls in enumerate(_list(spec.get("tls"))):
-                yield from _texts(f"spec.tls[{at}].hosts", _mapping(tls).get("hosts"))
+            for at, tls in enumerate(sequence(spec.get("tls"))):
+                yield from _texts(f"spec.tls[{at}].hosts", mapping(tls).get("hosts"))
         case "DNSEndpoint":
-            for at, record in enumerate(_list(spec.get("endpoints"))):
-                yield f"spec.endpoints[{at}].dnsName", str(_mapping(record).get("dnsName") or "")
+            for at, record in enumerate(sequence(spec.get("endpoints"))):
+                yield f"spec.endpoints[{at}].dnsName", str(mapping(record).get("dnsName") or "")
     for where, table in _annotations(kind, obj):
         for key in _HOST_ANNOTATIONS:
             for host in str(table.get(key) or "").split(","):
@@ -367,12 +381,12 @@ def _annotations(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, Mappi
     """Those of the object, and those of the Service that a Gateway gets."""
     yield "metadata.annotations", annotations_of(obj)
     if kind == "Gateway":
-        infrastructure = _mapping(_mapping(obj.get("spec")).get("infrastructure"))
-        yield "spec.infrastructure.annotations", _mapping(infrastructure.get("annotations"))
+        infrastructure = mapping(mapping(obj.get("spec")).get("infrastructure"))
+        yield "spec.infrastructure.annotations", mapping(infrastructure.get("annotations"))
 
 
 def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
-    for at, value in enumerate(_list(values)):
+    for at, value in enumerate(sequence(values)):
         yield f"{where}[{at}]", str(value)
 
 
@@ -381,16 +395,16 @@ def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
 
 def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
     """What keeps the hosts of an object from being read, or adds others to them."""
-    spec = _mapping(obj.get("spec"))
+    spec = mapping(obj.get("spec"))
     if kind in ("IngressRoute", "IngressRouteTCP"):
-        for at, route in enumerate(_list(spec.get("routes"))):
-            rule = str(_mapping(route).get("match") or "")
+        for at, route in enumerate(sequence(spec.get("routes"))):
+            rule = str(mapping(route).get("match") or "")
             if hosts_of_rule(rule) is None:
                 yield Refusal(f"spec.routes[{at}].match", repr(rule), _PLAIN_RULE)
             for table in ("services", "middlewares"):
-                for number, target in enumerate(_list(_mapping(route).get(table))):
+                for number, target in enumerate(sequence(mapping(route).get(table))):
                     yield from _judge_namespace(f"spec.routes[{at}].{table}[{number}]", target, obj)
-        yield from _judge_namespace("spec.tls.options", _mapping(spec.get("tls")).get("options"), obj)
+        yield from _judge_namespace("spec.tls.options", mapping(spec.get("tls")).get("options"), obj)
     elif kind == "Gateway" and spec.get("addresses"):
         yield Refusal("spec.addresses", repr(spec["addresses"]), _CHOOSES_ADDRESS)
     elif kind == "Route" and spec.get("subdomain"):
@@ -402,26 +416,26 @@ def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
     elif kind in ("VirtualServer", "VirtualServerRoute", "TransportServer"):
         for where, part in (
             ("spec", spec),
-            *((f"spec.routes[{at}]", part) for at, part in enumerate(_list(spec.get("routes")))),
-            *((f"spec.subroutes[{at}]", part) for at, part in enumerate(_list(spec.get("subroutes")))),
+            *((f"spec.routes[{at}]", part) for at, part in enumerate(sequence(spec.get("routes")))),
+            *((f"spec.subroutes[{at}]", part) for at, part in enumerate(sequence(spec.get("subroutes")))),
         ):
-            for key, value in _mapping(part).items():
+            for key, value in mapping(part).items():
                 if value and key.lower().endswith("snippets"):
                     yield Refusal(f"{where}.{key}", repr(value), _REACHES_OTHERS)
 
 
 def _judge_namespace(where: str, target: Any, obj: Mapping[str, Any]) -> Iterator[Refusal]:
     """Traefik can be set to follow references into other namespaces, past their NetworkPolicies."""
-    namespace, own = _mapping(target).get("namespace"), _mapping(obj.get("metadata")).get("namespace")
+    namespace, own = mapping(target).get("namespace"), mapping(obj.get("metadata")).get("namespace")
     if namespace and namespace != own:
         yield Refusal(f"{where}.namespace", repr(namespace), f"must be {own}, or left empty")
 
 
 def _judge_class(ingress: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> Iterator[Refusal]:
-    wanted = _mapping(_mapping(_mapping(tenant).get("spec")).get("ingress")).get("className")
+    wanted = mapping(mapping(mapping(tenant).get("spec")).get("ingress")).get("className")
     if not wanted:
         return
-    chosen = _mapping(ingress.get("spec")).get("ingressClassName")
+    chosen = mapping(ingress.get("spec")).get("ingressClassName")
     if chosen != wanted:
         yield Refusal("spec.ingressClassName", repr(chosen), f"must be {wanted}")
     noted = annotations_of(ingress).get(CLASS_ANNOTATION)
@@ -430,16 +444,16 @@ def _judge_class(ingress: Mapping[str, Any], tenant: Mapping[str, Any] | None) -
 
 
 def _judge_paths(ingress: Mapping[str, Any]) -> Iterator[Refusal]:
-    for at, rule in enumerate(_list(_mapping(ingress.get("spec")).get("rules"))):
-        for number, path in enumerate(_list(_mapping(_mapping(rule).get("http")).get("paths"))):
-            text = str(_mapping(path).get("path") or "")
+    for at, rule in enumerate(sequence(mapping(ingress.get("spec")).get("rules"))):
+        for number, path in enumerate(sequence(mapping(mapping(rule).get("http")).get("paths"))):
+            text = str(mapping(path).get("path") or "")
             if _INSERTS_IN_PATH.search(text):
                 reason = "must not contain blanks, quotes, braces, '#' or ';': it is written into a configuration"
                 yield Refusal(f"spec.rules[{at}].http.paths[{number}].path", repr(text), reason)
 
 
 def _judge_service(service: Mapping[str, Any]) -> Iterator[Refusal]:
-    spec = _mapping(service.get("spec"))
+    spec = mapping(service.get("spec"))
     if spec.get("externalIPs"):
         reason = "must not be set: whoever names an address gets what the cluster sends to it (CVE-2020-8554)"
         yield Refusal("spec.externalIPs", repr(spec["externalIPs"]), reason)
@@ -456,11 +470,7 @@ def _judge_annotations(table: str, annotations: Mapping[str, Any]) -> Iterator[R
     for key, value in annotations.items():
         group, _, name = key.rpartition("/")
         where = f"{table}[{key}]"
-        if (
-            group in _ADDRESS_GROUPS
-            or key == "load-balancer.hetzner.cloud/name"
-            or (group and _ADDRESS_ANNOTATION.search(name))
-        ):
+        if group in _ADDRESS_GROUPS or key in _ADDRESS_KEYS or (group and _ADDRESS_ANNOTATION.search(name)):
             yield Refusal(where, repr(value), "must not be set: the address may be another team's")
             continue
         if not any(group == known or group.endswith(f".{known}") for known in _CONTROLLERS):
@@ -481,17 +491,9 @@ def _judge_annotations(table: str, annotations: Mapping[str, Any]) -> Iterator[R
 
 def domain_of(tenant: Mapping[str, Any] | None) -> str:
     """At or below what a tenant's hosts must be; empty: it has no domain."""
-    ingress = _mapping(_mapping(_mapping(tenant).get("spec")).get("ingress"))
+    ingress = mapping(mapping(mapping(tenant).get("spec")).get("ingress"))
     return clean(str(ingress.get("domain") or ""))
 
 
 def _name(tenant: Mapping[str, Any] | None) -> str:
     return str(tenant["metadata"]["name"]) if tenant is not None else ""
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -46,7 +46,7 @@ from moorage.decide.guardrails import (
     judge,
 )
 from moorage.decide.hosts import KINDS as HOST_KINDS
-from moorage.decide.hosts import Claim, claims_of, judge_hosts, names_records, reserved_hosts
+from moorage.decide.hosts import Claim, claims_of, judge_hosts, names_records, reserved_hosts, slim_ingress
 from moorage.decide.injection import Injected, is_guest
 from moorage.decide.priority import judge_priority
 from moorage.decide.rulebook import (
@@ -135,7 +135,7 @@ class Webhook:
         self._machines = Informer(api, MACHINES)
         self._reservations = Informer(api, RESERVATIONS)
         self._classes = Informer(api, PRIORITYCLASSES)
-        self._ingresses = Informer(api, INGRESSES, keep=_slim_ingress)
+        self._ingresses = Informer(api, INGRESSES, keep=slim_ingress)
         self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
@@ -436,14 +436,6 @@ def _names_hosts(kind: _Kind) -> bool:
 def _leads_to(obj: Obj) -> Any:
     """What decides where an object leads: the rest of it may change freely."""
     return obj.get("spec"), annotations_of(obj)
-
-
-def _slim_ingress(ingress: Obj) -> Obj:
-    meta = {
-        key: ingress["metadata"].get(key) for key in ("name", "namespace", "resourceVersion", "creationTimestamp")
-    }
-    rules = (ingress.get("spec") or {}).get("rules") or ()
-    return {"metadata": meta, "spec": {"rules": [{"host": one.get("host") or ""} for one in rules]}}
 
 
 def _face(node: Obj) -> Any:

@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import INGRESSES, NAMESPACES, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
-from moorage.decide.hosts import Claim, claims_of
+from moorage.decide.hosts import Claim, claims_of, slim_ingress
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import GUARD_LABEL
@@ -30,7 +30,7 @@ class HostController:
         self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
     ) -> None:
         self._api, self._events = api, events
-        self._ingresses = Informer(api, INGRESSES, indexes={"host": _hosts}, keep=_slim)
+        self._ingresses = Informer(api, INGRESSES, indexes={"host": _hosts}, keep=slim_ingress)
         self.informers = (self._ingresses,)
         self.loop = Loop("host", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._ingresses, self._sharing)
@@ -69,17 +69,3 @@ class HostController:
 
 def _hosts(ingress: Obj) -> list[str]:
     return [claim.host for claim in claims_of(ingress)]
-
-
-def _slim(ingress: Obj) -> Obj:
-    """What claims, and Events about it, are made of."""
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    meta = {key: ingress["metadata"].get(key) for key in kept}
-    rules = (ingress.get("spec") or {}).get("rules") or ()
-    hosts = [{"host": rule.get("host") or ""} for rule in rules]
-    return {
-        "apiVersion": INGRESSES.api_version,
-        "kind": INGRESSES.kind,
-        "metadata": meta,
-        "spec": {"rules": hosts},
-    }
