@@ -195,17 +195,17 @@ def wait_ready(
     """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
     waiting, said = {"localcluster", "services"}, b""
     began = monotonic()
-    told = began
+    noted = began
     while waiting:
         now = monotonic()
         names = " and ".join(sorted(waiting))
         if now - began >= GIVE_UP_SECONDS:
             return f"{names} not ready after {GIVE_UP_SECONDS:g} s"
-        if now - told >= SLOW_SECONDS:
-            told = now
+        if now - noted >= SLOW_SECONDS:
+            noted = now
             are = "are" if len(waiting) > 1 else "is"
             console.note(f"{names} {are} still starting after {now - began:.0f} s; Ctrl-C stops it; logs: {log}")
-        if not is_readable(ready, told + SLOW_SECONDS - now):
+        if not is_readable(ready, noted + SLOW_SECONDS - now):
             continue
         chunk = os.read(ready, 4096)
         if not chunk:

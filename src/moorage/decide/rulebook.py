@@ -24,9 +24,8 @@ Path = tuple[str | int, ...]
 KILLED = 137  # 128 + SIGKILL: how a container that was killed for its memory ends
 GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
 JOBS = ("Job", "CronJob")
-CONTAINERS_MAX = (
-    500  # of a pod: each takes 0.25 ms to judge (measured with 60,000), and other requests wait for that
-)
+# of a pod: each takes 0.25 ms to judge (measured with 60,000), and other requests wait for that
+CONTAINERS_MAX = 500
 TEMPLATE_DEPTH_MAX = 8  # steps down to a pod template in a kind that is not known; those in use have at most 5
 
 # kind → where its pod template is; a Pod is its own

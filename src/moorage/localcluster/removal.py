@@ -64,8 +64,8 @@ def _empty(top: int) -> None:
 def _empty_into(folder: int, top: int, prefix: str, moved: int) -> int:
     """Remove a folder's files and move its folders to the top; returns how many were moved so far."""
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
+        entries_here = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in entries_here:
         if is_folder:
             os.close(_open(name, folder))  # a folder that moves must be writable
             moved += 1

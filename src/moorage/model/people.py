@@ -41,8 +41,8 @@ def check_person(name: str) -> None:
     if name.startswith("system:") or name == "page":
         raise ValueError(f"{name!r} is not a person's name: it is one of Kubernetes' or of Moorage's own")
     if hidden_characters(name) or name != name.strip():
-        said = f"{visible(name)!r} is not a person's name"
-        raise ValueError(f"{said}: it has characters that cannot be seen, or blanks at an end")
+        problem = f"{visible(name)!r} is not a person's name"
+        raise ValueError(f"{problem}: it has characters that cannot be seen, or blanks at an end")
 
 
 def account_name(person: str) -> str:

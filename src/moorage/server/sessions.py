@@ -116,12 +116,12 @@ class SessionStore:
         )
 
     def find(self, token: str) -> Session | None:
-        found = self._db.rows(f"SELECT {_SESSION} FROM login_sessions WHERE token_hash = ?", digest(token))
-        return _session(found[0]) if found else None
+        rows = self._db.rows(f"SELECT {_SESSION} FROM login_sessions WHERE token_hash = ?", digest(token))
+        return _session(rows[0]) if rows else None
 
     def get(self, session: str) -> Session | None:
-        found = self._db.rows(f"SELECT {_SESSION} FROM login_sessions WHERE id = ?", session)
-        return _session(found[0]) if found else None
+        rows = self._db.rows(f"SELECT {_SESSION} FROM login_sessions WHERE id = ?", session)
+        return _session(rows[0]) if rows else None
 
     def of(self, person: str) -> list[Session]:
         return [
@@ -164,8 +164,8 @@ class SessionStore:
 
     def knows_place(self, person: str, address: str) -> bool:
         """Whether this person logged in by password from this address within PLACES_KEPT."""
-        found = self._db.rows("SELECT 1 FROM login_places WHERE person = ? AND address = ?", person, address)
-        return bool(found)
+        rows = self._db.rows("SELECT 1 FROM login_places WHERE person = ? AND address = ?", person, address)
+        return bool(rows)
 
     def add_place(self, person: str, address: str, now: datetime) -> None:
         with self._db.transaction():
@@ -214,7 +214,7 @@ class SessionStore:
         touched_after: datetime,
     ) -> bool:
         """Whether it is open. That it was used now is written where the last use was before `touched_after`."""
-        found = self._db.rows(
+        rows = self._db.rows(
             "SELECT used_at FROM page_sessions WHERE token_hash = ? AND page_hash = ?"
             " AND used_at >= ? AND created_at >= ?",
             digest(value),
@@ -222,9 +222,9 @@ class SessionStore:
             _us(used_after),
             _us(begun_after),
         )
-        if not found:
+        if not rows:
             return False
-        if int(found[0][0]) > _us(touched_after):
+        if int(rows[0][0]) > _us(touched_after):
             return True
         changed = self._db.run(
             "UPDATE page_sessions SET used_at = ? WHERE token_hash = ?", _us(now), digest(value)
@@ -244,10 +244,10 @@ class SessionStore:
 
     def take_code(self, code: str, now: datetime) -> bytes | None:
         """What stands under a code, which is good no more; None for one that is unknown, used or too old."""
-        found = self._db.rows("SELECT body, expires_at FROM login_codes WHERE code_hash = ?", digest(code))
-        if not found or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
+        rows = self._db.rows("SELECT body, expires_at FROM login_codes WHERE code_hash = ?", digest(code))
+        if not rows or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
             return None  # of two who take it at once, one deletes it
-        body, expires = found[0]
+        body, expires = rows[0]
         return bytes(body) if _us(now) < int(expires) else None
 
     # --- the audit log

@@ -143,16 +143,16 @@ async def watch(
             await clock.sleep(wait)
         while True:
             began = clock.now()
-            success, said = await run_once(container, probe, main, address)
+            success, answer = await run_once(container, probe, main, address)
             if not success and slept_since(began):
                 continue
             if not success:
-                unhealthy(probe.kind, said)
+                unhealthy(probe.kind, answer)
             if verdict.add(success):
                 if probe.kind == "readinessProbe":
                     tell(ready=success)
                 elif not success:
-                    failed_liveness(said)
+                    failed_liveness(answer)
                     return
                 elif probe.kind == "startupProbe":
                     return
@@ -216,10 +216,10 @@ def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[boo
     )
     with process:
         try:
-            said, _ = process.communicate(timeout=timeout_seconds)
+            answer, _ = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return False, f"no answer within {timeout_seconds:g}s"
-    return process.returncode == 0, said.decode("utf-8", "replace")[-400:].strip()
+    return process.returncode == 0, answer.decode("utf-8", "replace")[-400:].strip()

@@ -274,9 +274,9 @@ def _is_main(pid: int, folder: str) -> bool:
     The shim itself does not pass for one, though it is a child of its guard, which has the lock too.
     Raises OSError.
     """
-    found = read_stat(pid)
+    status = read_stat(pid)
     lock = os.path.join(os.path.realpath(folder), "lock")
-    return found is not None and not _has_open(pid, lock) and _has_open(found[0], lock)
+    return status is not None and not _has_open(pid, lock) and _has_open(status[0], lock)
 
 
 def _has_open(pid: int, path: str) -> bool:
