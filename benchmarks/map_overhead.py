@@ -99,7 +99,7 @@ def simulate(seconds: list[float], *, hinted: bool) -> float:
     """The makespan in simulated seconds."""
     import msgspec
 
-    from moorage.decide.leasing import Call, Exchange, Outcome, Policy, Report
+    from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
     from moorage.queue.sqlite import SqliteDatabase
     from moorage.queue.store import NewItem, Store
 

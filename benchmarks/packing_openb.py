@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 
 from moorage.cli.simulate import load, run
-from moorage.decide.simulation import Scheduler, bound
+from moorage.decide.tools.simulation import Scheduler, bound
 from moorage.errors import UsageError
 
 POLICY = "fragmentation"

@@ -12,7 +12,7 @@ import pytest
 from moorage.apimachinery.resources import JOBS, NODES, PODS
 from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM, rfc3339
-from moorage.decide.usage import Interval, Open
+from moorage.decide.usage.intervals import Interval, Open
 from moorage.server.service import ServerService
 from moorage.testing.browser import ARGS, chromium_path
 from moorage.testing.fakeapi import FakeApi

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from moorage.decide.leasing import OUTPUT_BYTES, RESULT_BYTES
+from moorage.decide.maps.leasing import OUTPUT_BYTES, RESULT_BYTES
 from moorage.queue.manager import Queue
 from moorage.queue.sqlite import SqliteDatabase
 from moorage.queue.store import Store

@@ -14,8 +14,8 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from moorage.decide import leasing
-from moorage.decide.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
+from moorage.decide.maps import leasing
+from moorage.decide.maps.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
 from moorage.errors import AlreadyExists, NotFound, NotReady, QuotaExceeded, StorageError, UsageError
 from moorage.queue.database import check_readable, migrations
 from moorage.queue.quota import Quota
@@ -577,7 +577,7 @@ def test_a_restart_of_postgresql_loses_nothing_and_is_over_when_it_is_over(opene
 
 WRITER = """
 import sys, msgspec
-from moorage.decide.leasing import Call, Exchange, Outcome, Policy, Report
+from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
 from moorage.server.service import open_store
 store = open_store(sys.argv[1])
 ONE = msgspec.Raw(b"1")

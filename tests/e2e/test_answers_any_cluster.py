@@ -10,9 +10,9 @@ import pytest
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import SYSTEM
-from moorage.decide.answers import explain_text, to_json
-from moorage.decide.explain import explain
-from moorage.decide.storage import storage_of
+from moorage.decide.explain.answers import explain_text, to_json
+from moorage.decide.explain.storage import storage_of
+from moorage.decide.explain.verdicts import explain
 from moorage.kube.client import KubeClient
 from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes

@@ -15,7 +15,7 @@ import yaml
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, Obj
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
-from moorage.decide.injection import lift
+from moorage.decide.admission.injection import lift
 from moorage.errors import Invalid, NotFound
 from moorage.kube.client import KubeClient
 from moorage.model.machine import MACHINES, NODE_POOLS

@@ -22,7 +22,7 @@ from moorage.apimachinery.resources import (
     VALIDATING_WEBHOOKS,
     Obj,
 )
-from moorage.decide.memorykills import is_gated, ledger_from
+from moorage.decide.runs.memorykills import is_gated, ledger_from
 from moorage.errors import ApiError
 from moorage.kube.client import KubeClient
 from moorage.model.policy import POLICIES

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moorage.decide.usage import Interval, Open
+from moorage.decide.usage.intervals import Interval, Open
 from moorage.testing.cluster import Cluster
 from moorage.usage.store import UsageStore
 

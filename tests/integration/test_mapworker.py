@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.serving import serve
 from moorage.controllers.mapjob.bundle import worker_zip
-from moorage.decide.leasing import Policy, State
+from moorage.decide.maps.leasing import Policy, State
 from moorage.queue.manager import Queue
 from moorage.queue.store import ItemView, NewItem, Store
 from moorage.server.service import ServerService
@@ -544,7 +544,7 @@ def test_idle_workers_leave_when_the_last_item_is_done(site: Site) -> None:
 
 
 def test_a_cancelled_map_stops_its_workers_at_once(site: Site) -> None:
-    from moorage.decide.leasing import MapState
+    from moorage.decide.maps.leasing import MapState
 
     of = site.make(list(range(5)), lease_seconds=3.0)
     worker = site.worker(python("import time; print('on', flush=True); time.sleep(1000)"))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from moorage.decide.notices import MapState, NoticeRules, due
+from moorage.decide.maps.notices import MapState, NoticeRules, due
 from moorage.notify import Command, Email, MailServer, Outbound, Webhook, send
 
 pytestmark = pytest.mark.anyio

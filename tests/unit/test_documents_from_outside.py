@@ -12,9 +12,9 @@ from moorage.cli.lint import _policy
 from moorage.cli.plan import load_sheet
 from moorage.cli.up import nodes_of_file
 from moorage.controllers.dataset.filler import last_result
-from moorage.decide.containers import CONFIG_ANNOTATION, config_of
-from moorage.decide.lint import lint
-from moorage.decide.mapfacts import plan_of
+from moorage.decide.docker.containers import CONFIG_ANNOTATION, config_of
+from moorage.decide.maps.facts import plan_of
+from moorage.decide.tools.lint import lint
 from moorage.errors import ApiError, MoorageError
 from moorage.extender.app import parse_arguments
 from moorage.kube.config import load_connection

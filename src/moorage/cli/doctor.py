@@ -37,7 +37,7 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
     """
 
     async def work(session: Session) -> int:
-        from moorage.decide.doctor import diagnose, report_json, report_text
+        from moorage.decide.tools.doctor import diagnose, report_json, report_text
 
         api = session.api
         found, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))

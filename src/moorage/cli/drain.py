@@ -13,8 +13,8 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.cli import console
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.drain import DrainOptions, plan_drain
-from moorage.decide.runs import parse_time
+from moorage.decide.runs.job import parse_time
+from moorage.decide.tools.drain import DrainOptions, plan_drain
 from moorage.errors import ApiError, MoorageError, NotFound, TooManyRequests, UsageError
 
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")

@@ -12,7 +12,7 @@ from moorage.apimachinery.resources import EVENTS, NODES, PODS, PVCS, PVS, STORA
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, pods_of
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.decide.runstate import attempt_of
+from moorage.decide.runs.state import attempt_of
 from moorage.errors import ApiError, Forbidden, NotFound, NotReady, ServerError, Unauthorized
 from moorage.model.machine import MACHINES
 
@@ -52,10 +52,10 @@ def explain(target: Target, name: str, output: str) -> int:
 
 async def _explain_here(session: Session, name: str) -> dict[str, Any]:
     """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
-    from moorage.decide.answers import explain_text, to_json
-    from moorage.decide.explain import explain as explained
-    from moorage.decide.explain import pod_of_job
-    from moorage.decide.storage import storage_of
+    from moorage.decide.explain.answers import explain_text, to_json
+    from moorage.decide.explain.storage import storage_of
+    from moorage.decide.explain.verdicts import explain as explained
+    from moorage.decide.explain.verdicts import pod_of_job
 
     api, job = session.api, None
     try:

@@ -15,7 +15,7 @@ from moorage.errors import DocumentError, MoorageError, UsageError
 
 if TYPE_CHECKING:
     from moorage.apimachinery.resources import Obj
-    from moorage.decide.rulebook import Facts
+    from moorage.decide.admission.rulebook import Facts
     from moorage.model.policy import Policy
 
 READY_MADE = "gpu-cluster"
@@ -36,8 +36,8 @@ def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: 
     FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin. The
     exit code is 1 when a rule of level deny is broken or a file cannot be read.
     """
-    from moorage.decide.lint import lint as judged
-    from moorage.decide.lint import report_json, report_text
+    from moorage.decide.tools.lint import lint as judged
+    from moorage.decide.tools.lint import report_json, report_text
 
     policy = None if policy_name is None else _policy(policy_name)
     facts: Facts | None = None
@@ -71,7 +71,7 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
         if str(path) == "-":
             yield "-", _decoded("-", sys.stdin.buffer.read())
         elif path.is_dir():
-            from moorage.decide.lint import EXTENSIONS
+            from moorage.decide.tools.lint import EXTENSIONS
 
             found = sorted(one for one in path.rglob("*") if one.suffix in EXTENSIONS and one.is_file())
             if not found:
@@ -117,7 +117,7 @@ def _policy(name: str) -> Policy:
 def _checked(name: str, document: dict[str, Any]) -> Policy:
     import msgspec
 
-    from moorage.decide.rulebook import RULES
+    from moorage.decide.admission.rulebook import RULES
     from moorage.model.policy import GuardrailPolicy, Policy, expected_of
 
     rules = (document.get("spec") or {}).get("rules") if isinstance(document.get("spec"), dict) else None
@@ -141,8 +141,8 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     """The cluster's GPUs, and the policies of the namespace. Raises what the API raises for nodes."""
     from moorage.apimachinery.resources import NAMESPACES, NODES
     from moorage.apimachinery.scheduling import parse_node
-    from moorage.decide.guardrails import away_from_gpus
-    from moorage.decide.rulebook import facts_of
+    from moorage.decide.admission.guardrails import away_from_gpus
+    from moorage.decide.admission.rulebook import facts_of
     from moorage.errors import ApiError, Forbidden, NotFound
     from moorage.model.policy import POLICIES, policy_for
 

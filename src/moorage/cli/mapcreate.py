@@ -20,7 +20,7 @@ from moorage.cli.mapitems import Sources, Spool, read
 from moorage.cli.mapspec import FUNCTION_WORD, MapJobPlan, MapRequest, plan_mapjob
 from moorage.cli.mapsubmit import accepted, client_of, submit, taken
 from moorage.cli.session import Problems, Session
-from moorage.decide.runs import RunRequest, ships_directory
+from moorage.decide.runs.job import RunRequest, ships_directory
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import MAP_PLAN_ANNOTATION
@@ -316,7 +316,7 @@ def _price(
     from moorage.cli.plan import load_sheet, render
     from moorage.cli.plan import plan as command
     from moorage.cli.plan import request_of as work_of
-    from moorage.decide.mapplan import plan_map
+    from moorage.decide.maps.plan import plan_map
 
     items = spool.count if items is None else items
     if not seconds and given["seconds"] is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from moorage.decide.leasing import VALUE_BYTES
+from moorage.decide.maps.leasing import VALUE_BYTES
 from moorage.errors import UsageError
 
 FORMATS = ("lines", "jsonl", "csv", "parquet")

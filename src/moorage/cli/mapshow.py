@@ -19,7 +19,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.mapsubmit import client_of
 from moorage.cli.session import Session
-from moorage.decide.mapfacts import end_of, fact_of, plan_of
+from moorage.decide.maps.facts import end_of, fact_of, plan_of
 from moorage.errors import Forbidden, NotFound
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION

@@ -26,7 +26,7 @@ def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain
     """
     import ipaddress
 
-    from moorage.decide.notices import Event, Notice, plain
+    from moorage.decide.maps.notices import Event, Notice, plain
     from moorage.notify import Outbound, parse_target, send
     from moorage.notify.targets import mail_server_of
 

@@ -14,8 +14,8 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import DocumentError, Forbidden, MoorageError, QuantityError, UsageError
 
 if TYPE_CHECKING:
-    from moorage.decide.durations import Durations, Sample
-    from moorage.decide.mapplan import Choice, MapPlan, Terms, Work
+    from moorage.decide.maps.durations import Durations, Sample
+    from moorage.decide.maps.plan import Choice, MapPlan, Terms, Work
     from moorage.model.prices import NodeType, PriceSheet
 
 MARGIN = 1.2  # on the largest memory that a sample was seen to use
@@ -95,7 +95,7 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
     what keeps a choice from being better. What was assumed goes to stderr. Exit code 1 when no choice keeps what
     is wanted.
     """
-    from moorage.decide.mapplan import plan_map
+    from moorage.decide.maps.plan import plan_map
 
     sheet = load_sheet(given["machines"])
     if from_cluster:
@@ -125,7 +125,7 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
 
 def render(found: MapPlan, currency: str) -> str:
     """The table; * marks the best."""
-    from moorage.decide.durations import say
+    from moorage.decide.maps.durations import say
 
     rows = [
         [
@@ -217,8 +217,8 @@ def load_sheet(path: Path) -> PriceSheet:
 
 def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, tuple[str, ...]]:
     """The options, read; and what was assumed while reading. Raises UsageError naming the option."""
-    from moorage.decide.durations import constant
-    from moorage.decide.mapplan import Terms, Work
+    from moorage.decide.maps.durations import constant
+    from moorage.decide.maps.plan import Terms, Work
     from moorage.model.prices import parse_quota
 
     told: list[str] = []
@@ -270,8 +270,8 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
 def _durations(
     sheet: PriceSheet, given: dict[str, Any], sample: Sample | None, work: Work, terms: Terms
 ) -> Durations:
-    from moorage.decide.durations import from_samples, parse_durations, parse_seconds
-    from moorage.decide.mapplan import durations_of_run
+    from moorage.decide.maps.durations import from_samples, parse_durations, parse_seconds
+    from moorage.decide.maps.plan import durations_of_run
 
     sources = [name for name in ("seconds", "sample", "from_run") if given[name] is not None]
     if len(sources) != 1:
@@ -304,7 +304,7 @@ _LIMIT = re.compile(r"(?P<name>[^=\s]+)=(?P<tokens>\d+)(?::(?P<share>\d+(?:\.\d+
 
 def parse_limit(text: str) -> Any:
     """Read NAME=TOKENS[:SHARE]: mysql=100, mysql=100:0.25, mysql=100:25%. Raises UsageError."""
-    from moorage.decide.mapplan import Limit
+    from moorage.decide.maps.plan import Limit
 
     found = _LIMIT.fullmatch(text)
     if not found:
@@ -314,7 +314,7 @@ def parse_limit(text: str) -> Any:
 
 
 def _sample(path: Path | None) -> Sample | None:
-    from moorage.decide.durations import read_sample
+    from moorage.decide.maps.durations import read_sample
 
     if path is None:
         return None
@@ -372,7 +372,7 @@ def _types(types: tuple[NodeType, ...]) -> str:
 
 
 def _time(given: dict[str, Any], name: str) -> float | None:
-    from moorage.decide.durations import parse_seconds
+    from moorage.decide.maps.durations import parse_seconds
 
     if given[name] is None:
         return None

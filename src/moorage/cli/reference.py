@@ -106,8 +106,8 @@ def routes_page() -> str:
 
 def guardrails_page() -> str:
     """The rules of a GuardrailPolicy, and those of `moor doctor nodes`."""
-    from moorage.decide.doctor import FAQ, HOLD_RULES
-    from moorage.decide.rulebook import RULES, WORKLOADS
+    from moorage.decide.admission.rulebook import RULES, WORKLOADS
+    from moorage.decide.tools.doctor import FAQ, HOLD_RULES
 
     out = [NOTE, "# Guardrails\n", "## Rules of a GuardrailPolicy\n"]
     out.append(

@@ -17,7 +17,7 @@ from moorage.apimachinery.moments import format_duration, moment, rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.calendar import check, machines_for_gpus
+from moorage.decide.machines.calendar import check, machines_for_gpus
 from moorage.errors import AlreadyExists, Conflict, InvalidName, NotFound, NotReady, UsageError
 from moorage.model.machine import MACHINES, Pool, parse_machine
 from moorage.model.names import is_dns_label

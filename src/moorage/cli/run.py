@@ -12,7 +12,7 @@ from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.facts import read_caller, read_cluster
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs import RunPlan, RunRequest, generated_name, plan_run, ships_directory
+from moorage.decide.runs.job import RunPlan, RunRequest, generated_name, plan_run, ships_directory
 from moorage.errors import (
     AlreadyExists,
     ApiError,
@@ -188,7 +188,7 @@ async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
 
 async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
     """The pod that the Job would make, as admission would change it; and why the API server would not have it."""
-    from moorage.decide.explain import pod_of_job
+    from moorage.decide.explain.verdicts import pod_of_job
 
     pod = pod_of_job(job)
     meta = pod["metadata"] | {"name": f"{job['metadata']['name']}-dry-run"}
@@ -214,9 +214,9 @@ async def _why(session: Session, pod: Obj, refused: str, seen: Seen, plan: RunPl
         pass
     if seen.facts.nodes is None:
         return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
-    from moorage.decide.answers import explain_text
-    from moorage.decide.explain import explain
-    from moorage.decide.storage import storage_of
+    from moorage.decide.explain.answers import explain_text
+    from moorage.decide.explain.storage import storage_of
+    from moorage.decide.explain.verdicts import explain
 
     events = [{"reason": "FailedCreate", "message": refused}] if refused else []
     found = explain(

@@ -7,8 +7,8 @@ import asyncio
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.cli.session import Session
-from moorage.decide.gpus import gpu_type
-from moorage.decide.runstate import RunView, view_run, view_runs
+from moorage.decide.runs.state import RunView, view_run, view_runs
+from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, NotFound
 from moorage.model.names import RUN_LABEL, RUN_NAME_MAX, is_dns_label
 

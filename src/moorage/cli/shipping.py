@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage.apimachinery.quantity import format_bytes
-from moorage.decide.runs import ARCHIVE_LIMIT_BYTES
+from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
 from moorage.errors import UsageError
 
 IGNORE_FILE = ".moorageignore"

@@ -14,7 +14,7 @@ from moorage.apimachinery.scheduling import parse_pod
 from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.dataset import bytes_text, end_pods
 from moorage.cli.session import Session, Target, get_named, in_session, target_options
-from moorage.decide.runs import make_claim
+from moorage.decide.runs.job import make_claim
 from moorage.errors import (
     AlreadyExists,
     ApiError,

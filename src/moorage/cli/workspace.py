@@ -291,7 +291,7 @@ def make_workspace(name: str, namespace: str, options: Mapping[str, Any], *, on_
     variables = dict(_variable(text) for text in options["env"])
     if on_processes and (options["host_env"] or not options["image"]):
         # a process of this machine finds what the caller finds, as with `moor run`
-        from moorage.decide.runs import PASSED_ON
+        from moorage.decide.runs.job import PASSED_ON
 
         variables = {key: os.environ[key] for key in PASSED_ON if key in os.environ} | variables
     if variables:

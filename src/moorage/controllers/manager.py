@@ -23,7 +23,7 @@ from moorage.controllers.run.controller import RunController
 from moorage.controllers.tenant.controller import TenantController
 from moorage.controllers.volumebackup.controller import VolumeBackupController
 from moorage.controllers.workspace.controller import WorkspaceController
-from moorage.decide.restarts import LOST_AFTER
+from moorage.decide.runs.restarts import LOST_AFTER
 from moorage.kube.events import EventRecorder
 from moorage.kube.leader import Elector
 from moorage.model.names import SYSTEM_NAMESPACE

@@ -41,8 +41,8 @@ from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import Toleration, parse_node
-from moorage.decide.packing import Ask, gpus_asked
-from moorage.decide.winner import OUTVOTES, winner
+from moorage.decide.packing.policies import Ask, gpus_asked
+from moorage.decide.packing.winner import OUTVOTES, winner
 from moorage.errors import BadRequest, MoorageError, NotReady, TooLarge
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
 from moorage.extender.config import VERBS_PATH, verbs_path

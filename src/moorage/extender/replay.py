@@ -13,9 +13,9 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj
-from moorage.decide.packing import WHOLE
-from moorage.decide.scoreboard import make_policy
-from moorage.decide.simulation import TraceNode, TracePod
+from moorage.decide.packing.policies import WHOLE
+from moorage.decide.packing.scoreboard import make_policy
+from moorage.decide.tools.simulation import TraceNode, TracePod
 from moorage.errors import UsageError
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.runstate import CANCELLED, attempt_of
+from moorage.decide.runs.state import CANCELLED, attempt_of
 from moorage.errors import NotFound
 from moorage.model.names import ENDED_ANNOTATION
 

@@ -1,7 +1,7 @@
 """GuardrailPolicy: which guardrails hold in which namespaces, and how strictly.
 
-The rules themselves are one table, `moorage.decide.rulebook.RULES`; a field of `GuardrailRules` bears the name of
-each.
+The rules themselves are one table, `moorage.decide.admission.rulebook.RULES`; a field of `GuardrailRules`
+bears the name of each.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from moorage.notify.send import NotDelivered
 
 if TYPE_CHECKING:
-    from moorage.decide.notices import Notice
+    from moorage.decide.maps.notices import Notice
     from moorage.notify.targets import Command, Outbound
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")  # the rest of our environment may hold secrets

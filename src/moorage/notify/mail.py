@@ -12,11 +12,11 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
 from moorage.clock import SYSTEM
-from moorage.decide.notices import plain
+from moorage.decide.maps.notices import plain
 from moorage.notify.send import NotDelivered
 
 if TYPE_CHECKING:
-    from moorage.decide.notices import Notice
+    from moorage.decide.maps.notices import Notice
     from moorage.notify.targets import Email, MailServer, Outbound
 
 SUBJECT_MAX = 200  # characters

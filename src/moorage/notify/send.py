@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.notices import Notice
+from moorage.decide.maps.notices import Notice
 from moorage.notify.targets import Command, Email, Outbound, Target, Webhook
 
 log = logging.getLogger(__name__)

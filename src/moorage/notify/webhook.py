@@ -18,7 +18,7 @@ from moorage.notify.send import NotDelivered
 if TYPE_CHECKING:
     from aiohttp.abc import ResolveResult
 
-    from moorage.decide.notices import Notice
+    from moorage.decide.maps.notices import Notice
     from moorage.notify.targets import Outbound, Webhook
 
 TEXT_MAX = 3000  # characters; Slack cuts at 40,000 and advises 4,000

@@ -21,8 +21,8 @@ from typing import TypeVar
 import msgspec
 
 from moorage.clock import SYSTEM, Clock
-from moorage.decide import leasing
-from moorage.decide.leasing import Call, Exchange, MapState, Reply
+from moorage.decide.maps import leasing
+from moorage.decide.maps.leasing import Call, Exchange, MapState, Reply
 from moorage.errors import MoorageError, NotFound, NotReady, Unauthorized
 from moorage.queue.store import Answered, NewItem, Store, Stored
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 
 import msgspec
 
-from moorage.decide import leasing
-from moorage.decide.leasing import (
+from moorage.decide.maps import leasing
+from moorage.decide.maps.leasing import (
     COUNTERS,
     Call,
     Candidate,

@@ -11,11 +11,11 @@ from moorage.apimachinery.meta import is_condition_true, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.explain import Snapshot, snapshot
-from moorage.decide.forecast import History
-from moorage.decide.gpus import GpuView, gpu_type, view_gpus
-from moorage.decide.runstate import RunView, view_runs
-from moorage.decide.storage import Storage, storage_of
+from moorage.decide.explain.storage import Storage, storage_of
+from moorage.decide.explain.verdicts import Snapshot, snapshot
+from moorage.decide.runs.forecast import History
+from moorage.decide.runs.state import RunView, view_runs
+from moorage.decide.usage.gpus import GpuView, gpu_type, view_gpus
 from moorage.errors import ApiError
 from moorage.model.machine import MACHINES
 from moorage.model.names import RUN_LABEL

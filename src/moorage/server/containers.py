@@ -14,7 +14,7 @@ from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of, is_deleting, owner_reference
 from moorage.apimachinery.resources import PODS, PVCS, SERVICES, Obj
 from moorage.apimachinery.scheduling import parse_node
-from moorage.decide.containers import (
+from moorage.decide.docker.containers import (
     REQUEST_ANNOTATION,
     Around,
     StateView,
@@ -29,7 +29,7 @@ from moorage.decide.containers import (
     plan_container,
     state_of,
 )
-from moorage.decide.runs import DEFAULT_CPU, DEFAULT_MEMORY, gpu_types
+from moorage.decide.runs.job import DEFAULT_CPU, DEFAULT_MEMORY, gpu_types
 from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of

@@ -10,7 +10,7 @@ from typing import Any
 from moorage.apimachinery.meta import annotations_of, condition
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.mapfacts import end_of, fact_of, plan_of
+from moorage.decide.maps.facts import end_of, fact_of, plan_of
 from moorage.model.names import COMMAND_ANNOTATION
 from moorage.queue.store import ItemView
 from moorage.server.board import When, owner_hues, span

@@ -27,9 +27,9 @@ from moorage.apimachinery.meta import Key, key_of, owner_reference, with_conditi
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
-from moorage.decide import leasing
-from moorage.decide.leasing import Limit, Policy, State
-from moorage.decide.notices import MapState, Notice, NoticeRules, due
+from moorage.decide.maps import leasing
+from moorage.decide.maps.leasing import Limit, Policy, State
+from moorage.decide.maps.notices import MapState, Notice, NoticeRules, due
 from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, QuotaExceeded, UsageError
 from moorage.model.mapjob import (
     ACCEPTED,

@@ -19,13 +19,21 @@ from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
-from moorage.decide.answers import explain_text
-from moorage.decide.explain import Explanation, Snapshot, as_public, explain_in, pod_of_job, snapshot, turn
-from moorage.decide.forecast import History
-from moorage.decide.gpus import gpu_type, view_gpus
-from moorage.decide.runstate import RunView, State, attempt_of, view_runs
-from moorage.decide.storage import Storage
-from moorage.decide.usage import By, UsageRow
+from moorage.decide.explain.answers import explain_text
+from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.verdicts import (
+    Explanation,
+    Snapshot,
+    as_public,
+    explain_in,
+    pod_of_job,
+    snapshot,
+    turn,
+)
+from moorage.decide.runs.forecast import History
+from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
+from moorage.decide.usage.gpus import gpu_type, view_gpus
+from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.server.auth import User

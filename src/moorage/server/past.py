@@ -6,8 +6,8 @@ import asyncio
 import logging
 from datetime import datetime, timedelta
 
-from moorage.decide.forecast import History, history_of
-from moorage.decide.usage import stay_of
+from moorage.decide.runs.forecast import History, history_of
+from moorage.decide.usage.intervals import stay_of
 from moorage.errors import StorageError
 from moorage.server.context import Context
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import format_bytes, parse_count
-from moorage.decide.runstate import RunView, State
+from moorage.decide.runs.state import RunView, State
 from moorage.errors import QuantityError
 from moorage.model import dataset as datasets
 from moorage.model import workspace as workspaces

@@ -17,8 +17,8 @@ from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.gpus import gpu_type
-from moorage.decide.usage import Interval, Step, end_of_deleted, next_step, stepped, use_of
+from moorage.decide.usage.gpus import gpu_type
+from moorage.decide.usage.intervals import Interval, Step, end_of_deleted, next_step, stepped, use_of
 from moorage.errors import StorageError
 from moorage.model.retention import USAGE_DAYS
 from moorage.usage.store import UsageStore

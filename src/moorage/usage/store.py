@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from moorage.apimachinery.databasefile import HINT, HighWater, is_damage, make_private, refuse_less
-from moorage.decide.usage import Close, Interval, Open, Reopen, Step
+from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
 from moorage.errors import StorageDamaged, StorageError, StorageFull
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup or `sqlite3` shell holds it for less

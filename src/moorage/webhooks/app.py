@@ -34,7 +34,7 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.guardrails import (
+from moorage.decide.admission.guardrails import (
     MASTERS,
     OPERATOR,
     TEMPLATES,
@@ -45,11 +45,18 @@ from moorage.decide.guardrails import (
     away_from_gpus,
     judge,
 )
-from moorage.decide.hosts import KINDS as HOST_KINDS
-from moorage.decide.hosts import Claim, claims_of, judge_hosts, names_records, reserved_hosts, slim_ingress
-from moorage.decide.injection import Injected, is_guest
-from moorage.decide.priority import judge_priority
-from moorage.decide.rulebook import (
+from moorage.decide.admission.hosts import KINDS as HOST_KINDS
+from moorage.decide.admission.hosts import (
+    Claim,
+    claims_of,
+    judge_hosts,
+    names_records,
+    reserved_hosts,
+    slim_ingress,
+)
+from moorage.decide.admission.injection import Injected, is_guest
+from moorage.decide.admission.priority import judge_priority
+from moorage.decide.admission.rulebook import (
     CONTAINERS_MAX,
     WORKLOADS,
     Facts,
@@ -59,7 +66,7 @@ from moorage.decide.rulebook import (
     field_of,
     misshapen,
 )
-from moorage.decide.tenancy import inject, judge_pod
+from moorage.decide.admission.tenancy import inject, judge_pod
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS, check_mapjob

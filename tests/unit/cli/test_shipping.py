@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.cli.shipping import Ignore, pack
-from moorage.decide.runs import ARCHIVE_LIMIT_BYTES
+from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
 from moorage.errors import UsageError
 
 

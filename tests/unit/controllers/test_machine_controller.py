@@ -14,7 +14,7 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, is_condition_true, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.controllers.machine.controller import TELL_AFTER_SECONDS, TELL_EVERY_SECONDS, MachineController
-from moorage.decide.injection import inject
+from moorage.decide.admission.injection import inject
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
 from moorage.testing.clock import FakeClock

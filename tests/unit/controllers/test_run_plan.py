@@ -9,7 +9,7 @@ import pytest
 
 from moorage.apimachinery.resources import Obj
 from moorage.controllers.run.plan import attempts_of, failed_status, is_lost, next_job, observe
-from moorage.decide.restarts import AttemptSeen, Observed, PodSeen, StartAttempt
+from moorage.decide.runs.restarts import AttemptSeen, Observed, PodSeen, StartAttempt
 from moorage.testing.clock import NOON
 
 LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1", "moorage.dev/owner": "ada"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.resources import NODES, PODS, Obj
-from moorage.decide.winner import OUTVOTES
+from moorage.decide.packing.winner import OUTVOTES
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
 from moorage.extender.config import kube_scheduler_configuration

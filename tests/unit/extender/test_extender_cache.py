@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
-from moorage.decide.packing import GpuNode
+from moorage.decide.packing.policies import GpuNode
 from moorage.extender.cache import ExtenderCache
 from moorage.extender.ledger import ASSUME_SECONDS, Hold
 from moorage.testing.clock import FakeClock

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from moorage.decide.packing import Ask
-from moorage.decide.scoreboard import make_policy
-from moorage.decide.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
-from moorage.decide.winner import OUTVOTES
+from moorage.decide.packing.policies import Ask
+from moorage.decide.packing.scoreboard import make_policy
+from moorage.decide.packing.winner import OUTVOTES
+from moorage.decide.tools.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
 from moorage.errors import UsageError
 from moorage.extender.replay import Handler, make_pod
 

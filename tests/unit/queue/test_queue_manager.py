@@ -8,7 +8,7 @@ import threading
 import msgspec
 import pytest
 
-from moorage.decide.leasing import Exchange, MapState, Outcome, Policy, Report
+from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
 from moorage.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
 from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.sqlite import SqliteDatabase

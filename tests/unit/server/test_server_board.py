@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.gpus import Counts
+from moorage.decide.usage.gpus import Counts
 from moorage.server.board import HUES, owner_hues, span, spoken, type_name
 
 

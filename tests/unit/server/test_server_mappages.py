@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from moorage.decide.leasing import Exchange, Outcome, Policy, Report
+from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
 from moorage.queue.store import NewItem

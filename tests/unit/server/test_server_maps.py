@@ -18,7 +18,7 @@ from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj
-from moorage.decide.leasing import Exchange, MapState, Outcome, Policy, Report
+from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.notify.targets import Webhook
 from moorage.queue.manager import Queue

@@ -11,7 +11,7 @@ import pytest
 
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, SUBJECTACCESSREVIEWS
 from moorage.clock import rfc3339
-from moorage.decide.usage import Interval, Open
+from moorage.decide.usage.intervals import Interval, Open
 from moorage.errors import Forbidden, ServerError, StorageError
 from moorage.server.context import Context
 from moorage.server.pages import Board

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.clock import rfc3339
-from moorage.decide.usage import Open, stepped
+from moorage.decide.usage.intervals import Open, stepped
 from moorage.errors import StorageError
 from moorage.model.retention import USAGE_DAYS
 from moorage.testing.clock import NOON, FakeClock

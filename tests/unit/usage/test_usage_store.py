@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moorage.decide.usage import Close, Interval, Open, Reopen
+from moorage.decide.usage.intervals import Close, Interval, Open, Reopen
 from moorage.errors import StorageError, StorageFull
 from moorage.usage.store import UsageStore, migrate, migrations, statements
 
@@ -178,7 +178,7 @@ def test_what_was_written_survives_a_kill(tmp_path):
     code = f"""
 import os, signal
 from datetime import UTC, datetime
-from moorage.decide.usage import Interval, Open
+from moorage.decide.usage.intervals import Interval, Open
 from moorage.usage.store import UsageStore
 store = UsageStore({str(tmp_path / "usage.db")!r})
 when = datetime(2026, 1, 5, tzinfo=UTC)

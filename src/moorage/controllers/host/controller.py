@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import INGRESSES, NAMESPACES, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
-from moorage.decide.hosts import Claim, claims_of, slim_ingress
+from moorage.decide.admission.hosts import Claim, claims_of, slim_ingress
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import GUARD_LABEL

@@ -1,4 +1,4 @@
-"""Machines, kept: the reads and writes around `moorage.decide.reservation`."""
+"""Machines, kept: the reads and writes around `moorage.decide.machines.reservation`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from moorage.controllers.machine.plan import (
     shares_of,
     was_ready,
 )
-from moorage.decide.calendar import WAITS_SEPARATOR
-from moorage.decide.injection import lift
-from moorage.decide.reservation import (
+from moorage.decide.admission.injection import lift
+from moorage.decide.machines.calendar import WAITS_SEPARATOR
+from moorage.decide.machines.reservation import (
     Action,
     Add,
     Drop,

@@ -1,4 +1,4 @@
-"""A Machine and its pods, from API objects to `moorage.decide.reservation` and back."""
+"""A Machine and its pods, from API objects to `moorage.decide.machines.reservation` and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from moorage.apimachinery.meta import (
 from moorage.apimachinery.moments import moment, rfc3339, span_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.injection import tolerations_of
-from moorage.decide.reservation import Guest, Plan, Reservation, Share
+from moorage.decide.admission.injection import tolerations_of
+from moorage.decide.machines.reservation import Guest, Plan, Reservation, Share
 from moorage.model.machine import NODE_POOLS, MachineType, Pool, group_of
 from moorage.model.names import (
     ALONE,

@@ -1,4 +1,4 @@
-"""Pods killed for their memory: the reads and writes around `moorage.decide.memorykills`.
+"""Pods killed for their memory: the reads and writes around `moorage.decide.runs.memorykills`.
 
 What happened is noted on ReplicaSets, StatefulSets and Jobs, so that it outlives the pods and this process. We
 have no right to write on other owners: there the failed pods themselves are the record, and events may be told
@@ -28,7 +28,7 @@ from moorage.controllers.memorykill.plan import (
     told_of,
     told_of_held,
 )
-from moorage.decide.memorykills import (
+from moorage.decide.runs.memorykills import (
     Action,
     BombRule,
     Ledger,

@@ -8,7 +8,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.decide.memorykills import (
+from moorage.decide.runs.memorykills import (
     BombRule,
     Kill,
     Ledger,

@@ -1,4 +1,4 @@
-"""Reservations, kept: the reads and writes around `moorage.decide.calendar`.
+"""Reservations, kept: the reads and writes around `moorage.decide.machines.calendar`.
 
 One pass looks at all reservations of one machine type, so that of two that do not fit together one is granted.
 Who is let through to a free place is decided by the machine controller, by the same calendar.
@@ -27,8 +27,8 @@ from moorage.controllers.reservation.plan import (
     unreadable,
     why_it_leaves,
 )
-from moorage.decide.calendar import Leave, look_again_in, plan
-from moorage.decide.reservation import Guest
+from moorage.decide.machines.calendar import Leave, look_again_in, plan
+from moorage.decide.machines.reservation import Guest
 from moorage.errors import NotFound, QuantityError
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import Pool, group_of, parse_machine

@@ -1,4 +1,4 @@
-"""Reservations and the pods they concern, from API objects to `moorage.decide.calendar` and back."""
+"""Reservations and the pods they concern, from API objects to `moorage.decide.machines.calendar` and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from moorage.apimachinery.meta import (
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation
-from moorage.decide.calendar import Hold, Leave, Report, Said, Seen
-from moorage.decide.reservation import Guest
+from moorage.decide.machines.calendar import Hold, Leave, Report, Said, Seen
+from moorage.decide.machines.reservation import Guest
 from moorage.model.machine import Pool
 from moorage.model.names import MACHINE_TYPE_LABEL, PLACE_ANNOTATION, PROMISED_TO_LABEL
 from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, PREPARING, REFUSED, Booking

@@ -1,4 +1,4 @@
-"""Runs, kept going: the reads and writes around `moorage.decide.restarts`."""
+"""Runs, kept going: the reads and writes around `moorage.decide.runs.restarts`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.run.plan import attempts_of, failed_status, is_lost, next_job, observe
-from moorage.decide.restarts import (
+from moorage.decide.runs.restarts import (
     LOST_AFTER,
     Action,
     AttemptSeen,

@@ -19,7 +19,7 @@ from moorage.apimachinery.meta import (
 )
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.restarts import LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
+from moorage.decide.runs.restarts import LOST_AFTER, AttemptSeen, Observed, PodSeen, StartAttempt
 from moorage.model.names import (
     ATTEMPT_LABEL,
     ATTEMPTS_ANNOTATION,

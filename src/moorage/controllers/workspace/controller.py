@@ -39,9 +39,9 @@ from moorage.controllers.workspace.plan import (
     plan,
     waits_for_machine,
 )
-from moorage.decide.answers import short_reason
-from moorage.decide.explain import concerning, explain_in, snapshot
-from moorage.decide.runs import GpuType, gpu_types
+from moorage.decide.explain.answers import short_reason
+from moorage.decide.explain.verdicts import concerning, explain_in, snapshot
+from moorage.decide.runs.job import GpuType, gpu_types
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import (

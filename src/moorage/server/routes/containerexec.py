@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
-from moorage.decide.containers import MAIN, container_id
+from moorage.decide.docker.containers import MAIN, container_id
 from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.containers import NAMESPACE_HEADER, Containers
 from moorage.server.context import Context

@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from moorage import __version__
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
-from moorage.decide.containers import (
+from moorage.decide.docker.containers import (
     API_VERSION,
     MAIN,
     MIN_API_VERSION,

@@ -16,10 +16,10 @@ from starlette.routing import Route
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
-from moorage.decide.answers import explain_text, to_json
-from moorage.decide.explain import Explanation, as_public, concerning, explain_in, pod_of_job, snapshot
-from moorage.decide.runstate import attempt_of
-from moorage.decide.storage import Storage
+from moorage.decide.explain.answers import explain_text, to_json
+from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.verdicts import Explanation, as_public, concerning, explain_in, pod_of_job, snapshot
+from moorage.decide.runs.state import attempt_of
 from moorage.errors import QuantityError
 from moorage.model.names import MACHINE_GATE
 from moorage.server.auth import User

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.gpus import gpu_view_json
+from moorage.decide.usage.gpus import gpu_view_json
 from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.model.tenant import tenant_of
 from moorage.server.containers import known_tenants

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from moorage.decide.gpus import GpuView
-from moorage.decide.usage import By, UsageRow
+from moorage.decide.usage.gpus import GpuView
+from moorage.decide.usage.intervals import By, UsageRow
 from moorage.model.names import METRICS_ROLE
 from moorage.server.auth import METRICS_PATH
 from moorage.server.context import Context

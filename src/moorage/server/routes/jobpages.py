@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runstate import PodView, RunView, view_run
+from moorage.decide.runs.state import PodView, RunView, view_run
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
 from moorage.kube.runs import cancel_run
 from moorage.model.names import label_value

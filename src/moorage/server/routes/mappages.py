@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.leasing import State
+from moorage.decide.maps.leasing import State
 from moorage.errors import ApiError
 from moorage.model.mapjob import MAPJOBS
 from moorage.queue.manager import Queue

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from moorage.decide import leasing
+from moorage.decide.maps import leasing
 from moorage.errors import Unauthorized
 from moorage.queue.outputs import Part
 from moorage.server.auth import bearer_of

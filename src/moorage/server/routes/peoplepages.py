@@ -19,8 +19,8 @@ from starlette.routing import Route
 from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import PVCS, SECRETS, Resource
-from moorage.decide.gpus import gpu_type
-from moorage.decide.runs import PASSED_ON
+from moorage.decide.runs.job import PASSED_ON
+from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, MoorageError, NumberError
 from moorage.model.dataset import DATASETS
 from moorage.model.storageclass import RWO, RWX

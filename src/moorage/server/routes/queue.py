@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide import leasing
-from moorage.decide.leasing import Exchange, MapState, Policy, State
+from moorage.decide.maps import leasing
+from moorage.decide.maps.leasing import Exchange, MapState, Policy, State
 from moorage.errors import AlreadyExists, ApiError, NotFound, Unauthorized
 from moorage.model.names import GROUP
 from moorage.queue.manager import Queue, is_waiting

@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.runs import make_claim
+from moorage.decide.runs.job import make_claim
 from moorage.errors import ApiError, QuantityError
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL
 from moorage.model.storageclass import RWO, SHORT, parse_class

@@ -1,0 +1,1 @@
+"""What admission changes, refuses and advises: guardrails, hosts, tenants, priorities, machines."""

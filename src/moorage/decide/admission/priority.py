@@ -1,0 +1,125 @@
+"""Which PriorityClasses pods of a guarded namespace may name.
+
+A pod of a higher class takes the place of others; one of Kubernetes' own classes (`system-node-critical`) takes
+anybody's. So a tenant's pods have the classes that its Tenant lists, besides the cluster's default and ours for
+everybody. Classes that begin with `system-`, and those by which machines are held and handed over, are reserved,
+even where a Tenant lists them. Guests get theirs from the webhook.
+
+Judged on every pod, whoever makes it, since the templates of unknown kinds are not seen; and on the templates that
+are, so that the error comes at once. Total: never raises for an object that the API server let through.
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import has_gate
+from moorage.decide.admission.guardrails import Refusal
+from moorage.decide.admission.injection import is_guest
+from moorage.decide.admission.rulebook import WORKLOADS, at, mapping
+from moorage.model.names import DEFAULT_PRIORITY, GUEST_PRIORITY, MACHINE_GATE, RESERVATION_PRIORITY
+
+SYSTEM_PREFIX = "system-"  # only Kubernetes' own classes may begin so
+OURS = frozenset({GUEST_PRIORITY, RESERVATION_PRIORITY})
+_NEVER = "Never"
+
+
+def judge_priority(
+    kind: str,
+    obj: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    *,
+    tenant: Mapping[str, Any] | None,
+    classes: Iterable[Mapping[str, Any]],
+) -> tuple[Refusal, ...]:
+    """Refusals of a pod's class, or of that in a pod template; `kind` is one of WORKLOADS.
+
+    `tenant` None: the namespace is guarded and no tenant's; then every class but the reserved ones is free.
+    `classes`: the cluster's PriorityClasses. What an update leaves as it was is not judged again.
+    """
+    template = _template(kind, obj)
+    spec = mapping(template.get("spec"))
+    if old is not None and _face(mapping(_template(kind, old).get("spec"))) == _face(spec):
+        return ()
+    path = ".".join((*map(str, WORKLOADS[kind]), "spec"))
+    known = {str(item["metadata"]["name"]): item for item in classes}
+    name = spec.get("priorityClassName") or ""
+    if reason := _why_not(name, kind, template, tenant, known):
+        return (Refusal(f"{path}.priorityClassName", repr(name), reason),)
+    if kind == "Pod":
+        if name and name not in known:  # a class newer than our copy is Kubernetes' to judge
+            return ()
+        return tuple(_judge_numbers(path, spec, known[name] if name else _default(known.values())))
+    if spec.get("priority") is not None and (name not in known or spec["priority"] != _value(known[name])):
+        reason = "must be left to Kubernetes, which takes it from the PriorityClass"
+        return (Refusal(f"{path}.priority", repr(spec["priority"]), reason),)
+    return ()
+
+
+def allowed_classes(tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The classes that pods of a tenant may name, by name."""
+    listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
+    default = {str(known["metadata"]["name"]) for known in classes if known.get("globalDefault")}
+    return tuple(sorted(name for name in {*listed, *default, DEFAULT_PRIORITY} if not _is_reserved(name)))
+
+
+def _why_not(
+    name: Any,
+    kind: str,
+    template: Mapping[str, Any],
+    tenant: Mapping[str, Any] | None,
+    known: Mapping[str, Mapping[str, Any]],
+) -> str:
+    if not name:
+        return ""
+    if not isinstance(name, str):
+        return "must be the name of a PriorityClass"
+    if name == GUEST_PRIORITY and _is_let_wait(kind, template):
+        return ""
+    allowed = allowed_classes(tenant, known.values())
+    if _is_reserved(name):
+        return f"is reserved: use one of {', '.join(allowed)}, or leave it empty"
+    if tenant is not None and name not in allowed:
+        more = "an administrator can add others in spec.priorityClasses of the Tenant"
+        return f"must be one of {', '.join(allowed)}; {more}"
+    return ""
+
+
+def _is_reserved(name: str) -> bool:
+    return name.startswith(SYSTEM_PREFIX) or name in OURS
+
+
+def _is_let_wait(kind: str, template: Mapping[str, Any]) -> bool:
+    """Whether it is a machine's guest that waits for its turn, which is what the class of guests is for."""
+    if not is_guest({"metadata": template.get("metadata") or {}}):
+        return False
+    return kind != "Pod" or has_gate(mapping(template.get("spec")), MACHINE_GATE)
+
+
+def _judge_numbers(path: str, spec: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> Iterable[Refusal]:
+    """What Kubernetes writes beside the class; a webhook that comes after it could have changed it."""
+    value, policy = spec.get("priority"), spec.get("preemptionPolicy")
+    if value is not None and int(value) > _value(chosen):
+        yield Refusal(f"{path}.priority", repr(value), f"must be {_value(chosen)}, that of its PriorityClass")
+    if policy not in (None, _NEVER) and (chosen or {}).get("preemptionPolicy") == _NEVER:
+        yield Refusal(f"{path}.preemptionPolicy", repr(policy), "must be Never, as its PriorityClass says")
+
+
+def _value(chosen: Mapping[str, Any] | None) -> int:
+    return int((chosen or {}).get("value") or 0)
+
+
+def _default(classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return min((one for one in classes if one.get("globalDefault")), key=_value, default=None)
+
+
+def _template(kind: str, obj: Mapping[str, Any] | None) -> Obj:
+    template = at(obj, WORKLOADS[kind])
+    return template if isinstance(template, dict) else {}
+
+
+def _face(spec: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    return spec.get("priorityClassName") or "", spec.get("priority"), spec.get("preemptionPolicy")

@@ -1,0 +1,1 @@
+"""Who gets which place of a Machine, and when: reservation pods, guests, the calendar of bookings."""

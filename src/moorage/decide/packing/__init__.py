@@ -1,0 +1,1 @@
+"""Which node a pod goes to so that GPUs stay of use, and why."""

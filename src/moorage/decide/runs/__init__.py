@@ -1,0 +1,1 @@
+"""What happens to a run: the Job made for it, its state, its restarts, its memory kills, its usual length."""

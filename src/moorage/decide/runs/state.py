@@ -1,0 +1,398 @@
+"""How a run stands: read from its Jobs (one per attempt) and what pods of it are left.
+
+A run's pods may be gone (preempted, cancelled, collected); its Jobs keep the cause, so the state never depends
+on a pod being there, only the details do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, is_deleting, labels_of
+from moorage.apimachinery.moments import format_duration, moment, span_of
+from moorage.apimachinery.quantity import parse_count
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import parse_pod
+from moorage.decide.explain.verdicts import pod_of_job, wanted_types
+from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
+from moorage.decide.usage.gpus import owner_of
+from moorage.errors import QuantityError
+from moorage.model.names import (
+    ATTEMPT_LABEL,
+    CANCELLED_ANNOTATION,
+    CHECKPOINT_ANNOTATION,
+    CHECKPOINT_AT_ANNOTATION,
+    CHECKPOINT_CHECKED_ANNOTATION,
+    COMMAND_ANNOTATION,
+    ENDED_ANNOTATION,
+    RESTART_LIMIT,
+    RESTART_LIMIT_ANNOTATION,
+    RUN_LABEL,
+)
+
+CANCELLED = "Cancelled"  # how ENDED_ANNOTATION begins after `moor cancel`
+PEAK_MEMORY_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"  # on a pod, by node agents that measure it
+LONG_RUN = timedelta(minutes=10)  # from here on a run without a checkpoint has something to lose
+STALE_CHECKPOINT = timedelta(minutes=30)
+
+
+class State(StrEnum):
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"  # disrupted, and the next attempt is due
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    OOM_KILLED = "OOMKilled"
+    CANCELLED = "Cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (State.SUCCEEDED, State.FAILED, State.OOM_KILLED, State.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod of a run. `exit_code` is None until its container ended (or when nobody knows)."""
+
+    name: str
+    attempt: int
+    phase: str
+    node: str = ""
+    created: datetime | None = None
+    started: datetime | None = None  # when its container began
+    ended: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""  # OOMKilled, Error, Evicted, DeadlineExceeded, PreemptionByScheduler, …
+    message: str = ""
+    memory_limit_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    deadline: datetime | None = None  # when activeDeadlineSeconds ends it
+    disrupted: bool = False
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """One Job of a run."""
+
+    number: int
+    job: str
+    state: str  # Waiting, Running, Succeeded, Failed
+    reason: str = ""
+    message: str = ""
+    cause: Cause | None = None  # why it failed; None: it did not
+    created: datetime | None = None
+    ended: datetime | None = None
+    pods: tuple[PodView, ...] = ()  # oldest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run, at one moment."""
+
+    namespace: str
+    name: str
+    owner: str
+    state: State
+    gpus: int
+    gpu_type: str  # where it runs, else what it asked for; empty: any, or none
+    node: str
+    created: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    time_left: timedelta | None
+    restarts: int
+    restart_limit: int
+    checkpoint: str  # claim name; empty: none kept
+    checkpoint_at: datetime | None
+    checkpoint_checked_at: datetime | None
+    command: str
+    requests: Mapping[str, str]
+    reason: str  # why it ended or waits, one word or a sentence; empty when there is nothing to say
+    exit_code: int | None  # of the newest pod that ended
+    attempts: tuple[AttemptView, ...]
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        return tuple(pod for attempt in self.attempts for pod in attempt.pods)
+
+
+def view_runs(
+    jobs: Iterable[Obj], pods: Iterable[Obj], *, now: datetime, node_types: Mapping[str, str] | None = None
+) -> tuple[RunView, ...]:
+    """Every run among the Jobs, newest first. `node_types`: node name → GPU type, where the caller may know."""
+    by_run: dict[tuple[str, str], list[Obj]] = {}
+    for job in jobs:
+        if name := labels_of(job).get(RUN_LABEL):
+            by_run.setdefault((job["metadata"].get("namespace") or "default", name), []).append(job)
+    pods_of: dict[tuple[str, str], list[Obj]] = {}
+    for pod in pods:
+        if name := labels_of(pod).get(RUN_LABEL):
+            pods_of.setdefault((pod["metadata"].get("namespace") or "default", name), []).append(pod)
+    views = [
+        view_run(found, pods_of.get(key, ()), now=now, node_types=node_types) for key, found in by_run.items()
+    ]
+    views.sort(key=lambda view: (view.namespace, view.name))
+    views.sort(key=lambda view: view.created.timestamp() if view.created else 0.0, reverse=True)
+    return tuple(views)
+
+
+def view_run(
+    jobs: Sequence[Obj], pods: Iterable[Obj], *, now: datetime, node_types: Mapping[str, str] | None = None
+) -> RunView:
+    """One run; `jobs` (at least one) are all its attempts."""
+    ordered = sorted(jobs, key=attempt_of)
+    first, last = ordered[0], ordered[-1]
+    seen = sorted((_view_pod(pod) for pod in pods), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name))
+    attempts = tuple(_view_attempt(job, seen) for job in ordered)
+    model = parse_pod(pod_of_job(last))
+    notes = annotations_of(first)
+    ended_because = notes.get(ENDED_ANNOTATION, "")
+    if CANCELLED_ANNOTATION in notes and not ended_because:
+        ended_because = CANCELLED
+    limit = _number(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT)
+    state = _state(attempts, ended_because, limit, int(last["spec"].get("backoffLimit", 6)))
+    live = next((pod for pod in reversed(attempts[-1].pods) if pod.phase == "Running"), None)
+    newest = seen[-1] if seen else None
+    node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
+    done = [pod for pod in seen if pod.exit_code is not None]
+    starts = [pod.started for pod in seen if pod.started]
+    container = (last["spec"]["template"]["spec"].get("containers") or [{}])[0]
+    ended = attempts[-1].ended if state.ended else None
+    return RunView(
+        namespace=first["metadata"].get("namespace") or "default",
+        name=labels_of(first).get(RUN_LABEL) or first["metadata"]["name"],
+        owner=owner_of(model),
+        state=state,
+        gpus=model.gpus,
+        gpu_type=_type_of(model.gpus, node, node_types or {}, wanted_types(model)),
+        node=node,
+        created=moment(first["metadata"].get("creationTimestamp")),
+        started=min(starts) if starts else None,
+        ended=ended,
+        time_left=live.deadline - now if live and live.deadline else None,
+        restarts=attempts[-1].number - 1,
+        restart_limit=limit,
+        checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
+        checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
+        checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
+        command=notes.get(COMMAND_ANNOTATION, ""),
+        requests=(container.get("resources") or {}).get("requests") or {},
+        reason=_reason(state, attempts[-1], ended_because),
+        exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
+        attempts=attempts,
+    )
+
+
+def attempt_of(job: Mapping[str, Any]) -> int:
+    """The attempt a Job (or pod) is of; 1 where it does not say."""
+    return max(1, _number(labels_of(job).get(ATTEMPT_LABEL), 1))
+
+
+def checkpoint_warning(run: RunView, now: datetime) -> str:
+    """What a long run risks by its checkpoints, in one sentence; empty when all is well."""
+    if run.state is not State.RUNNING or run.started is None:
+        return ""
+    live = next((pod for pod in reversed(run.pods) if pod.phase == "Running" and pod.started), None)
+    since = live.started if live and live.started else run.started
+    if now - since < LONG_RUN:
+        return ""
+    if not run.checkpoint:
+        return ""
+    if run.checkpoint_at is None:
+        return (
+            f"running for {format_duration(now - since)} and no checkpoint written yet;"
+            " a restart would begin from the start"
+        )
+    age = now - run.checkpoint_at
+    if age > STALE_CHECKPOINT:
+        return f"the newest checkpoint is {format_duration(age)} old; a restart would lose the work since then"
+    return ""
+
+
+def exit_code_of(run: RunView) -> int:
+    """What `moor run --follow` ends with: the job's own exit code; 1 where it failed and nobody knows the code."""
+    if run.state is State.SUCCEEDED:
+        return 0
+    last = next((pod for pod in reversed(run.attempts[-1].pods) if pod.exit_code), None)
+    return last.exit_code if last and last.exit_code else 1
+
+
+def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retries: int) -> State:
+    last = attempts[-1]
+    if last.state == "Succeeded":
+        return State.SUCCEEDED
+    if ended_because.startswith(CANCELLED):
+        return State.CANCELLED
+    if last.state == "Failed":
+        match last.cause:
+            case Cause.MEMORY:
+                return State.OOM_KILLED
+            case Cause.DISRUPTED if not ended_because and last.number <= limit:
+                return State.RESTARTING
+            case _:
+                return State.FAILED
+    newest = last.pods[-1] if last.pods else None
+    if newest is not None and newest.disrupted:
+        return State.RESTARTING
+    if newest is None or newest.phase == "Pending" or (newest.phase == "Failed" and retries):
+        return State.WAITING
+    return State.RUNNING  # or just over: its Job says so in a moment
+
+
+def _cause(attempt: AttemptView) -> Cause:
+    """Why a failed attempt ended, by the same reading as the controller that restarts it."""
+    return cause_of(
+        AttemptSeen(
+            number=attempt.number,
+            job=attempt.job,
+            uid="",
+            state="failed",
+            reason=attempt.reason,
+            message=attempt.message,
+            pods=tuple(
+                PodSeen(
+                    name=pod.name,
+                    uid="",
+                    status_reason=pod.reason,
+                    disruption=pod.reason if pod.disrupted else None,
+                    out_of_memory=pod.reason == "OOMKilled",
+                )
+                for pod in attempt.pods
+            ),
+        )
+    )
+
+
+def _reason(state: State, last: AttemptView, ended_because: str) -> str:
+    newest = last.pods[-1] if last.pods else None
+    match state:
+        case State.SUCCEEDED | State.RUNNING:
+            return ""
+        case State.CANCELLED:
+            return ended_because
+        case State.OOM_KILLED:
+            return "killed for its memory"
+        case State.WAITING | State.RESTARTING:
+            return (newest.reason if newest else "") or last.reason
+    if ended_because:
+        return ended_because
+    if newest is not None and newest.reason and newest.reason != "Error":
+        return newest.reason
+    if newest is not None and newest.exit_code:
+        return f"exit code {newest.exit_code}"
+    return last.reason
+
+
+def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
+    number = attempt_of(job)
+    mine = tuple(pod for pod in pods if pod.attempt == number)
+    status = job.get("status") or {}
+    state, ended, why = "Waiting", None, None
+    if is_condition_true(job, "Complete"):
+        state, ended = "Succeeded", moment(status.get("completionTime"))
+    elif is_condition_true(job, "Failed"):
+        why = condition(job, "Failed") or {}
+        state, ended = "Failed", moment(why.get("lastTransitionTime"))
+    elif is_condition_true(job, "Suspended") or job["spec"].get("suspend"):
+        why = condition(job, "Suspended") or {}
+        state, ended = "Suspended", moment(why.get("lastTransitionTime"))
+    elif any(pod.phase == "Running" for pod in mine):
+        state = "Running"
+    view = AttemptView(
+        number=number,
+        job=job["metadata"]["name"],
+        state=state,
+        reason=str((why or {}).get("reason") or ""),
+        message=str((why or {}).get("message") or ""),
+        created=moment(job["metadata"].get("creationTimestamp")),
+        ended=ended,
+        pods=mine,
+    )
+    return replace(view, cause=_cause(view)) if state == "Failed" else view
+
+
+def _view_pod(pod: Obj) -> PodView:
+    status, spec = pod.get("status") or {}, pod.get("spec") or {}
+    container = (status.get("containerStatuses") or [{}])[0]
+    states = container.get("state") or {}
+    ended, waiting = states.get("terminated") or {}, states.get("waiting") or {}
+    running = states.get("running") or {}
+    disruption = condition(pod, "DisruptionTarget") or {}
+    disrupted = disruption.get("status") == "True"
+    unscheduled = condition(pod, "PodScheduled") or {}
+    started = moment(ended.get("startedAt") or running.get("startedAt"))
+    accepted = moment(status.get("startTime"))
+    deadline = spec.get("activeDeadlineSeconds")
+    limits = ((spec.get("containers") or [{}])[0].get("resources") or {}).get("limits") or {}
+    # the cause comes first: what took the pod away, then how its container ended
+    reason = str(
+        status.get("reason")
+        or (ended.get("reason") if ended.get("reason") == "OOMKilled" else "")
+        or (disruption.get("reason") if disrupted else "")
+        or ended.get("reason")
+        or waiting.get("reason")
+        or (unscheduled.get("reason") if unscheduled.get("status") == "False" else "")
+        or ""
+    )
+    message = str(
+        status.get("message")
+        or (disruption.get("message") if disrupted else "")
+        or ended.get("message")
+        or waiting.get("message")
+        or (unscheduled.get("message") if unscheduled.get("status") == "False" else "")
+        or ""
+    )
+    view = PodView(
+        name=pod["metadata"]["name"],
+        attempt=attempt_of(pod),
+        phase=status.get("phase") or "Pending",
+        node=spec.get("nodeName") or "",
+        created=moment(pod["metadata"].get("creationTimestamp")),
+        started=started,
+        ended=moment(ended.get("finishedAt")),
+        exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
+        reason="" if reason == "Completed" else reason,
+        message=message,
+        memory_limit_bytes=_bytes(limits.get("memory")),
+        peak_memory_bytes=_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)),
+        deadline=accepted + span_of(int(deadline)) if accepted and deadline else None,
+        disrupted=disrupted,
+        deleting=is_deleting(pod),
+    )
+    if view.phase == "Running" and view.started is None:
+        return replace(view, started=accepted)
+    return view
+
+
+def _type_of(gpus: int, node: str, node_types: Mapping[str, str], asked: Sequence[str]) -> str:
+    if not gpus:
+        return ""
+    return node_types.get(node) or ",".join(asked)
+
+
+def _stamp(when: datetime | None) -> float:
+    return when.timestamp() if when else 0.0
+
+
+def _number(text: str | None, usual: int) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else usual
+
+
+def _bytes(text: str | None) -> int | None:
+    try:
+        return parse_count(text) if text else None
+    except QuantityError:
+        return None
+
+
+def _moment(text: str | None) -> datetime | None:
+    """An annotation's moment; anybody may have written it, so nonsense is as good as nothing."""
+    try:
+        return moment(text)
+    except ValueError:
+        return None

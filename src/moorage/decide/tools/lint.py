@@ -1,0 +1,282 @@
+"""Manifests as text → what in them breaks the guardrails, with the line of each field.
+
+Nothing is asked of a cluster unless its facts are given. Files may hold anything: what cannot be read, or is no
+object of Kubernetes, is a finding too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from moorage.apimachinery.documents import NodeLoader, check_yaml
+from moorage.apimachinery.resources import Obj
+from moorage.decide.admission.rulebook import (
+    FIXES,
+    Facts,
+    Finding,
+    Path,
+    field_of,
+    judge_workload,
+    mapping,
+    misshapen,
+    sequence,
+    templates_of,
+)
+from moorage.errors import DocumentError
+from moorage.model.policy import Policy
+
+BYTES_MAX = 64 * 1024 * 1024  # of one file
+EXTENSIONS = (".yaml", ".yml", ".json")
+
+# kind → the API version whose objects are judged, and the versions it had before
+API_VERSIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "Pod": ("v1", ()),
+    "ReplicationController": ("v1", ()),
+    "Job": ("batch/v1", ("extensions/v1beta1",)),
+    "CronJob": ("batch/v1", ("batch/v1beta1", "batch/v2alpha1")),
+    "Deployment": ("apps/v1", ("apps/v1beta1", "apps/v1beta2", "extensions/v1beta1")),
+    "ReplicaSet": ("apps/v1", ("apps/v1beta2", "extensions/v1beta1")),
+    "StatefulSet": ("apps/v1", ("apps/v1beta1", "apps/v1beta2")),
+    "DaemonSet": ("apps/v1", ("apps/v1beta2", "extensions/v1beta1")),
+    "Workflow": ("argoproj.io/v1alpha1", ()),
+    "WorkflowTemplate": ("argoproj.io/v1alpha1", ()),
+    "ClusterWorkflowTemplate": ("argoproj.io/v1alpha1", ()),
+    "CronWorkflow": ("argoproj.io/v1alpha1", ()),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding:
+    """One finding in a file. `line` counts from 1; `level` is warn, fill (what admission would write) or deny."""
+
+    file: str
+    line: int
+    rule: str
+    level: str
+    message: str
+    field: str = ""
+    value: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+    @property
+    def fix(self) -> str:
+        """What to do about it; empty where the message says it."""
+        return FIXES.get(self.rule, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything of one run over some files."""
+
+    findings: tuple[LintFinding, ...] = ()
+    judged: int = 0  # objects with pods
+    skipped: int = 0  # other objects
+
+    @property
+    def denied(self) -> bool:
+        return any(one.level == "deny" for one in self.findings)
+
+
+@dataclass(slots=True, kw_only=True)
+class _File:
+    name: str
+    policy: Policy
+    facts: Facts | None
+    away: tuple[Obj, ...]
+    findings: list[LintFinding] = field(default_factory=list)
+    judged: int = 0
+    skipped: int = 0
+
+
+def lint(
+    texts: Iterable[tuple[str, str]],
+    policy: Policy | None = None,
+    *,
+    facts: Facts | None = None,
+    away: tuple[Obj, ...] = (),
+) -> Report:
+    """Judge (file name, text) pairs; without a policy each rule has its default level. Never raises, whatever
+    the texts hold."""
+    findings: list[LintFinding] = []
+    judged = skipped = 0
+    for name, text in texts:
+        file = _File(name=name, policy=policy or Policy(), facts=facts, away=away)
+        _lint_file(file, text)
+        findings += sorted(file.findings, key=lambda one: one.line)
+        judged, skipped = judged + file.judged, skipped + file.skipped
+    return Report(findings=tuple(findings), judged=judged, skipped=skipped)
+
+
+def report_json(report: Report) -> Obj:
+    """The report for programs."""
+    return {
+        "findings": [
+            {
+                "file": one.file,
+                "line": one.line,
+                "kind": one.kind,
+                "namespace": one.namespace,
+                "name": one.name,
+                "rule": one.rule,
+                "level": one.level,
+                "field": one.field,
+                "value": one.value,
+                "message": one.message,
+                "fix": one.fix,
+            }
+            for one in report.findings
+        ],
+        "judged": report.judged,
+        "skipped": report.skipped,
+    }
+
+
+def report_text(report: Report) -> Iterator[str]:
+    """One line per finding, and what to do about it where it is said for the first time in an object."""
+    told: set[tuple[str, str, str, str]] = set()
+    for one in report.findings:
+        found = f" (found {one.value})" if one.value else ""
+        place = f"{one.field}: " if one.field else ""
+        yield f"{one.file}:{one.line}: {one.level} {one.rule}: {place}{one.message}{found}"
+        if one.level == "fill":
+            continue
+        key = (one.file, one.kind, one.name, one.rule)
+        if one.fix and key not in told:
+            told.add(key)
+            yield f"    fix: {one.fix}"
+
+
+def _lint_file(file: _File, text: str) -> None:
+    try:
+        check_yaml(text, bytes_max=BYTES_MAX)
+    except DocumentError as error:
+        _unreadable(file, f"is not valid YAML: {error.message}", error.line or 1)
+        return
+    loader = NodeLoader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            try:
+                document = loader.construct_document(node)
+            except (yaml.YAMLError, ValueError, TypeError) as error:
+                _unreadable(file, *_problem_of(error, node.start_mark.line + 1))
+                continue
+            if document is not None:
+                _repeated_keys(file, node)
+                _lint_document(file, document, node, ())
+    finally:
+        loader.dispose()
+
+
+def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
+    if not isinstance(document, dict):
+        said = f"is no object of Kubernetes but {'a list' if isinstance(document, list) else 'a plain value'}"
+        _add(file, node, path, Finding("shape", path, "", said), "deny", {})
+        return
+    kind, version = document.get("kind"), document.get("apiVersion")
+    for key, value in (("apiVersion", version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
+            _add(file, node, path, Finding("shape", (key,), "", "must be a text, and is needed"), "deny", document)
+    if not isinstance(kind, str) or not isinstance(version, str):
+        return
+    if kind == "List" and version == "v1":
+        for index, one in enumerate(sequence(document.get("items"))):
+            _lint_document(file, one, node, (*path, "items", index))
+        return
+    now, before = API_VERSIONS.get(kind, ("", ()))
+    if version in before:
+        said = f"is no longer served; write {now}"
+        _add(file, node, path, Finding("shape", ("apiVersion",), version, said), "deny", document)
+    elif version != now and (now or next(templates_of(kind, document), None) is None):
+        file.skipped += 1
+        return
+    file.judged += 1
+    wrong = list(misshapen(kind, document))
+    # what admission would fill in is filled into a copy, unless there is something in its way
+    found = judge_workload(
+        kind, copy.deepcopy(document), file.policy, facts=file.facts, away=file.away, fill=not wrong
+    )
+    for level, some in (("deny", wrong), ("deny", found.denied), ("fill", found.filled), ("warn", found.warned)):
+        for one in some:
+            _add(file, node, path, one, level, document)
+
+
+def _add(file: _File, node: Any, path: Path, found: Finding, level: str, document: Mapping[Any, Any]) -> None:
+    meta = mapping(document.get("metadata"))
+    file.findings.append(
+        LintFinding(
+            file=file.name,
+            line=_line(node, (*path, *found.path)),
+            rule=found.rule,
+            level=level,
+            message=found.message,
+            field=field_of((*path, *found.path)),
+            value=found.value,
+            kind=str(document.get("kind") or ""),
+            name=str(meta.get("name") or meta.get("generateName") or ""),
+            namespace=str(meta.get("namespace") or ""),
+        )
+    )
+
+
+def _line(node: Any, path: Path) -> int:
+    """The line of the field, or of the innermost one around it that is there."""
+    line = node.start_mark.line
+    for step in path:
+        if isinstance(node, yaml.MappingNode) and isinstance(step, str):
+            for key, value in reversed(node.value):
+                if isinstance(key, yaml.ScalarNode) and key.value == step:
+                    line, node = key.start_mark.line, value
+                    break
+            else:
+                break
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line
+        else:
+            break
+    return int(line) + 1
+
+
+def _repeated_keys(file: _File, root: Any) -> None:
+    """A key that stands twice in one mapping: all but the last are lost without a word."""
+    waiting, seen = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            first: dict[str, int] = {}
+            for key, value in node.value:
+                waiting.append(value)
+                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    said = (
+                        f"the key {key.value!r} stands here and in line {first[key.value]}; only this one counts"
+                    )
+                    _unreadable(file, said, line, "warn")
+                first.setdefault(key.value, line)
+
+
+def _unreadable(file: _File, message: str, line: int, level: str = "deny") -> None:
+    file.findings.append(LintFinding(file=file.name, line=line, rule="yaml", level=level, message=message))
+
+
+def _problem_of(error: Exception, line: int = 1) -> tuple[str, int]:
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"is not valid YAML: {problem}", mark.line + 1 if mark is not None else line
+    return f"is not valid YAML: {' '.join(str(error).split())}", line

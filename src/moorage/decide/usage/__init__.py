@@ -1,0 +1,1 @@
+"""Who uses which GPU, since when and for how long."""

@@ -1,0 +1,201 @@
+"""Manifests as text: lines, levels, and texts that are no manifests at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.decide.admission.rulebook import RULES, facts_of
+from moorage.decide.tools.lint import Report, lint, report_json, report_text
+from moorage.model.policy import Policy, gpu_cluster_policy
+
+DENY = Policy({rule.name: {"level": "deny"} for rule in RULES})
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  annotations:
+    scheduler.alpha.kubernetes.io/critical-pod: ""
+spec:
+  restartPolicy: Never
+  containers:
+  - name: a
+    resources:
+      limits: {cpu: 1, memory: 1Gi, ephemeral-storage: 1Gi}
+  - name: b
+    resources:
+      limits:
+        cpu: 1
+        ephemeral-storage: 1Gi
+"""
+
+
+def told(report: Report) -> list[tuple[int, str, str, str]]:
+    return [(one.line, one.level, one.rule, one.field) for one in report.findings]
+
+
+def of(text: str, policy: Policy | None = None, **options: Any) -> list[tuple[int, str, str, str]]:
+    return told(lint([("f", text)], policy, **options))
+
+
+def test_each_finding_stands_at_the_line_of_its_field_or_of_what_is_around_it():
+    memory = "spec.containers[1].resources"
+    assert (
+        of(POD, DENY)
+        == [
+            (
+                5,
+                "deny",
+                "unsupportedAnnotations",
+                "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]",
+            ),
+            (14, "deny", "resourceRequests", f"{memory}.requests.memory"),
+            (14, "deny", "guaranteedQos", memory),
+            (15, "deny", "memoryLimit", f"{memory}.limits.memory"),
+        ]
+        or of(POD, DENY)[0][0] == 6
+    )
+
+
+def test_documents_lists_and_json_are_all_judged():
+    json = (
+        '{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{}]}}]}'
+    )
+    report = lint([("a", f"{POD}---\n---\n{POD}"), ("b", json), ("c", "apiVersion: v1\nkind: Service\n")], DENY)
+    assert (report.judged, report.skipped) == (3, 1)
+    assert {one.file for one in report.findings} == {"a", "b"}
+    assert any(one.field == "items[0].spec.containers[0].resources.limits.memory" for one in report.findings)
+
+
+def test_without_a_policy_the_defaults_warn():
+    report = lint([("f", POD)])
+    assert {one.level for one in report.findings} == {"warn"}
+    assert not report.denied
+
+
+def test_what_admission_would_write_is_told_as_fill():
+    policy = Policy(gpu_cluster_policy()["spec"]["rules"])
+    report = lint([("f", POD)], policy)
+    assert [one.message for one in report.findings if one.level == "fill"] == ["set to 2Gi"]
+
+
+def test_facts_of_a_cluster_are_used_where_they_are_given():
+    text = POD.replace("memory: 1Gi,", "memory: 1Gi, nvidia.com/gpu: 1,")
+    assert any(rule == "gpuCount" for _, _, rule, _ in of(text, DENY, facts=facts_of([])))
+
+
+def test_steps_of_a_workflow_are_judged_and_steps_without_a_container_are_not():
+    text = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: w-}
+spec:
+  templates:
+  - name: all
+    steps: [[{name: one, template: one}]]
+  - name: one
+    container: {image: x}
+  - name: two
+    script: {image: x, command: [sh], source: "true"}
+    podSpecPatch: '{"containers":[{"name":"main","resources":{"limits":{"cpu":1,"memory":"1Gi"}}}]}'
+"""
+    rules = {(line, rule) for line, _, rule, _ in of(text)}
+    assert rules == {(9, "memoryLimit"), (9, "resourceRequests"), (9, "guaranteedQos"), (9, "missingCommand")}
+
+
+def test_resources_that_a_workflow_gives_all_its_containers_count():
+    text = """\
+apiVersion: argoproj.io/v1alpha1
+kind: CronWorkflow
+metadata: {name: w}
+spec:
+  workflowSpec:
+    templateDefaults: {container: {resources: {limits: {cpu: 1, memory: 1Gi}}}}
+    templates:
+    - name: one
+      container: {image: x, command: [x]}
+"""
+    assert of(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("a: [", 2, "is not valid YAML"),
+        ("a: 1\n b: 2", 2, "is not valid YAML"),
+        ("{{ .Values.x }}: 1\nb: }", 2, "is not valid YAML"),
+        ("\x00", 1, "is not valid YAML"),
+        ("a: &a [*a]", 1, "contains itself"),
+        ("a: *b", 1, "is not valid YAML"),
+        ("[" * 200 + "]" * 200, 1, "levels deep"),
+        ("- a", 1, "is no object of Kubernetes but a list"),
+        ("text", 1, "is no object of Kubernetes but a plain value"),
+        ("kind: Pod", 1, "must be a text, and is needed"),
+        ("apiVersion: v1\nkind: [Pod]", 2, "must be a text, and is needed"),
+        ("apiVersion: v1\nkind: Pod\nspec: 3", 3, "must be a mapping"),
+        ("apiVersion: v1\nkind: Pod", 1, "is missing"),
+        ("apiVersion: v1\nkind: Pod\nspec: {containers: x}", 3, "must be a list"),
+        (
+            "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - resources: {limits: {memory: lots}}",
+            5,
+            "quantity",
+        ),
+        ("apiVersion: batch/v1beta1\nkind: CronJob\nspec: {}", 1, "is no longer served; write batch/v1"),
+        ("apiVersion: v1\nkind: List\nitems: [1]", 3, "is no object of Kubernetes but a plain value"),
+        ("? {a: 1}\n: 2", 1, "is not valid YAML"),
+    ],
+)
+def test_what_is_no_manifest_is_denied_at_its_line(text, line, said):
+    report = lint([("f", text)])
+    assert report.denied
+    assert any(one.line == line and said in one.message for one in report.findings), report.findings
+
+
+def test_aliases_that_multiply_beyond_measure_are_refused_at_once():
+    text = "a0: &a0 [1,1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1},*a{n - 1}]\n" for n in range(1, 60))
+    assert "aliases expand to more than 100,000 values" in lint([("f", text)]).findings[0].message
+
+
+def test_a_key_that_stands_twice_is_told():
+    report = lint([("f", POD + "kind: Pod\n")])
+    assert (18, "warn", "yaml", "") in told(report)
+
+
+def test_another_groups_kind_of_the_same_name_is_not_ours():
+    report = lint([("f", "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nspec: []")])
+    assert (report.findings, report.skipped) == ((), 1)
+
+
+def test_both_forms_of_the_report_hold_every_finding():
+    report = lint([("f", POD)], DENY)
+    lines = list(report_text(report))
+    assert sum(not line.startswith(" ") for line in lines) == len(report.findings)
+    assert lines[0].startswith("f:")
+    assert len(report_json(report)["findings"]) == len(report.findings)
+    assert report_json(report)["findings"][0]["fix"]
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_taken(text):
+    lint([("f", text)], DENY)
+
+
+@given(st.data())
+def test_a_manifest_with_a_piece_missing_or_doubled_is_taken(data):
+    lines = POD.splitlines()
+    at = data.draw(st.integers(0, len(lines) - 1))
+    cut = data.draw(st.integers(0, len(lines[at])))
+    lines[at] = data.draw(st.sampled_from([lines[at][:cut], lines[at][cut:], lines[at] + " x", "  " + lines[at]]))
+    lint([("f", "\n".join(lines))], DENY)
+
+
+def test_kinds_of_others_are_judged_where_they_hold_pod_templates():
+    text = "apiVersion: kubeflow.org/v1\nkind: Notebook\nmetadata: {name: n}\nspec:\n  template:\n    spec:\n"
+    report = lint([("f", text + "      containers:\n        - {name: c, image: i}\n"), ("g", text)])
+    assert (report.judged, report.skipped) == (1, 1)
+    assert {one.line for one in report.findings} == {8}
+    assert {one.kind for one in report.findings} == {"Notebook"}
