@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from moorage.errors import NotReady
+from moorage.server.identity.sessions import AuditEntry, Session, SessionStore, open_database
 from moorage.server.service import open_store
-from moorage.server.sessions import AuditEntry, Session, SessionStore, open_database
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import throwaway_postgres
 

@@ -18,7 +18,7 @@ import pytest
 import requests
 import yaml
 
-from moorage.server.openapi import BODIES, PREFIX, QUERY
+from moorage.server.rest.openapi import BODIES, PREFIX, QUERY
 from moorage.testing.cluster import Cluster
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")

@@ -22,10 +22,19 @@ from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, 
 from moorage.apimachinery.serving import serve
 from moorage.model.people import PEOPLE_NAMESPACE, account_name, account_user
 from moorage.model.workspace import WORKSPACES, make_token
-from moorage.server.auth import Auth, User
-from moorage.server.forward import passed_on, returned
-from moorage.server.gateway import Gateway, GatewayLayer, Ticket, clean_path, foreign_origin, host_of, seal, unseal
-from moorage.server.people import People
+from moorage.server.gateway.forward import passed_on, returned
+from moorage.server.gateway.gateway import (
+    Gateway,
+    GatewayLayer,
+    Ticket,
+    clean_path,
+    foreign_origin,
+    host_of,
+    seal,
+    unseal,
+)
+from moorage.server.identity.auth import Auth, User
+from moorage.server.identity.people import People
 from moorage.server.problems import Problem, on_error
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -650,7 +659,7 @@ def test_headers_of_the_hop_go_neither_way():
             ("x-own", "2"),
             ("content-security-policy", "frame-ancestors 'self'"),
         ]
-    from moorage.server.forward import Destination
+    from moorage.server.gateway.forward import Destination
 
     to = Destination(address="::1", port=1, host="h", scheme="https")
     assert to.netloc == "[::1]:1"

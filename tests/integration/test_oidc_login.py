@@ -19,10 +19,10 @@ from moorage.kube import people
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.storage.memory import MemoryStorage
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, SUBJECT_ANNOTATION, groups_in
-from moorage.server.logins import GRACE, RECHECK
-from moorage.server.oidc import Provider, ProviderSettings, Refused, challenge_of
+from moorage.server.identity.logins import GRACE, RECHECK
+from moorage.server.identity.oidc import Provider, ProviderSettings, Refused, challenge_of
+from moorage.server.identity.sessions import KEYS_SECRET, LIFETIME, rotate_keys
 from moorage.server.service import ServerService
-from moorage.server.sessions import KEYS_SECRET, LIFETIME, rotate_keys
 from moorage.testing.clock import FakeClock
 from moorage.testing.oidc import Directory, oidc_provider
 

@@ -45,7 +45,7 @@ server_option = click.option(
 )
 def login(url: str, username: str | None, password_stdin: bool, no_browser: bool, ca: Path | None) -> None:
     """Log in to the Moorage server at URL."""
-    from moorage.server.oidc import check_address
+    from moorage.server.identity.oidc import check_address
 
     url = url.rstrip("/")
     check_address(url, "the server")
@@ -218,7 +218,7 @@ def _prompt(text: str) -> str:
 
 
 def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
-    from moorage.server.oidc import challenge_of, new_verifier
+    from moorage.server.identity.oidc import challenge_of, new_verifier
 
     verifier, state = new_verifier(), secrets.token_urlsafe(16)
     query = {"challenge": challenge_of(verifier)}

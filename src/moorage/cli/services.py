@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from moorage.decide.rates import Rate
     from moorage.kube.client import KubeClient
     from moorage.kube.config import Connection
-    from moorage.server.logins import LoginSettings
-    from moorage.server.oidc import ProviderSettings
+    from moorage.server.identity.logins import LoginSettings
+    from moorage.server.identity.oidc import ProviderSettings
 
 log = logging.getLogger("moorage.services")
 
@@ -304,7 +304,7 @@ async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
 
 def login_settings(env: Mapping[str, str]) -> LoginSettings:
     """What the environment says of logins, by the variables of `moor server`. Raises UsageError."""
-    from moorage.server.logins import LoginSettings
+    from moorage.server.identity.logins import LoginSettings
 
     return LoginSettings(
         local=env.get("MOORAGE_LOCAL_ACCOUNTS", "true").lower() not in ("false", "no", "0", "off"),
@@ -328,7 +328,7 @@ def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
     """The OIDC provider that the environment names, if any. Raises UsageError for one that cannot be."""
     if not env.get("MOORAGE_OIDC_ISSUER"):
         return None
-    from moorage.server.oidc import ProviderSettings
+    from moorage.server.identity.oidc import ProviderSettings
 
     chosen: dict[str, Any] = {
         name: env[variable]

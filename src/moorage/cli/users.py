@@ -149,7 +149,7 @@ def delete(target: Target, name: str) -> int:
 @target_options
 def rotate_keys(target: Target) -> int:
     """Add a key for what is kept of the provider's tokens. Nobody has to log in again; the oldest key goes."""
-    from moorage.server.sessions import rotate_keys as rotate
+    from moorage.server.identity.sessions import rotate_keys as rotate
 
     async def work(session: Session) -> None:
         await rotate(session.api)

@@ -284,7 +284,7 @@ class LocalClient(MapClient):
 
 
 def _owner() -> Any:
-    from moorage.server.auth import User
+    from moorage.server.identity.auth import User
 
     return User(OWNER)
 
@@ -297,7 +297,7 @@ def _app(queue: Any) -> ASGIApp:
     from moorage.clock import SYSTEM
     from moorage.server.context import Context
     from moorage.server.problems import Problem, on_error
-    from moorage.server.routes import queue as routes
+    from moorage.server.queue import routes
 
     nothing = cast("Any", None)  # the routes of maps ask neither Kubernetes nor usage
     context = Context(
@@ -311,9 +311,9 @@ def _app(queue: Any) -> ASGIApp:
 
 def _gate(app: ASGIApp, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
     """Let workers through to what is theirs, with their map's token for the one that they came with."""
-    from moorage.server.auth import bearer_of
+    from moorage.server.identity.auth import bearer_of
     from moorage.server.problems import Problem, answer
-    from moorage.server.routes.queue import WORK_PATH
+    from moorage.server.queue.routes import WORK_PATH
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

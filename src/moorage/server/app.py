@@ -13,47 +13,44 @@ from starlette.routing import BaseRoute, Mount
 from moorage.apimachinery.api import Api
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import MoorageError
-from moorage.server import openapi
-from moorage.server.auth import Auth, Gate
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
-from moorage.server.desk import Desk
-from moorage.server.gateway import GatewayLayer
-from moorage.server.pages import Board, page_routes
+from moorage.server.docker import execroutes as containerexec
+from moorage.server.docker import routes as containers_routes
+from moorage.server.gateway.gateway import GatewayLayer
+from moorage.server.identity import accountroutes as accounts
+from moorage.server.identity import auditroutes as audit
+from moorage.server.identity import loginroutes as login
+from moorage.server.identity.auth import Auth, Gate
+from moorage.server.pages import events, jobpages, mappages, peoplepages
+from moorage.server.pages.clusterpages import Board, page_routes
+from moorage.server.pages.desk import Desk
+from moorage.server.pages.static_files import StaticFolder
 from moorage.server.problems import Problem, on_error
+from moorage.server.queue import outputroutes as outputs_routes
+from moorage.server.queue import routes as queue_routes
 from moorage.server.ratelimit import Limiter, RateLimit
-from moorage.server.routes import (
-    accounts,
-    audit,
+from moorage.server.rest import (
     checkpoint,
-    containerexec,
     datasets,
-    events,
     explain,
     gpus,
     health,
-    jobpages,
     jobs,
-    login,
-    mappages,
-    peoplepages,
+    openapi,
     top,
     volumes,
     workspaces,
 )
-from moorage.server.routes import containers as containers_routes
-from moorage.server.routes import outputs as outputs_routes
-from moorage.server.routes import queue as queue_routes
-from moorage.server.static_files import StaticFolder
 
 if TYPE_CHECKING:
     from moorage.kube.kubelets import Kubelets
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
-    from moorage.server.audit import AuditLog
-    from moorage.server.gateway import Gateway
-    from moorage.server.logins import Logins
-    from moorage.server.sessions import SessionDesk
+    from moorage.server.gateway.gateway import Gateway
+    from moorage.server.identity.audit import AuditLog
+    from moorage.server.identity.logins import Logins
+    from moorage.server.identity.sessions import SessionDesk
     from moorage.usage.store import UsageStore
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
 from moorage.model.people import is_account
-from moorage.server.auth import Auth, User
+from moorage.server.identity.auth import Auth, User
 from moorage.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from moorage.kube.kubelets import Kubelets
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
-    from moorage.server.audit import AuditLog
     from moorage.server.cluster import Cluster
-    from moorage.server.gateway import Gateway
-    from moorage.server.logins import Logins
+    from moorage.server.gateway.gateway import Gateway
+    from moorage.server.identity.audit import AuditLog
+    from moorage.server.identity.logins import Logins
     from moorage.server.ratelimit import Limiter
     from moorage.usage.store import UsageStore
 

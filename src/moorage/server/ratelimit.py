@@ -16,7 +16,7 @@ from moorage.apimachinery.integers import parse_integer
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
 from moorage.errors import UsageError
-from moorage.server.auth import OPEN_PATHS, OPEN_PREFIX, has_own_auth
+from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, has_own_auth
 from moorage.server.problems import Problem, answer
 
 KEPT = 10_000  # buckets that are remembered; of the longest silent, which are full by then, the first go

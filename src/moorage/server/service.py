@@ -24,17 +24,17 @@ from moorage.queue.outputs import Outputs
 from moorage.queue.quota import NONE, Quota
 from moorage.queue.store import Store
 from moorage.server.app import create_app
-from moorage.server.audit import AuditLog
-from moorage.server.auth import Auth
 from moorage.server.cluster import Cluster
-from moorage.server.gateway import Gateway
-from moorage.server.logins import Logins, LoginSettings
-from moorage.server.maps import MapBridge
-from moorage.server.oidc import Provider, ProviderSettings
-from moorage.server.pagesessions import PageSessions
-from moorage.server.people import People
+from moorage.server.gateway.gateway import Gateway
+from moorage.server.identity.audit import AuditLog
+from moorage.server.identity.auth import Auth
+from moorage.server.identity.logins import Logins, LoginSettings
+from moorage.server.identity.oidc import Provider, ProviderSettings
+from moorage.server.identity.pagesessions import PageSessions
+from moorage.server.identity.people import People
+from moorage.server.identity.sessions import SessionDesk
+from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
-from moorage.server.sessions import SessionDesk
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 

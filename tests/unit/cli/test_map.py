@@ -26,7 +26,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.sdk import client as client_module
 from moorage.sdk.client import MapClient
 from moorage.sdk.local import LocalSite, loop
-from moorage.server.auth import User
+from moorage.server.identity.auth import User
 
 PRICES = {
     "source": "made up",

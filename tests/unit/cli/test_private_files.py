@@ -16,7 +16,7 @@ from moorage.cli.supervisor import keep_small
 from moorage.localcluster.storage.sqlite import SqliteStorage
 from moorage.queue.outputs import Outputs
 from moorage.queue.sqlite import SqliteDatabase
-from moorage.server.sessions import open_database
+from moorage.server.identity.sessions import open_database
 from moorage.usage.store import UsageStore
 
 

@@ -24,7 +24,7 @@ from moorage.localcluster.apiserver.pki import ensure_pki
 from moorage.localcluster.copies import list_copies, take_copy
 from moorage.localcluster.storage.sqlite import SqliteStorage, read_records
 from moorage.queue.sqlite import SqliteDatabase
-from moorage.server.sessions import open_database
+from moorage.server.identity.sessions import open_database
 from moorage.usage.store import UsageStore, transaction
 
 TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

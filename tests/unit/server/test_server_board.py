@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.usage.gpus import Counts
-from moorage.server.board import HUES, owner_hues, span, spoken, type_name
+from moorage.server.pages.board import HUES, owner_hues, span, spoken, type_name
 
 
 @given(st.sets(st.text(min_size=1, max_size=8), max_size=20))

@@ -10,11 +10,11 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from moorage.apimachinery.databasefile import read_mark
 from moorage.errors import ServerError
-from moorage.server.auth import WAY_IN, Auth, same
-from moorage.server.pagesessions import TOUCH_SECONDS, PageSessions
+from moorage.server.identity.auth import WAY_IN, Auth, same
+from moorage.server.identity.pagesessions import TOUCH_SECONDS, PageSessions
+from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import problem_of
 from moorage.server.service import ServerService
-from moorage.server.sessions import SessionDesk
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
@@ -375,7 +375,7 @@ async def test_a_review_that_cannot_be_had_is_no_no(site):
 
 @pytest.mark.anyio
 async def test_reviews_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr("moorage.server.auth.REVIEWS_KEPT", 3)
+    monkeypatch.setattr("moorage.server.identity.auth.REVIEWS_KEPT", 3)
     auth = Auth(FakeApi(), page_token="x")
     for at in range(10):
         assert await auth.review(f"t{at}") is None

@@ -17,14 +17,13 @@ from moorage.apimachinery.texts import hidden_characters
 from moorage.errors import NotFound, StorageError
 from moorage.kube import people
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
-from moorage.server.attempts import ADDRESS, FREE_FAILURES, PLACE, Attempts, Origin
-from moorage.server.audit import STRANGERS
-from moorage.server.auth import is_same_origin
-from moorage.server.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Logins
-from moorage.server.oidc import Login, Refused
-from moorage.server.people import People
-from moorage.server.problems import Problem
-from moorage.server.sessions import (
+from moorage.server.identity.attempts import ADDRESS, FREE_FAILURES, PLACE, Attempts, Origin
+from moorage.server.identity.audit import STRANGERS
+from moorage.server.identity.auth import is_same_origin
+from moorage.server.identity.logins import BELIEVED_SECONDS, HASHES_WAITING, Hashing, Logins
+from moorage.server.identity.oidc import Login, Refused
+from moorage.server.identity.people import People
+from moorage.server.identity.sessions import (
     STRANGER_SECONDS,
     AuditEntry,
     SessionDesk,
@@ -34,6 +33,7 @@ from moorage.server.sessions import (
     open_database,
     rotate_keys,
 )
+from moorage.server.problems import Problem
 from moorage.testing.clock import NOON, FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +112,7 @@ async def test_of_many_passwords_at_once_no_more_are_looked_at_than_one_after_th
         hashed.append(password)
         return people.is_password(password, stored)
 
-    monkeypatch.setattr("moorage.server.logins.is_password", counted)
+    monkeypatch.setattr("moorage.server.identity.logins.is_password", counted)
     async with site.running():
         await ada(site)
         answers = await asyncio.gather(*(log_in(site, f"wrong {number}") for number in range(150)))
@@ -489,7 +489,7 @@ async def test_a_login_at_the_provider_ends_where_it_began_and_takes_no_longer_t
 
 
 async def test_what_a_person_has_open_ends_when_they_are_put_out_and_not_before(site, monkeypatch):
-    monkeypatch.setattr("moorage.server.auth.RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr("moorage.server.identity.auth.RECHECK_SECONDS", 0.01)
     looked = []
     identify = site.service.auth.identify
 

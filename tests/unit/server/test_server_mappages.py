@@ -11,7 +11,7 @@ from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
 from moorage.queue.store import NewItem
-from moorage.server.mapboard import MAPS_SHOWN, map_rows
+from moorage.server.pages.mapboard import MAPS_SHOWN, map_rows
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.notify.targets import Webhook
 from moorage.queue.manager import Queue
 from moorage.queue.store import NewItem, Store
-from moorage.server.maps import MapBridge
+from moorage.server.queue.maps import MapBridge
 from moorage.server.service import open_store
 from moorage.testing.clock import NOON, FakeClock
 from moorage.testing.fakeapi import FakeApi

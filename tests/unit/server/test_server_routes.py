@@ -14,7 +14,7 @@ from moorage.clock import rfc3339
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.errors import Forbidden, ServerError, StorageError
 from moorage.server.context import Context
-from moorage.server.pages import Board
+from moorage.server.pages.clusterpages import Board
 from moorage.testing.clock import NOON
 
 HOUR = timedelta(hours=1)

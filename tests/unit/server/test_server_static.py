@@ -6,7 +6,7 @@ from importlib import resources
 
 import pytest
 
-VENDOR = resources.files("moorage.server").joinpath("static", "vendor")
+VENDOR = resources.files("moorage.server.pages").joinpath("static", "vendor")
 
 
 def test_vendored_files_are_what_their_checksums_say():

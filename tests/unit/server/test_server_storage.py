@@ -10,7 +10,7 @@ import pytest
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES
 from moorage.errors import Forbidden, ServerError
 from moorage.model.dataset import DATASETS, make_dataset
-from moorage.server.routes.volumes import used_by_volumes, used_of
+from moorage.server.rest.volumes import used_by_volumes, used_of
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio

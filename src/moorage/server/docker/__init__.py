@@ -1,0 +1,1 @@
+"""Docker's Engine API over guarded pods."""

@@ -1,0 +1,329 @@
+"""The web page: read, lay out, render. Its live parts are rendered once for all who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import has_gate, parse_pod
+from moorage.decide.explain.answers import explain_text
+from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.verdicts import (
+    Explanation,
+    Snapshot,
+    as_public,
+    explain_in,
+    pod_of_job,
+    snapshot,
+    turn,
+)
+from moorage.decide.runs.forecast import History
+from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
+from moorage.decide.usage.gpus import gpu_type, view_gpus
+from moorage.decide.usage.intervals import By, UsageRow
+from moorage.errors import StorageError
+from moorage.model.names import MACHINE_GATE, RUN_LABEL
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out
+from moorage.server.rest.explain import explained
+from moorage.server.rest.past import history
+from moorage.server.rest.top import use
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+log = logging.getLogger(__name__)
+
+USE_WINDOW = timedelta(hours=24)
+NAMESPACES_READ = 10  # of which the claims are read for one page
+FRESH_SECONDS = 10.0  # rendered parts serve everybody this long while nothing changes
+PARTS = ("spoken", "summary", "gpus", "queue", "users", "runs")
+
+Sections = dict[str, str]
+"""Name of a part of the page → its HTML. Parts `node-…` and `type-…` are pieces of the part `gpus`."""
+
+_PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="\d+ percent')
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    version: int
+    at: float  # monotonic seconds
+    took: float  # seconds
+    parts: Sections
+    faces: Sections
+
+
+class Board:
+    """The page's parts at the cluster's newest version."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lock = asyncio.Lock()
+        self._rendered: _Rendered | None = None
+
+    async def sections(self) -> Sections:
+        """Every part, rendered now or a moment ago."""
+        return (await self.rendered()).parts
+
+    async def changed(self, sent: Sections) -> tuple[Sections, Sections]:
+        """The parts that differ from those whose faces were `sent`, and all faces now.
+
+        A face is a part without what the browser moves on by itself: ages and times that are left. While the nodes
+        are the same, `gpus` is told by its pieces only; else by itself only.
+        """
+        now = await self.rendered()
+        same_nodes = bool(sent) and _pieces(sent) == _pieces(now.faces)
+        told = {
+            name: text
+            for name, text in now.parts.items()
+            if sent.get(name) != now.faces[name] and (name != "gpus" if same_nodes else not _is_piece(name))
+        }
+        return told, now.faces
+
+    async def rendered(self) -> _Rendered:
+        """All parts and their faces, made now or a moment ago.
+
+        A cluster so large that rendering takes long is rendered less often: never more than a third of the time.
+        """
+        async with self._lock:
+            version, at = self.context.cluster.version, self.context.clock.monotonic()
+            known = self._rendered
+            if known is not None:
+                fresh = known.version == version and at - known.at < FRESH_SECONDS
+                if fresh or at - known.at < 2 * known.took:
+                    return known
+            parts, faces = await self._render()
+            done = self.context.clock.monotonic()
+            self._rendered = _Rendered(version, done, done - at, parts, faces)
+            return self._rendered
+
+    async def page(self, user: User) -> str:
+        parts = await self.sections()
+        now = rfc3339(self.context.now())
+        return str(templates().get_template("page.html").render(parts=parts, **framed("/", user, now)))
+
+    async def _render(self) -> tuple[Sections, Sections]:
+        cluster, now = self.context.cluster, self.context.now()
+        users = await self._users(now)
+        past = await history(self.context)
+        pods = cluster.pods.all()
+        storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
+        machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []
+        return await asyncio.to_thread(
+            _render_with_faces,
+            nodes=cluster.nodes.all(),
+            pods=pods,
+            jobs=cluster.jobs.all(),
+            users=users,
+            now=now,
+            past=past,
+            storages=storages,
+            machines=machines,
+        )
+
+    async def _users(self, now: datetime) -> tuple[UsageRow, ...]:
+        try:
+            return await use(self.context, since=now - USE_WINDOW, until=now, by=By.USER)
+        except StorageError as error:
+            log.error("the page shows no use of GPUs", extra={"error": str(error)})
+            return ()
+
+
+def render(
+    *,
+    nodes: list[Obj],
+    pods: list[Obj],
+    jobs: list[Obj],
+    users: tuple[UsageRow, ...],
+    now: datetime,
+    past: History | None = None,
+    storages: Mapping[str, Storage] | None = None,
+    machines: Iterable[Obj] = (),
+) -> Sections:
+    """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
+    kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
+    runs = view_runs(jobs, pods, now=now, node_types=kinds)
+    seen = snapshot(nodes, pods, history=past, machines=machines)
+    line, more = waiting_line(seen, runs, jobs, now, storages or {})
+    usuals = {
+        (one.pod.namespace, one.pod.name): usual
+        for one in seen.pods
+        if one.holder is not None and one.pod.gpus and (usual := seen.usual(one, now)) is not None
+    }
+    model = lay_out(
+        view=view_gpus(nodes, pods),
+        waiting=line,
+        waiting_more=more,
+        runs=runs,
+        users=users,
+        now=now,
+        usuals=usuals,
+    )
+    return render_parts(model)
+
+
+def waiting_line(
+    seen: Snapshot,
+    runs: tuple[RunView, ...],
+    jobs: list[Obj],
+    now: datetime,
+    storages: Mapping[str, Storage],
+) -> tuple[list[tuple[Obj, Explanation]], int]:
+    """The first QUEUE_SHOWN that wait for a place, in the scheduler's order, each explained; and how many more.
+
+    They are unbound pods that ask for GPUs or belong to a run, and runs that have no pod at all (a quota).
+    """
+    queue = []
+    there = set()
+    for one in seen.pods:
+        pod = one.pod
+        if pod.finished:
+            continue
+        if RUN_LABEL in pod.labels:
+            there.add((pod.namespace, pod.labels[RUN_LABEL]))
+        if not pod.node and not pod.deleting and (pod.gpus or RUN_LABEL in pod.labels):
+            queue.append((turn(pod), one.obj))
+    podless = {(run.namespace, run.name) for run in runs if run.state is State.WAITING} - there
+    newest: dict[tuple[str, str], Obj] = {}
+    for job in sorted(jobs, key=attempt_of):
+        key = (job["metadata"].get("namespace") or "default", labels_of(job).get(RUN_LABEL, ""))
+        if key in podless:
+            newest[key] = job
+    for job in newest.values():
+        obj = pod_of_job(job)
+        queue.append((turn(parse_pod(obj)), obj))
+    queue.sort(key=lambda one: one[0])
+    shown = [obj for _, obj in queue[:QUEUE_SHOWN]]
+    said = []
+    for obj in shown:
+        storage = storages.get(obj["metadata"].get("namespace") or "default")
+        said.append((obj, as_public(explain_in(seen, obj, now=now, storage=storage, brief=True))))
+    return said, len(queue) - len(shown)
+
+
+def _with_claims(pods: Iterable[Obj]) -> list[str]:
+    """Namespaces of pods without a node that mount claims; the first few."""
+    found: dict[str, None] = {}
+    for pod in pods:
+        spec = pod.get("spec") or {}
+        if not spec.get("nodeName") and any(one.get("persistentVolumeClaim") for one in spec.get("volumes") or ()):
+            found[pod["metadata"].get("namespace") or "default"] = None
+    return list(found)[:NAMESPACES_READ]
+
+
+def _gated(pod: Obj) -> bool:
+    return has_gate(pod.get("spec") or {}, MACHINE_GATE)
+
+
+def render_parts(model: BoardModel) -> Sections:
+    """Every live part of the page as HTML."""
+    one_node, one_type = templates().get_template("node.html"), templates().get_template("type.html")
+    parts = {}
+    for at, group in enumerate(model.groups):
+        parts[f"type-{at}"] = str(one_type.render(group=group)).strip()
+        for node in group.nodes:
+            parts[f"node-{node.name}"] = str(one_node.render(node=node)).strip()
+    for name in PARTS:
+        parts[name] = str(templates().get_template(f"{name}.html").render(board=model, parts=parts)).strip()
+    return parts
+
+
+def _render_with_faces(**seen: Any) -> tuple[Sections, Sections]:
+    parts = render(**seen)
+    return parts, {name: _PASSING.sub("", text) for name, text in parts.items()}
+
+
+def _is_piece(name: str) -> bool:
+    return name.startswith(("node-", "type-"))
+
+
+def _pieces(parts: Sections) -> list[str]:
+    return [name for name in parts if _is_piece(name)]
+
+
+@cache
+def templates() -> Environment:
+    """The templates of the package. Jinja is imported here: it costs 90 ms that only the page needs."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("moorage.server.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Who:
+    """Who looks at a page, as its head says it."""
+
+    name: str
+    can_leave: bool  # came by a cookie, which a button takes away
+    may_act: bool
+
+
+def framed(here: str, user: User, now: str = "") -> dict[str, Any]:
+    """What frame.html is rendered with, beside what its blocks want. `now` (RFC 3339) where the page is live."""
+    name = "only looking" if user.is_page else user.name
+    who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account))
+    return {"here": here, "who": who, "now": now}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A paragraph of an explanation: a heading, and lines or the rows of a table under it."""
+
+    head: str = ""
+    lines: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def blocks_of(text: str) -> tuple[str, tuple[Block, ...]]:
+    """The headline of an explanation's prose, and its blocks: the page says what the command line says."""
+    first, _, rest = text.partition("\n")
+    blocks = []
+    for block in rest.split("\n\n"):
+        lines = [line for line in block.split("\n") if line]
+        if len(lines) > 1 and all(line.startswith("  ") for line in lines[1:]):
+            rows = tuple(tuple(re.split(r"  +", line.strip())) for line in lines[1:])
+            blocks.append(Block(head=lines[0], rows=rows))
+        elif lines:
+            blocks.append(Block(lines=tuple(line.replace("`", "") for line in lines)))
+    return first, tuple(blocks)
+
+
+def page_routes(board: Board) -> list[Route]:
+    async def explain(request: Request) -> Response:
+        """The web page that says why a run or a pod waits."""
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        said = await explained(board.context, namespace, name, request.state.user)
+        title, blocks = blocks_of(explain_text(said))
+        page = templates().get_template("explain.html")
+        return HTMLResponse(page.render(title=title, blocks=blocks, **framed("", request.state.user)))
+
+    async def page(request: Request) -> Response:
+        """The web page of GPUs, jobs and use."""
+        await board.context.ready()
+        return HTMLResponse(await board.page(request.state.user))
+
+    return [
+        Route("/", page, methods=["GET"]),
+        Route("/explain/{namespace}/{name}", explain, methods=["GET"]),
+    ]

@@ -1,0 +1,198 @@
+"""What the pages of people's own things share: forms, frames, errors as pages, where one may what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from moorage.apimachinery.meta import key_of
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.resources import NAMESPACES, Resource
+from moorage.errors import ApiError, MoorageError
+from moorage.model.names import PROCESS_RUNTIME, is_dns_label
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+from moorage.server.inputs import read_bytes
+from moorage.server.pages.clusterpages import framed, templates
+from moorage.server.pages.inner import Inner
+from moorage.server.problems import Problem, problem_of
+from moorage.server.rest import datasets, volumes, workspaces
+from moorage.server.rest.workspaces import as_problem
+
+log = logging.getLogger(__name__)
+
+FORM_BYTES = 16 * 1024
+NAMESPACES_ASKED = 500  # so many at most are asked whether they let somebody do something
+ASKED_AT_ONCE = 16
+NAMESPACES_SECONDS = 10.0  # so long the list of namespaces is believed
+SYSTEM = ("kube-", "moorage-")  # namespaces in which nobody makes things by a page
+
+Page = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A box to tick on a page that asks."""
+
+    name: str
+    words: str
+    ticked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A page that asks before something is done, or for one value."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    button: str = ""  # empty: there is nothing to send
+    action: str = ""
+    back: str
+    danger: bool = False
+    ticks: tuple[Tick, ...] = ()
+    entry: tuple[str, str, str] | None = None  # name, label, value of one input
+    link: tuple[str, str] | None = None  # address, words
+
+
+class Desk:
+    """For one server."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.inner = Inner(
+            [*workspaces.routes(context), *volumes.routes(context), *datasets.routes(context)]
+        )  # the REST API's own functions
+
+    def page(
+        self, request: Request, template: str, here: str, *, problem: Problem | None = None, live: bool = True,
+        **more: Any,
+    ) -> Response:  # fmt: skip
+        """A page in its frame, with what is wrong, or what was just done, at its top."""
+        now = rfc3339(self.context.now()) if live else ""
+        frame = framed(here, request.state.user, now) | {"problem": problem, "did": said(request)}
+        html = templates().get_template(template).render(**(frame | more))
+        return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
+
+    def ask(self, request: Request, here: str, question: Question, problem: Problem | None = None) -> Response:
+        return self.page(request, "ask.html", here, problem=problem, live=False, question=question)
+
+    def guarded(self, here: str) -> Callable[[Page], Page]:
+        """What a page cannot do is said by a page."""
+
+        def wrap(page: Page) -> Page:
+            async def guarded(request: Request) -> Response:
+                try:
+                    return await page(request)
+                except (Problem, MoorageError) as error:
+                    problem = as_said(error)
+                    question = Question(title="This did not work", back=here)
+                    return self.ask(request, here, question, problem)
+
+            return guarded
+
+        return wrap
+
+    async def places(self, user: User, verb: str, resource: Resource) -> list[str] | None:
+        """The namespaces in which the user may do this; None: in all. Raises ApiError."""
+        auth = self.context.auth
+        if await auth.may(user, verb, resource.plural, group=resource.group):
+            return None
+        gate = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def may(namespace: str) -> bool:
+            async with gate:
+                return await auth.may(user, verb, resource.plural, group=resource.group, namespace=namespace)
+
+        known = await self.namespaces()
+        found = await asyncio.gather(*(may(one) for one in known))
+        return [one for one, allowed in zip(known, found, strict=True) if allowed]
+
+    async def places_to_make(self, user: User, resource: Resource) -> list[str]:
+        """The namespaces that a form offers; "default" first."""
+        found = await self.places(user, "create", resource)
+        if found is None:
+            found = [one for one in await self.namespaces() if not one.startswith(SYSTEM)]
+        return sorted(found, key=lambda one: (one != "default", one))
+
+    async def namespaces(self) -> list[str]:
+        """Every namespace, the first NAMESPACES_ASKED; those with work where they cannot be listed."""
+        memory, now = self.context.memory, self.context.clock.monotonic()
+        kept: tuple[float, list[str]] | None = memory.get("namespaces")
+        if kept is not None and now - kept[0] < NAMESPACES_SECONDS:
+            return kept[1]
+        try:
+            found = {one["metadata"]["name"] for one in (await self.context.api.list(NAMESPACES)).items}
+        except ApiError:
+            found = {key_of(one).namespace for one in self.context.cluster.pods.all()} | {"default"}
+        names = sorted(found)[:NAMESPACES_ASKED]
+        memory["namespaces"] = (now, names)
+        return names
+
+    def on_processes(self) -> bool:
+        """Whether this is a local cluster, whose pods are processes of this machine."""
+        for node in self.context.cluster.nodes.all():
+            info = (node.get("status") or {}).get("nodeInfo") or {}
+            return str(info.get("containerRuntimeVersion") or "").startswith(PROCESS_RUNTIME)
+        return False
+
+
+DONE = {
+    "made": "{} is made.",
+    "starting": "{} starts.",
+    "stopping": "{} stops. What is on its volumes stays.",
+    "deleted": "{} is deleted.",
+    "resized": "{} is being made larger.",
+    "cancelled": "{} is cancelled.",
+}
+
+
+def done(here: str, verb: str, what: str) -> Response:
+    """Back to the list, which says what was done."""
+    return RedirectResponse(f"{here}?{urlencode({'done': verb, 'what': what})}", 303)
+
+
+def said(request: Request) -> str:
+    """What was just done, of words of ours and a name of Kubernetes' alone."""
+    words, what = DONE.get(request.query_params.get("done", "")), request.query_params.get("what", "")
+    parts = what.split("/")
+    if words is None or len(parts) != 2 or not all(is_dns_label(one) for one in parts):
+        return ""
+    return words.format(what)
+
+
+def as_said(error: Exception) -> Problem:
+    """The problem as a page shows it; what is not the asker's fault is logged."""
+    problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
+    if problem.status >= 500:
+        log.warning("a page could not do what it was asked", extra={"error": problem.message})
+    return problem
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """A form's fields without blanks around them; of several of one name the last. Raises Problem."""
+    body = await read_bytes(request, FORM_BYTES)
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50)
+    except ValueError as error:
+        raise Problem(400, "bad_request", f"the form cannot be read: {error}") from error
+    return {name: values[-1].strip() for name, values in fields.items()}
+
+
+def checked_name(form: Mapping[str, str]) -> str:
+    """The field `name`. Raises Problem 422 for what Kubernetes takes for no name."""
+    name = form.get("name", "")
+    if not is_dns_label(name):
+        said = f"the name {name[:70]!r} is none: at most 63 of a-z, 0-9 and '-', a letter or digit at both ends"
+        raise Problem(422, "invalid", said, field="name")
+    return name
+
+
+def key_in(request: Request) -> tuple[str, str]:
+    return request.path_params["namespace"], request.path_params["name"]

@@ -1,0 +1,1 @@
+"""What workers and submitters of maps ask: items, results, limits, output."""

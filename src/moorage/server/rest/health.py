@@ -1,0 +1,108 @@
+"""/healthz and /readyz for probes, without a token; /metrics for Prometheus, with one.
+
+Metrics name people and what they hold. As with kube-rbac-proxy and Kubernetes' own components, they are for tokens
+that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from moorage.decide.usage.gpus import GpuView
+from moorage.decide.usage.intervals import By, UsageRow
+from moorage.model.names import METRICS_ROLE
+from moorage.server.context import Context
+from moorage.server.identity.auth import METRICS_PATH
+from moorage.server.problems import Problem
+from moorage.server.rest.top import use
+
+STATES = ("free", "used", "reserved", "unavailable")
+POOR = ("fragmented", "stranded")
+USE_WINDOW = timedelta(hours=24)
+
+
+def routes(context: Context) -> list[Route]:
+    async def healthz(_: Request) -> Response:
+        """Whether the process lives; no token is asked for."""
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        """Whether it knows the cluster; no token is asked for."""
+        if not context.cluster.synced:
+            raise Problem(503, "starting", "the server has not read the cluster yet", "try again in a moment")
+        return PlainTextResponse("ok")
+
+    async def metrics(request: Request) -> Response:
+        """For Prometheus: GPUs by state, their use by user, requests refused; for those who may `get` /metrics."""
+        user = request.state.user
+        if not await context.auth.may_get_path(user, METRICS_PATH):
+            raise Problem(
+                403,
+                "forbidden",
+                f"{user.name} may not get {METRICS_PATH}",
+                f"bind the ClusterRole {METRICS_ROLE} to the ServiceAccount that Prometheus uses",
+            )
+        view = (await context.ready()).gpus()
+        now = context.now()
+        rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
+        refused = context.limiter.refused if context.limiter is not None else 0
+        body = await asyncio.to_thread(exposition, view, rows, refused)
+        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+def exposition(view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0) -> bytes:
+    """The metrics in Prometheus' text format. `prometheus_client` is imported here: it costs 80 ms."""
+    from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+    registry = CollectorRegistry()
+    gpus = Gauge("moorage_gpus", "GPUs by node, type and state", ["node", "type", "state"], registry=registry)
+    types = Gauge("moorage_type_gpus", "GPUs by type and state", ["type", "state"], registry=registry)
+    whole = Gauge("moorage_cluster_gpus", "GPUs of the cluster by state", ["state"], registry=registry)
+    free = Gauge(
+        "moorage_gpus_free_of_little_use",
+        "Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
+        ["type", "kind"],
+        registry=registry,
+    )
+    together = Gauge("moorage_gpus_free_together", "Most free GPUs on one node", ["type"], registry=registry)
+    held_types = Gauge(
+        "moorage_gpus_held_by_type", "GPUs held now, by user and type", ["user", "type"], registry=registry
+    )
+    held = Gauge("moorage_gpus_held", "GPUs held now, by user", ["user"], registry=registry)
+    hours = Gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", ["user"], registry=registry)
+    limited = Counter(
+        "moorage_requests_limited", "Requests answered with 429, whose person asked too often", registry=registry
+    )
+    limited.inc(refused)
+    for node in view.nodes:
+        for kind in sorted({gpu.type for gpu in node.gpus}):
+            for state in STATES:
+                many = sum(gpu.type == kind and gpu.state == state for gpu in node.gpus)
+                gpus.labels(node=node.name, type=kind, state=state).set(many)
+    for of_type, counts in view.by_type.items():
+        for state in STATES:
+            types.labels(type=of_type, state=state).set(getattr(counts, state))
+        for poor in POOR:
+            free.labels(type=of_type, kind=poor).set(getattr(counts, poor))
+        together.labels(type=of_type).set(counts.together)
+    for state in STATES:
+        whole.labels(state=state).set(getattr(view.totals, state))
+    for user, many in view.by_user.items():
+        held.labels(user=user).set(many)
+    for user, kinds in view.types_of_user.items():
+        for kind, many in kinds.items():
+            held_types.labels(user=user, type=kind).set(many)
+    for row in rows:
+        hours.labels(user=row.name).set(row.gpu_hours)
+    return bytes(generate_latest(registry))

@@ -1,0 +1,210 @@
+"""The REST API described: OpenAPI 3.1, drawn from the routes themselves.
+
+A route's path, method and first sentence come from the route; what it takes in query and body from the tables
+here, which a test holds against the routes. https://spec.openapis.org/oas/v3.1.0
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from moorage import __version__
+from moorage.model.dataset import DatasetSpec
+from moorage.model.workspace import WorkspaceSpec
+from moorage.server.identity.accountroutes import AccountChange, NewAccount
+from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
+from moorage.server.problems import Json
+from moorage.server.queue.routes import LimitChange, MapChange, NewMap
+from moorage.server.rest.datasets import NewDataset, Shared
+from moorage.server.rest.explain import Asked
+from moorage.server.rest.jobs import NewJob
+from moorage.server.rest.volumes import NewVolume, Resized
+from moorage.server.rest.workspaces import NewWorkspace, Opening
+
+PREFIX = "/api/v1/"
+PATH = f"{PREFIX}openapi.json"
+NAME = {"type": "string", "minLength": 1, "maxLength": 253}
+TEXT = {"type": "string", "maxLength": 1024}
+COUNT = {"type": "integer", "minimum": 0}
+SWITCH = {"type": "boolean"}
+MOMENT = {"type": "string", "format": "date-time"}
+OBJECT = {"type": "object"}
+
+_CONTAINER = {
+    "type": "object",
+    "required": ["Image"],
+    "properties": {
+        "Image": {"type": "string", "minLength": 1},
+        "Cmd": {"type": ["array", "null"], "items": {"type": "string"}},
+        "Entrypoint": {"type": ["array", "null"], "items": {"type": "string"}},
+        "Env": {"type": ["array", "null"], "items": {"type": "string"}},
+        "WorkingDir": {"type": "string"},
+        "User": {"type": "string"},
+        "Labels": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
+        "HostConfig": {
+            "type": "object",
+            "properties": {
+                "Memory": {"type": "integer", "minimum": 0},
+                "NanoCpus": {"type": "integer", "minimum": 0},
+                "Binds": {"type": ["array", "null"], "items": {"type": "string"}},
+                "Mounts": {"type": ["array", "null"], "items": {"type": "object"}},
+                "DeviceRequests": {"type": ["array", "null"], "items": {"type": "object"}},
+                "PortBindings": {"type": ["object", "null"]},
+                "AutoRemove": {"type": "boolean"},
+            },
+        },
+    },
+}
+
+QUERY: Mapping[str, Mapping[str, Any]] = {
+    "GET /api/v1/gpus": {"namespace": NAME},
+    "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT, "since": MOMENT},
+    "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
+    "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
+    "DELETE /api/v1/containers/{id}": {"force": SWITCH},
+    "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
+    "GET /api/v1/datasets": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/datasets/{namespace}/{name}": {"force": SWITCH},
+    "GET /api/v1/jobs": {"namespace": NAME, "owner": NAME, "state": NAME},
+    "DELETE /api/v1/jobs/{namespace}/{name}": {"delete": SWITCH},
+    "GET /api/v1/jobs/{namespace}/{name}/logs": {"follow": SWITCH, "tail": COUNT},
+    "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
+    "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
+    "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
+    "GET /api/v1/volumes": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/volumes/{namespace}/{name}": {"force": SWITCH},
+    "GET /api/v1/workspaces": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
+    "DELETE /api/v1/workspaces/{namespace}/{name}": {"home": {"type": "string", "enum": ["delete", "keep"]}},
+}
+BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
+    "POST /api/v1/containers": _CONTAINER,
+    "POST /api/v1/datasets": NewDataset,
+    "PATCH /api/v1/datasets/{namespace}/{name}": Shared,
+    "POST /api/v1/explain": Asked,
+    "POST /api/v1/jobs": NewJob,
+    "POST /api/v1/login": ByPassword,
+    "POST /api/v1/login/exchange": ByCode,
+    "POST /api/v1/login/password": NewPassword,
+    "POST /api/v1/login/token": TokenWish,
+    "POST /api/v1/maps/{namespace}": NewMap,
+    "PATCH /api/v1/maps/{namespace}/{name}": MapChange,
+    "PUT /api/v1/limits/{limit}": LimitChange,
+    "POST /api/v1/users": NewAccount,
+    "PATCH /api/v1/users/{name}": AccountChange,
+    "POST /api/v1/volumes": NewVolume,
+    "PATCH /api/v1/volumes/{namespace}/{name}": Resized,
+    "POST /api/v1/workspaces": NewWorkspace,
+    "POST /api/v1/workspaces/{namespace}/{name}/open": Opening,
+}
+SPECS: Mapping[str, type[Any]] = {"NewDataset": DatasetSpec, "NewWorkspace": WorkspaceSpec}  # of their `spec`
+ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "jobs", "volumes", "workspaces"))
+STREAMS = frozenset({"text/event-stream"})
+TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
+
+_PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
+
+
+def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
+    """The description of all the others, as a route of its own; drawn when it is first asked for."""
+    others = list(others)
+
+    @functools.cache
+    def described() -> dict[str, Any]:
+        return describe(others)
+
+    async def openapi(_request: Request) -> Response:
+        """This description: OpenAPI 3.1."""
+        return Json(described())
+
+    return [Route(PATH, openapi, methods=["GET"])]
+
+
+def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    bodies, components = _bodies()
+    for route in routes:
+        if isinstance(route, Route) and route.path.startswith(PREFIX):
+            path = _PARAMETER.sub(r"{\1}", route.path)
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                paths.setdefault(path, {})[method.lower()] = _operation(route, method, path, bodies)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Moorage",
+            "version": __version__,
+            "description": "Errors are `{code, message, hint?, field?}`. Changes are made as the one who asks.",
+        },
+        "security": [{"bearer": []}],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "schemas": {
+                "Problem": {
+                    "type": "object",
+                    "required": ["code", "message"],
+                    "properties": {one: {"type": "string"} for one in ("code", "message", "hint", "field")},
+                },
+                **components,
+            },
+        },
+    }
+
+
+def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    key = f"{method} {path}"
+    parameters: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 0} if name == "item" else NAME,
+        }
+        for name, _ in _PARAMETER.findall(route.path)
+    ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERY.get(key, {}).items()]
+    if key in ONCE:
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
+        )
+    words = [method.lower(), *re.findall(r"\w+", path.removeprefix(PREFIX))]
+    made: dict[str, Any] = {
+        "operationId": "_".join(words),
+        "summary": _sentence(route),
+        "parameters": parameters,
+        "responses": {
+            "2XX": {"description": "Done."},
+            "4XX": {
+                "description": "Refused.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        },
+    }
+    if method in ("POST", "PUT", "PATCH") and not path.endswith(TAKES_NOTHING):
+        made["requestBody"] = {"content": {"application/json": {"schema": dict(bodies.get(key, OBJECT))}}}
+    return made
+
+
+def _bodies() -> tuple[dict[str, Mapping[str, Any]], dict[str, Any]]:
+    """The schema of each body, and the components that they refer to."""
+    kinds = {key: one for key, one in BODIES.items() if isinstance(one, type)}
+    types = [*kinds.values(), *SPECS.values()]
+    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    by_type = dict(zip(types, found, strict=True))
+    for name, spec in SPECS.items():
+        components[name]["properties"]["spec"] = by_type[spec]
+    plain = {key: one for key, one in BODIES.items() if not isinstance(one, type)}
+    return {**plain, **{key: by_type[one] for key, one in kinds.items()}}, components
+
+
+def _sentence(route: Route) -> str:
+    text = inspect.getdoc(route.endpoint) or inspect.getdoc(inspect.getmodule(route.endpoint)) or ""
+    return " ".join(text.partition("\n\n")[0].split())

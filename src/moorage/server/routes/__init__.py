@@ -1,1 +1,0 @@
-"""One module of routes per resource. Each has `routes(server)`, which gives the Starlette routes."""
