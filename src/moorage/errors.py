@@ -1,6 +1,6 @@
 """Every error raised on purpose.
 
-    MoorageError                 has `message` and an optional `hint`
+    MoorageError                 has `message`, an optional `hint`, and the `code` and `field` of an answer
     ├── UsageError               the command line or a request is wrong; exit code 2
     ├── QuantityError            a text that is no Kubernetes quantity
     ├── SelectorError            a text that is no label or field selector
@@ -33,14 +33,20 @@ from typing import Any, ClassVar
 
 
 class MoorageError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors raised on purpose.
+
+    `code` is a word of `moorage.api.errors.ErrorCode`; empty: the kind of error says it. `field` is the parameter
+    or body field at fault.
+    """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, code: str = "", field: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.code = code
+        self.field = field
 
 
 class UsageError(MoorageError):
@@ -122,8 +128,6 @@ class ApiError(MoorageError):
 
     status: int = 500
     reason: str = "InternalError"
-    code: str = ""  # of Moorage's own server: its word for the problem, such as `in_use`
-    field: str | None = None  # and the parameter or body field at fault
 
     def __init__(
         self,
@@ -133,8 +137,10 @@ class ApiError(MoorageError):
         reason: str | None = None,
         details: dict[str, Any] | None = None,
         hint: str | None = None,
+        code: str = "",
+        field: str | None = None,
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, code=code, field=field)
         if status is not None:
             self.status = status
         if reason is not None:

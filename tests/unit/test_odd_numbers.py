@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from moorage.client.connection import _seconds
 from moorage.decide.docker.containers import CONTAINER_LABEL, START_LABEL, start_of
 from moorage.errors import MoorageError
 from moorage.extender.cache import version_of
@@ -18,7 +19,6 @@ from moorage.localcluster.controllers.job.plan import INDEX, completion_index
 from moorage.localcluster.ingress.http1 import BadHead, parse_request
 from moorage.localcluster.nodeagent.probes import port_of
 from moorage.model.schedule import problem_of_cron
-from moorage.sdk.connection import _seconds
 from moorage.testing.clock import FakeClock
 
 ODD = ["²", "٣", "9" * 5000, "-1", "", "1_0", " 7", "1e3", "½"]

@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from moorage.actions.volumes import end_pods, pods_with
 from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.quantity import parse_quantity
-from moorage.apimachinery.resources import PODS, PVCS, Obj
+from moorage.apimachinery.resources import PVCS, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, get_named, in_session, target_options
-from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, MoorageError, NotFound, UsageError
 from moorage.model.dataset import (
     AUTO,
     DATASET_OF_LABEL,
@@ -321,9 +322,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         pods: list[Obj] = []
         for name in chosen:
             obj = await get_named(session, DATASETS, "dataset", name)
-            from moorage.cli.volume import pods_with
-
-            here = await pods_with(session, {claim_name(name), clone_name(name)})
+            here = await pods_with(session.api, session.namespace, {claim_name(name), clone_name(name)})
             far = [
                 f"{one['namespace']}/{one['name']}"
                 for one in (obj.get("status") or {}).get("usedBy") or ()
@@ -345,7 +344,8 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         for name in chosen:
             await session.api.delete(DATASETS, name, session.namespace)
             console.show(f"{name} deleted")
-        await end_pods(session, pods)
+        for pod, reason in (await end_pods(session.api, pods)).kept.items():
+            console.note(f"pod {pod} goes on: {reason}")
         return 0
 
     return in_session(target, work)
@@ -399,18 +399,6 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
 
 def _user_of(pod: Obj) -> str:
     return labels_of(pod).get(RUN_LABEL) or str(pod["metadata"]["name"])
-
-
-async def end_pods(session: Session, pods: list[Obj]) -> None:
-    """Delete pods; what cannot be deleted is told."""
-    for pod in pods:
-        meta = pod["metadata"]
-        try:
-            await session.api.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
-        except NotFound:
-            continue
-        except ApiError as error:
-            console.note(f"pod {meta['name']} goes on: {error.message}")
 
 
 def bytes_text(size: int) -> str:

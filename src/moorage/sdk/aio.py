@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote
 
+from moorage.api import answers as types
 from moorage.apimachinery.quantity import parse_count
+from moorage.client.connection import Connection, Given
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ServerError, UsageError, api_error
-from moorage.sdk import types
-from moorage.sdk.connection import Connection, Given
 
 PAGE = 200  # things asked for at once
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for

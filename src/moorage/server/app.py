@@ -94,7 +94,7 @@ def create_app(
         *gpus.routes(context),
         *top.routes(context),
         *jobs.routes(context),
-        *volumes.routes(context),
+        *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
         *datasets.routes(context),
         *explain.routes(context),
         *checkpoint.routes(context),

@@ -6,6 +6,7 @@ clear refusal, never a failure of the server.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,6 +46,21 @@ def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
         raise Problem(422, "invalid", message, hint, path.strip("`.") or None) from error
     except (DocumentError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "bad_request", f"the body cannot be read: {error}", hint) from error
+
+
+def check_json(request: Request) -> None:
+    """Raise Problem 415 for a body that a form of another site could send without asking."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "unsupported_media_type", "the body must be application/json")
+
+
+def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
+    """The parameters of a query as `kind`; of one that comes twice the last. Raises Problem 400 with its field."""
+    try:
+        return msgspec.convert(dict(pairs), kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise Problem(400, "bad_request", message, field=path.strip("`.") or None) from error
 
 
 def check_depth(value: bytes | msgspec.Raw, where: str) -> None:

@@ -11,7 +11,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.errors import ApiError, MoorageError, NotFound, QuotaExceeded, UsageError
+from moorage.api.errors import ErrorAnswer, ErrorCode, error_code
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    MoorageError,
+    NotFound,
+    QuotaExceeded,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from moorage.model.machine import Fault
@@ -42,19 +54,26 @@ def refuse(faults: Sequence[Fault]) -> None:
         raise Problem(422, "invalid", said, field=faults[0].field)
 
 
-CODES = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    413: "too_large",
-    415: "unsupported_media_type",
-    422: "invalid",
-    429: "too_many_requests",
-    500: "internal_error",
-    503: "unavailable",
-}
+CODES = {code.status: code for code in reversed(ErrorCode)}  # the first of each status
+
+
+def as_problem(error: ApiError) -> Problem:
+    """What the Kubernetes API, or an action, told the one who asks: a refusal of theirs, not a failure of ours."""
+    if (code := error_code(error.code)) is not None:
+        return Problem(code.status, code, error.message, error.hint, error.field)
+    hint = error.hint
+    if isinstance(error, Forbidden):
+        return Problem(403, ErrorCode.FORBIDDEN, error.message, hint)
+    if isinstance(error, NotFound):
+        return Problem(404, ErrorCode.NOT_FOUND, error.message, hint)
+    if isinstance(error, AlreadyExists):
+        return Problem(409, ErrorCode.EXISTS, error.message, hint or "choose another name")
+    if isinstance(error, Conflict):
+        return Problem(409, ErrorCode.CONFLICT, error.message, hint or "try again")
+    if isinstance(error, (Invalid, BadRequest)):
+        causes = (error.details or {}).get("causes") or [{}]
+        return Problem(422, ErrorCode.INVALID, error.message, hint, causes[0].get("field") or None)
+    return Problem(503, ErrorCode.KUBERNETES_UNAVAILABLE, error.message, hint or "try again in a moment")
 
 
 class Json(Response):
@@ -68,11 +87,9 @@ class Json(Response):
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
     """The problem as a response."""
-    body = {"code": problem.code, "message": problem.message}
-    if problem.hint:
-        body["hint"] = problem.hint
-    if problem.field:
-        body["field"] = problem.field
+    body = ErrorAnswer(
+        code=problem.code, message=problem.message, hint=problem.hint or None, field=problem.field or None
+    )
     return Json(body, problem.status, headers)
 
 
@@ -83,6 +100,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, HTTPException):
         code = CODES.get(error.status_code, "error")
         return Problem(error.status_code, code, error.detail or code.replace("_", " "))
+    if isinstance(error, MoorageError) and (known := error_code(error.code)) is not None:
+        return Problem(known.status, known, error.message, error.hint, error.field)
     if isinstance(error, NotFound):
         return Problem(404, "not_found", error.message, error.hint)
     if isinstance(error, ApiError):

@@ -155,7 +155,7 @@ def test_a_volume_is_created_listed_and_deleted(moor):
     assert row.split()[:7] == ["data", "5Gi", "-", "ReadWriteMany", "Pending", "ada", "train"]
     done = moor("volume", "delete", "data", "--yes")
     assert done.code == 1
-    assert done.err.splitlines()[0] == "error: the volume 'data' is in use by train"
+    assert done.err.splitlines()[0] == "error: volume 'data' is in use by train"
     assert moor.api.named(PVCS) == ["data"]
     moor.api.remove(PODS, "p")
     assert moor("volume", "delete", "data", "--yes").out == "data deleted\n"
@@ -167,7 +167,7 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
     moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
     done = moor("volume", "delete", "data", "--yes", "--force")
     assert done.code == 0
-    assert "train loses the volume data" in done.err
+    assert "train loses volume data" in done.err
     assert moor.api.named(PVCS) == moor.api.named(PODS) == []
 
 
@@ -176,8 +176,8 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
     [
         ("20Gi", True, 0, "data grows from 10Gi to 20Gi"),
         ("10Gi", True, 0, "data has 10Gi already"),
-        ("5Gi", True, 2, "no volume becomes smaller"),
-        ("20Gi", False, 1, "its StorageClass disks does not allow it"),
+        ("5Gi", True, 2, "cannot make volume 'data' smaller"),
+        ("20Gi", False, 1, "its StorageClass disks does not allow expansion"),
         ("big", True, 2, "'big' is no quantity"),
     ],
 )
@@ -210,10 +210,10 @@ def test_classes_say_what_they_can_do(moor):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["volume", "create", "Data"], 2, "error: 'Data' is no volume name"),
+        (["volume", "create", "Data"], 2, "error: invalid volume name 'Data'"),
         (["volume", "create", "d", "--size", "big"], 2, "error: 'big' is no quantity"),
-        (["volume", "create", "d", "--size", "0"], 2, "error: --size: '0' is not more than zero"),
-        (["volume", "create", "there"], 1, "error: the volume 'there' exists already in namespace default"),
+        (["volume", "create", "d", "--size", "0"], 2, "error: invalid size '0'"),
+        (["volume", "create", "there"], 1, "error: the name 'there' is taken: another volume"),
         (["volume", "delete", "none", "--yes"], 1, "error: there is no volume 'none' in namespace default"),
     ],
 )

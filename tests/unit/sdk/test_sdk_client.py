@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 import moorage
+from moorage.api.answers import Gpus, read
 from moorage.apimachinery.serving import serve
+from moorage.client.connection import Given, find_site, problem_error
 from moorage.errors import AlreadyExists, Conflict, Invalid, NotReady, ServerError, TooManyRequests, UsageError
 from moorage.sdk import aio, sync
-from moorage.sdk.connection import Given, find_site, problem_error
 from moorage.sdk.local import loop
-from moorage.sdk.types import Gpus, read
 from moorage.testing.clock import FakeClock
 
 

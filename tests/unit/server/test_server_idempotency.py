@@ -10,8 +10,8 @@ from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import PVCS
 from moorage.errors import AlreadyExists
 from moorage.model.names import REQUEST_ANNOTATION
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.problems import Problem
-from moorage.server.rest.idempotency import create_once, request_mark
 from moorage.server.rest.volumes import NewVolume
 from moorage.testing.fakeapi import FakeApi
 

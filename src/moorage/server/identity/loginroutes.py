@@ -27,7 +27,7 @@ from moorage.server.identity.auth import (
 )
 from moorage.server.identity.logins import DEVICE_SECONDS, TOKEN_SECONDS, Logins
 from moorage.server.identity.sessions import LIFETIME, Session
-from moorage.server.inputs import number, read_as, read_bytes
+from moorage.server.inputs import check_json, number, read_as, read_bytes
 from moorage.server.pages.clusterpages import templates
 from moorage.server.problems import Json, Problem
 
@@ -374,7 +374,5 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 async def read_json(request: Request, kind: type[T]) -> T:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        # what a form of another site can send without asking is no JSON
-        raise Problem(415, "unsupported_media_type", "the body is to be application/json")
+    check_json(request)
     return await read_as(request, kind, BODY_BYTES)

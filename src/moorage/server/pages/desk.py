@@ -22,9 +22,8 @@ from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
 from moorage.server.pages.inner import Inner
-from moorage.server.problems import Problem, problem_of
+from moorage.server.problems import Problem, as_problem, problem_of
 from moorage.server.rest import datasets, volumes, workspaces
-from moorage.server.rest.workspaces import as_problem
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,11 @@ class Desk:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.inner = Inner(
-            [*workspaces.routes(context), *volumes.routes(context), *datasets.routes(context)]
+            [
+                *workspaces.routes(context),
+                *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
+                *datasets.routes(context),
+            ]
         )  # the REST API's own functions
 
     def page(

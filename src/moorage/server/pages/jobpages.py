@@ -27,8 +27,7 @@ from moorage.server.pages import peopleboard as board
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import templates
 from moorage.server.pages.desk import Desk, Question, Tick, as_said, done, key_in, read_form
-from moorage.server.problems import Problem
-from moorage.server.rest.workspaces import as_problem
+from moorage.server.problems import Problem, as_problem
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"

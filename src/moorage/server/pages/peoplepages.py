@@ -30,7 +30,7 @@ from moorage.server.identity.auth import User
 from moorage.server.pages import peopleboard as board
 from moorage.server.pages.clusterpages import templates
 from moorage.server.pages.desk import Desk, Question, Tick, as_said, checked_name, done, key_in, read_form
-from moorage.server.problems import Problem
+from moorage.server.problems import Problem, as_problem
 from moorage.server.rest import datasets, volumes, workspaces
 
 HOME, VOLUMES, SETS = "/workspaces", "/volumes", "/datasets"
@@ -258,7 +258,7 @@ def _volume_routes(desk: Desk) -> list[Route]:
             wrong=_wrong(problem),
             unfolded=given is not None,
             namespaces=await desk.places_to_make(request.state.user, PVCS),
-            classes=(await desk.inner(request, "GET", volumes.CLASSES))["storageClasses"],
+            classes=(await desk.inner(request, "GET", "/api/v1/storageclasses"))["storageClasses"],
             modes=((RWO, "One node at a time"), (RWX, "Many nodes at once")),
         )
 
@@ -410,7 +410,7 @@ async def _everywhere(
     try:
         places = await desk.places(user, "list", resource)
     except ApiError as error:
-        raise workspaces.as_problem(error) from error
+        raise as_problem(error) from error
     queries: list[dict[str, str]] = [{}] if places is None else [{"namespace": one} for one in places]
     told = await asyncio.gather(*(desk.inner(request, "GET", path, query=query) for query in queries))
     return [one for answer in told for one in answer[key]]

@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moorage.api.fields import Name
 from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError
 from moorage.model.dataset import DATASETS, BadDataset, dataset_json, parse_dataset
 from moorage.server.context import Context
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.identity.loginroutes import read_json
-from moorage.server.problems import Json, Problem, refuse
-from moorage.server.rest.idempotency import create_once, request_mark
-from moorage.server.rest.workspaces import Name, as_problem, page_of
+from moorage.server.problems import Json, Problem, as_problem, refuse
+from moorage.server.rest.workspaces import page_of
 
 ALL = "/api/v1/datasets"
 ONE = f"{ALL}/{{namespace}}/{{name}}"

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from moorage.api.fields import Name
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.integers import INT32_MAX
 from moorage.apimachinery.meta import labels_of
@@ -39,12 +40,11 @@ from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.docker.containers import known_tenants
+from moorage.server.idempotency import is_of, request_mark
 from moorage.server.identity.auth import User
 from moorage.server.identity.loginroutes import read_json
 from moorage.server.inputs import whole_number
-from moorage.server.problems import Json, Problem
-from moorage.server.rest.idempotency import is_of, request_mark
-from moorage.server.rest.workspaces import Name, as_problem
+from moorage.server.problems import Json, Problem, as_problem
 
 log = logging.getLogger(__name__)
 

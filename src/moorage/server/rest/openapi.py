@@ -18,8 +18,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from moorage import __version__
+from moorage.api.errors import ErrorAnswer
 from moorage.model.dataset import DatasetSpec
 from moorage.model.workspace import WorkspaceSpec
+from moorage.server.endpoint import Endpoint, EndpointRoute
 from moorage.server.identity.accountroutes import AccountChange, NewAccount
 from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.problems import Json
@@ -27,7 +29,6 @@ from moorage.server.queue.routes import LimitChange, MapChange, NewMap
 from moorage.server.rest.datasets import NewDataset, Shared
 from moorage.server.rest.explain import Asked
 from moorage.server.rest.jobs import NewJob
-from moorage.server.rest.volumes import NewVolume, Resized
 from moorage.server.rest.workspaces import NewWorkspace, Opening
 
 PREFIX = "/api/v1/"
@@ -80,8 +81,6 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
     "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
     "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
-    "GET /api/v1/volumes": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
-    "DELETE /api/v1/volumes/{namespace}/{name}": {"force": SWITCH},
     "GET /api/v1/workspaces": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
     "DELETE /api/v1/workspaces/{namespace}/{name}": {"home": {"type": "string", "enum": ["delete", "keep"]}},
 }
@@ -100,13 +99,11 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "PUT /api/v1/limits/{limit}": LimitChange,
     "POST /api/v1/users": NewAccount,
     "PATCH /api/v1/users/{name}": AccountChange,
-    "POST /api/v1/volumes": NewVolume,
-    "PATCH /api/v1/volumes/{namespace}/{name}": Resized,
     "POST /api/v1/workspaces": NewWorkspace,
     "POST /api/v1/workspaces/{namespace}/{name}/open": Opening,
 }
 SPECS: Mapping[str, type[Any]] = {"NewDataset": DatasetSpec, "NewWorkspace": WorkspaceSpec}  # of their `spec`
-ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "jobs", "volumes", "workspaces"))
+ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "jobs", "workspaces"))
 STREAMS = frozenset({"text/event-stream"})
 TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
 
@@ -129,10 +126,18 @@ def routes(others: Iterable[BaseRoute]) -> list[BaseRoute]:
 
 
 def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
+    routes = list(routes)
     paths: dict[str, dict[str, Any]] = {}
     bodies, components = _bodies()
+    declared = [route.declared for route in routes if isinstance(route, EndpointRoute)]
+    schemas, more = _schemas(declared)
+    components |= more
     for route in routes:
-        if isinstance(route, Route) and route.path.startswith(PREFIX):
+        if isinstance(route, EndpointRoute):
+            path = _PARAMETER.sub(r"{\1}", route.path)
+            row = route.declared
+            paths.setdefault(path, {})[row.method.lower()] = _declared(route, row, path, schemas)
+        elif isinstance(route, Route) and route.path.startswith(PREFIX):
             path = _PARAMETER.sub(r"{\1}", route.path)
             for method in sorted((route.methods or set()) - {"HEAD"}):
                 paths.setdefault(path, {})[method.lower()] = _operation(route, method, path, bodies)
@@ -159,9 +164,8 @@ def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    key = f"{method} {path}"
-    parameters: list[dict[str, Any]] = [
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
         {
             "name": name,
             "in": "path",
@@ -170,6 +174,62 @@ def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mappin
         }
         for name, _ in _PARAMETER.findall(route.path)
     ]
+
+
+def _schemas(rows: Iterable[Endpoint[Any, Any]]) -> tuple[dict[type, dict[str, Any]], dict[str, Any]]:
+    """The schema of each type of the table, and the components that they refer to."""
+    kinds = list(
+        dict.fromkeys(
+            kind for row in rows for kind in (row.body, row.query, row.answer, ErrorAnswer) if kind is not None
+        )
+    )
+    made, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    return dict(zip(kinds, made, strict=True)), components
+
+
+def _declared(
+    route: EndpointRoute, row: Endpoint[Any, Any], path: str, schemas: Mapping[type, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """An operation as its row of the table has it, answers included."""
+    parameters = _path_parameters(route)
+    if row.query is not None:
+        fields = {field.name: field for field in msgspec.structs.fields(row.query)}
+        query = msgspec.json.schema(row.query, ref_template="#/components/schemas/{name}")
+        properties = next(iter(query["$defs"].values()))["properties"] if "$defs" in query else {}
+        parameters += [
+            {"name": field.encode_name, "in": "query", "schema": properties[field.encode_name]}
+            for field in fields.values()
+        ]
+    if row.once:
+        parameters.append(
+            {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
+        )
+    done: dict[str, Any] = {"description": _sentence(route)}
+    if row.answer is not None:
+        done["content"] = {"application/json": {"schema": dict(schemas[row.answer])}}
+    elif row.media_type:
+        done["content"] = {row.media_type: {"schema": {"type": "string"}}}
+    status = 204 if row.answer is None and not row.media_type else row.status
+    made: dict[str, Any] = {
+        "operationId": "_".join([row.method.lower(), *re.findall(r"\w+", path.removeprefix(PREFIX))]),
+        "summary": _sentence(route),
+        "parameters": parameters,
+        "responses": {
+            str(status): done,
+            "4XX": {
+                "description": "Refused.",
+                "content": {"application/json": {"schema": dict(schemas[ErrorAnswer])}},
+            },
+        },
+    }
+    if row.body is not None:
+        made["requestBody"] = {"content": {"application/json": {"schema": dict(schemas[row.body])}}}
+    return made
+
+
+def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    key = f"{method} {path}"
+    parameters = _path_parameters(route)
     parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in QUERY.get(key, {}).items()]
     if key in ONCE:
         parameters.append(

@@ -9,23 +9,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moorage.api.fields import PAGE_MOST, Name
 from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.resources import PVCS, Obj
-from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.model.names import GROUP, HOST_ENV_ANNOTATION
 from moorage.model.workspace import WORKSPACES, check_workspace, parse_workspace, workspace_json
 from moorage.server.context import Context
 from moorage.server.gateway.gateway import clean_path
+from moorage.server.idempotency import create_once, request_mark
 from moorage.server.identity.auth import User
 from moorage.server.identity.loginroutes import read_json
 from moorage.server.inputs import whole_number
-from moorage.server.problems import Json, Problem, refuse
-from moorage.server.rest.idempotency import create_once, request_mark
+from moorage.server.problems import Json, Problem, as_problem, refuse
 
 ALL = "/api/v1/workspaces"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
-PAGE_MOST = 500
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class NewWorkspace(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -153,22 +152,6 @@ def page_of(request: Request) -> tuple[int | None, str | None]:
     """`limit` and `continue` of a listing. Raises Problem 400."""
     limit = whole_number(request, "limit", minimum=1, maximum=PAGE_MOST)
     return limit, request.query_params.get("continue") or None
-
-
-def as_problem(error: ApiError) -> Problem:
-    """What the Kubernetes API said to the asker, as the asker's own error."""
-    if isinstance(error, Forbidden):
-        return Problem(403, "forbidden", error.message)
-    if isinstance(error, NotFound):
-        return Problem(404, "not_found", error.message)
-    if isinstance(error, AlreadyExists):
-        return Problem(409, "exists", error.message, "choose another name")
-    if isinstance(error, Conflict):
-        return Problem(409, "conflict", error.message, "try again")
-    if isinstance(error, (Invalid, BadRequest)):
-        causes = (error.details or {}).get("causes") or [{}]
-        return Problem(422, "invalid", error.message, field=causes[0].get("field") or None)
-    return Problem(503, "kubernetes_unavailable", error.message, "try again in a moment")
 
 
 async def _where_allowed(context: Context, user: User) -> list[Obj]:

@@ -11,21 +11,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from moorage.api.fields import Answer
+from moorage.api.volumes import Volume as Volume
+
 T = TypeVar("T")
 ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
 
 
-class Told(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of all answers."""
-
-
-class WaitingFor(Told, frozen=True):
+class WaitingFor(Answer, frozen=True):
     reason: str
     message: str = ""
 
 
-class Workspace(Told, frozen=True):
+class Workspace(Answer, frozen=True):
     """`phase`: Pending, Waiting, Running, Stopping, Stopped, Failed or Deleting."""
 
     namespace: str
@@ -51,22 +50,7 @@ class Workspace(Told, frozen=True):
     created: datetime | None = None
 
 
-class Volume(Told, frozen=True):
-    """`size` is a Kubernetes quantity; `used_by` are runs and pods that mount it."""
-
-    namespace: str
-    name: str
-    size: str = ""
-    used_bytes: int | None = None
-    modes: tuple[str, ...] = ()
-    storage_class: str = msgspec.field(default="", name="class")
-    state: str = ""
-    owner: str = ""
-    used_by: tuple[str, ...] = ()
-    created: datetime | None = None
-
-
-class Progress(Told, frozen=True):
+class Progress(Answer, frozen=True):
     phase: str = ""
     files: int = 0
     bytes: int = 0
@@ -74,7 +58,7 @@ class Progress(Told, frozen=True):
     bytes_total: int | None = None
 
 
-class Reader(Told, frozen=True):
+class Reader(Answer, frozen=True):
     """A tenant that may read a dataset, and the claim by which it does."""
 
     tenant: str
@@ -84,7 +68,7 @@ class Reader(Told, frozen=True):
     message: str = ""
 
 
-class Use(Told, frozen=True):
+class Use(Answer, frozen=True):
     """A run or pod that mounts (`active`) or mounted a dataset."""
 
     namespace: str
@@ -93,7 +77,7 @@ class Use(Told, frozen=True):
     since: str = ""
 
 
-class Dataset(Told, frozen=True):
+class Dataset(Answer, frozen=True):
     """`phase` Ready: it is whole, and `claim` can be mounted read-only."""
 
     namespace: str
@@ -118,7 +102,7 @@ class Dataset(Told, frozen=True):
     created: datetime | None = None
 
 
-class Container(Told, frozen=True):
+class Container(Answer, frozen=True):
     """`state` in Docker's words: created, running, restarting, exited.
 
     A listing tells no exit code, node, address or times of start and end.
@@ -141,13 +125,13 @@ class Container(Told, frozen=True):
     warnings: tuple[str, ...] = ()  # of its making
 
 
-class ExecResult(Told, frozen=True):
+class ExecResult(Answer, frozen=True):
     exit_code: int
     stdout: bytes = b""
     stderr: bytes = b""
 
 
-class RunPod(Told, frozen=True):
+class RunPod(Answer, frozen=True):
     """One pod of a run. `message` and memory are told to who may read its Job."""
 
     name: str
@@ -162,7 +146,7 @@ class RunPod(Told, frozen=True):
     peak_memory_bytes: int | None = None
 
 
-class Attempt(Told, frozen=True):
+class Attempt(Answer, frozen=True):
     """`state`: Waiting, Running, Suspended, Succeeded or Failed; `cause`: why it failed."""
 
     number: int
@@ -176,7 +160,7 @@ class Attempt(Told, frozen=True):
     pods: tuple[RunPod, ...] = ()
 
 
-class Job(Told, frozen=True):
+class Job(Answer, frozen=True):
     """A run. A listing tells what everybody may know of it; `history`, `command` and `requests` tells `get`.
 
     `state`: Waiting, Running, Restarting; or, of one that has ended, Succeeded, Failed, OOMKilled or Cancelled.
@@ -210,7 +194,7 @@ class Job(Told, frozen=True):
         return self.state in ENDED
 
 
-class GpuCounts(Told, frozen=True):
+class GpuCounts(Answer, frozen=True):
     """`together`: the most free ones on one node; `fragmented` and `stranded` are free and of little use."""
 
     total: int = 0
@@ -227,7 +211,7 @@ class GpuType(GpuCounts, frozen=True):
     type: str = ""
 
 
-class Gpu(Told, frozen=True):
+class Gpu(Answer, frozen=True):
     """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected."""
 
     index: int
@@ -254,13 +238,13 @@ class GpuNode(GpuCounts, frozen=True):
     gpus: tuple[Gpu, ...] = ()
 
 
-class GpuUser(Told, frozen=True):
+class GpuUser(Answer, frozen=True):
     user: str
     gpus: int = 0
     types: Mapping[str, int] = {}
 
 
-class Gpus(Told, frozen=True):
+class Gpus(Answer, frozen=True):
     """Every GPU of the cluster at a moment."""
 
     now: datetime
@@ -270,7 +254,7 @@ class Gpus(Told, frozen=True):
     nodes: tuple[GpuNode, ...] = ()
 
 
-class TopRow(Told, frozen=True):
+class TopRow(Answer, frozen=True):
     name: str
     gpu_hours: float = 0.0
     cpu_hours: float = 0.0
@@ -279,7 +263,7 @@ class TopRow(Told, frozen=True):
     pods: int = 0
 
 
-class Top(Told, frozen=True):
+class Top(Answer, frozen=True):
     """Use in a window of time."""
 
     since: datetime
@@ -288,12 +272,12 @@ class Top(Told, frozen=True):
     rows: tuple[TopRow, ...] = ()
 
 
-class Earliest(Told, frozen=True):
+class Earliest(Answer, frozen=True):
     at: datetime
     node: str = ""
 
 
-class Explanation(Told, frozen=True):
+class Explanation(Answer, frozen=True):
     """Why a run or a pod waits. `text` is what `moor explain` prints; `public`: only what everybody may know."""
 
     namespace: str
@@ -315,7 +299,7 @@ class Explanation(Told, frozen=True):
     obstacles: tuple[str, ...] = ()
 
 
-class Person(Told, frozen=True):
+class Person(Answer, frozen=True):
     """Who you are to the server."""
 
     name: str

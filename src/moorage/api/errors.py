@@ -1,0 +1,76 @@
+"""The codes of errors: one word for programs, with its HTTP status and its meaning."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ErrorCode(StrEnum):
+    """The `code` of an error. Its HTTP status is `status`, what it means `meaning`."""
+
+    status: int
+    meaning: str
+
+    def __new__(cls, value: str, status: int, meaning: str) -> ErrorCode:
+        code = str.__new__(cls, value)
+        code._value_ = value
+        code.status = status
+        code.meaning = meaning
+        return code
+
+    BAD_REQUEST = "bad_request", 400, "The request cannot be read, or a parameter is invalid."
+    AMBIGUOUS = "ambiguous", 400, "Several objects match the name."
+    NO_SUCH_SIGNAL = "no_such_signal", 400, "The signal cannot be sent."
+    NO_STDIN = "no_stdin", 400, "The container takes no input."
+    FOREIGN_HOST = "foreign_host", 400, "The Host header names no address of this server."
+    UNAUTHORIZED = "unauthorized", 401, "No valid token or session came with the request."
+    FORBIDDEN = "forbidden", 403, "The cluster's rights do not allow it."
+    READ_ONLY = "only_looking", 403, "This token may read, but not change anything."
+    CROSS_SITE = "cross_site", 403, "The request came from a page of another site."
+    LOGIN_REFUSED = "login_refused", 403, "The login was refused."
+    DISABLED = "disabled", 403, "The account is disabled."
+    BAD_CODE = "bad_code", 403, "The one-time code is unknown, used or expired."
+    NO_SESSION = "no_session", 403, "The request needs a session; another token does not do."
+    NO_LOCAL_ACCOUNTS = "no_local_accounts", 403, "People log in at the identity provider only."
+    QUOTA_EXCEEDED = "quota_exceeded", 403, "The namespace's quota is used up."
+    NOT_FOUND = "not_found", 404, "The object does not exist."
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "The path does not take this method."
+    EXISTS = "exists", 409, "Another object has the name."
+    CONFLICT = "conflict", 409, "The object changed meanwhile, or its state does not allow the change."
+    IN_USE = "in_use", 409, "Runs or pods use the object."
+    NOT_RUNNING = "not_running", 409, "The container or workspace is not running."
+    STARTED = "started", 409, "The exec was started before."
+    NO_PASSWORD = "no_password", 409, "The account has no password here."
+    GONE = "gone", 410, "The object was deleted while it was read."
+    TOO_LARGE = "too_large", 413, "The body is too large."
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body must be application/json."
+    INVALID = "invalid", 422, "A field is invalid; `field` names it."
+    KEY_REUSED = "key_reused", 422, "The Idempotency-Key came with another body before."
+    TOO_MANY_REQUESTS = "too_many_requests", 429, "Asked too often; Retry-After says when to ask again."
+    TOO_MANY_ATTEMPTS = "too_many_attempts", 429, "Too many failed logins; Retry-After says when to try again."
+    INTERNAL_ERROR = "internal_error", 500, "The server failed; its log says why."
+    CANNOT_ACT = "cannot_act", 501, "This server cannot act for its users."
+    NO_LOGINS = "no_logins", 501, "This server has no accounts."
+    STARTING = "starting", 503, "The server has not read the cluster yet."
+    UNAVAILABLE = "unavailable", 503, "A part of the server is not available."
+    KUBERNETES_UNAVAILABLE = "kubernetes_unavailable", 503, "The Kubernetes API gave no usable answer."
+    PROVIDER_AWAY = "provider_away", 503, "The identity provider does not answer."
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of every error. Programs read `code`, people `message`; `field` is the parameter at fault."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    field: str | None = None
+
+
+def error_code(value: str) -> ErrorCode | None:
+    """The code of that word; None for one of a newer server."""
+    return _CODES.get(value)
+
+
+_CODES = {str(code): code for code in ErrorCode}

@@ -1,0 +1,137 @@
+"""An endpoint of the REST API: a handler that anybody can call, and how HTTP reaches it.
+
+The handler is a function of a module: it takes a `Call` and returns an answer. What a request brings is decoded by
+its types before, so a test calls the handler with values, and OpenAPI is made from the table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moorage.apimachinery.api import Api
+from moorage.errors import ApiError
+from moorage.server.idempotency import request_mark
+from moorage.server.inputs import check_json, decode, decode_query, read_bytes
+from moorage.server.problems import Json, as_problem
+
+if TYPE_CHECKING:
+    from moorage.server.context import Context
+    from moorage.server.identity.auth import User
+
+BODY_BYTES = 16 * 1024
+B = TypeVar("B")
+Q = TypeVar("Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[B, Q]):
+    """One request, decoded.
+
+    `mark` is of its Idempotency-Key, empty without one. `request` is for streams and sockets alone.
+    """
+
+    context: Context
+    user: User
+    body: B
+    query: Q
+    path: Mapping[str, Any]
+    mark: str = ""
+    request: Request
+
+    @property
+    def namespace(self) -> str:
+        return str(self.path["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.path["name"])
+
+    @property
+    def api(self) -> Api:
+        """The Kubernetes API as the one who asks. Raises Problem 403 for who may only look."""
+        return self.context.acting(self.user)
+
+    def audit(self, verb: str, what: str) -> None:
+        """Say more of what a request does than its path tells; the audit log has every change anyway."""
+        self.request.state.audit = f"{verb} {what}"
+
+
+Handler = Callable[[Call[B, Q]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(Generic[B, Q]):
+    """A row of the table. A handler returns an `answer` (None: 204), a (status, answer), or a Response.
+
+    `body` and `query` None: the request has none. `once`: takes an Idempotency-Key.
+    """
+
+    method: str
+    path: str
+    handler: Handler[B, Q]
+    body: type[B] | None = None
+    query: type[Q] | None = None
+    answer: type | None = None
+    status: int = 200
+    once: bool = False
+    optional_body: bool = False  # a request without a content type has the body's defaults
+    body_bytes: int = BODY_BYTES
+    media_type: str = ""  # of an answer that is no JSON
+
+    def route(self, context: Context) -> Route:
+        @functools.wraps(self.handler)
+        async def endpoint(request: Request) -> Response:
+            return await self.respond(context, request)
+
+        return EndpointRoute(self, endpoint)
+
+    async def respond(self, context: Context, request: Request) -> Response:
+        """Decode, call, encode. An ApiError is the asker's own: cluster rights decided."""
+        call: Call[Any, Any] = Call(
+            context=context,
+            user=request.state.user,
+            body=(body := await self._body(request)),
+            query=None if self.query is None else decode_query(request.query_params.multi_items(), self.query),
+            path=request.path_params,
+            mark=request_mark(request, body) if self.once else "",
+            request=request,
+        )
+        try:
+            answer = await self.handler(call)
+        except ApiError as error:
+            raise as_problem(error) from error
+        return encode(answer, self.status)
+
+    async def _body(self, request: Request) -> Any:
+        if self.body is None:
+            return None
+        if self.optional_body and "content-type" not in request.headers:
+            return decode(b"{}", self.body)
+        check_json(request)
+        return decode(await read_bytes(request, self.body_bytes) or b"{}", self.body)
+
+
+class EndpointRoute(Route):
+    """A route that knows its row of the table."""
+
+    def __init__(self, declared: Endpoint[Any, Any], endpoint: Callable[[Request], Awaitable[Response]]) -> None:
+        super().__init__(declared.path, endpoint, methods=[declared.method])
+        self.declared = declared
+
+
+def encode(answer: Any, status: int = 200) -> Response:
+    """What a handler returned as a response."""
+    if isinstance(answer, Response):
+        return answer
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], int):
+        status, answer = answer
+    if answer is None:
+        return Response(status_code=204)
+    return Json(answer, status)
