@@ -193,7 +193,7 @@ def _tokens(data: Path) -> dict[str, dict[str, Any]]:
 
 def _spec(kind: Any, node: dict[str, Any]) -> Any:
     if node.get("real"):
-        from moorage.localcluster.nodeagent.gpus import this_machine
+        from moorage.localcluster.nodeagent.machine import this_machine
 
         return this_machine()
     known = {one.name for one in fields(kind)}

@@ -8,7 +8,8 @@
     environment     pure: variables, field references, `$(VAR)`
     volumes         volumes → folders on this machine
     order           pure: all of it together → the shim's `spec.json`
-    gpus, node      what the node offers
+    node, gpus      the Node object; who holds which GPU
+    machine         what this machine really has
     addresses       an address for each pod
     probes, logs    liveness and readiness; CRI logs → `kubectl logs`
     execs           commands run in a container on request

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from moorage.localcluster.nodeagent import gpus
+from moorage.localcluster.nodeagent import gpus, machine
 from moorage.localcluster.nodeagent.order import container_gpus
 
 
@@ -100,12 +100,12 @@ def test_gpus_are_read_from_limits_or_requests() -> None:
     [("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3"), ("Tesla T4", "Tesla-T4"), (" A 100 (x) ", "A-100-x")],
 )
 def test_products_are_labelled_as_gpu_feature_discovery_does(name: str, label: str) -> None:
-    assert gpus.product_label(name) == label
+    assert machine.product_label(name) == label
 
 
 def test_without_a_library_or_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpus.find_real() == ()
+    assert machine.find_real() == ()
 
     class NoDriver:
         class NVMLError(Exception):
@@ -116,7 +116,7 @@ def test_without_a_library_or_driver_there_are_no_gpus(monkeypatch: pytest.Monke
             raise cls.NVMLError("Driver Not Loaded")
 
     monkeypatch.setitem(sys.modules, "pynvml", NoDriver)
-    assert gpus.find_real() == ()
+    assert machine.find_real() == ()
 
 
 def fake_nvml(names: list[str]) -> Any:
@@ -139,7 +139,7 @@ def fake_nvml(names: list[str]) -> Any:
 
 def test_this_machine_offers_its_commonest_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(["NVIDIA T400", "NVIDIA H100", "NVIDIA H100"]))
-    spec = gpus.this_machine()
+    spec = machine.this_machine()
     assert (spec.gpus, spec.gpu_type, spec.gpu_memory_bytes) == (2, "NVIDIA-H100", 80 << 30)
     assert spec.real_gpu_uuids == ("GPU-1", "GPU-2")
     assert spec.cpu_milli >= 1000
