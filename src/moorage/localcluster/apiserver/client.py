@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.errors import NotFound
 from moorage.localcluster.apiserver.auth import User, service_user
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, ListOptions, meta_of
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.server import ApiServer
 
 
 class InProcessClient:
@@ -24,13 +20,13 @@ class InProcessClient:
     Objects of `list` and `watch` are the server's own copies, shared with everybody: never change one.
     """
 
-    def __init__(self, server: ApiServer, user: str | User = "system:masters-client") -> None:
+    def __init__(self, server: Operations, user: str | User = "system:masters-client") -> None:
         """`user`: a name, which may do everything, or a `User`, which may do what the server lets it."""
         self._server = server
         self._user = service_user(user) if isinstance(user, str) else user
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
-        return await self._server.pipeline.get(self._call(), self._kind(resource), name, namespace)
+        return await self._server.pipeline.get(self._call(), self._server.kind_of(resource), name, namespace)
 
     async def list(
         self,
@@ -44,7 +40,7 @@ class InProcessClient:
     ) -> ObjList:
         listed = await self._server.pipeline.list(
             self._call(),
-            self._kind(resource),
+            self._server.kind_of(resource),
             namespace,
             ListOptions(label_selector=label_selector, field_selector=field_selector, limit=limit, cont=cont),
         )
@@ -61,7 +57,7 @@ class InProcessClient:
     ) -> AsyncIterator[WatchEvent]:
         batches = self._server.pipeline.watch(
             self._call(),
-            self._kind(resource),
+            self._server.kind_of(resource),
             namespace,
             resource_version=resource_version,
             label_selector=label_selector,
@@ -79,12 +75,19 @@ class InProcessClient:
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
         namespace = namespace or meta_of(obj).get("namespace")
-        return await self._server.create(self._call(dry_run=dry_run), self._kind(resource), _copy(obj), namespace)
+        return await self._server.create(
+            self._call(dry_run=dry_run), self._server.kind_of(resource), _copy(obj), namespace
+        )
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         meta = obj["metadata"]
         return await self._server.update(
-            self._call(), self._kind(resource), _copy(obj), meta["name"], meta.get("namespace"), subresource
+            self._call(),
+            self._server.kind_of(resource),
+            _copy(obj),
+            meta["name"],
+            meta.get("namespace"),
+            subresource,
         )
 
     async def patch(
@@ -101,7 +104,7 @@ class InProcessClient:
     ) -> Obj:
         return await self._server.patch(
             self._call(field_manager=field_manager or ""),
-            self._kind(resource),
+            self._server.kind_of(resource),
             name,
             namespace,
             _copy(patch),
@@ -121,7 +124,7 @@ class InProcessClient:
     ) -> None:
         await self._server.pipeline.delete(
             self._call(),
-            self._kind(resource),
+            self._server.kind_of(resource),
             name,
             namespace,
             DeleteOptions(grace_period_seconds=grace_period_seconds, uid=uid, propagation=propagation),
@@ -131,14 +134,8 @@ class InProcessClient:
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
         return await self._server.create_subresource(
-            self._call(), self._kind(resource), name, namespace, subresource, _copy(body)
+            self._call(), self._server.kind_of(resource), name, namespace, subresource, _copy(body)
         )
-
-    def _kind(self, resource: Resource) -> Kind:
-        kind = self._server.kinds.of(resource)
-        if kind is None:
-            raise NotFound("the server could not find the requested resource", details={"kind": resource.plural})
-        return kind
 
     def _call(self, *, dry_run: bool = False, field_manager: str = "") -> Call:
         return Call(user=self._user, dry_run=dry_run, field_manager=field_manager)

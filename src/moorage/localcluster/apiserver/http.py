@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -19,12 +19,11 @@ from moorage.apimachinery.api import CONTENT_TYPES, PatchKind
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.documents import parse_document, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
-from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
+from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.errors import (
     ApiError,
     BadRequest,
     DocumentError,
-    Expired,
     Forbidden,
     MethodNotAllowed,
     NotFound,
@@ -34,21 +33,16 @@ from moorage.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from moorage.localcluster.apiserver import discovery, openapi, protobuf
-from moorage.localcluster.apiserver.auth import Attributes, User, impersonate, refuse
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver import discovery, openapi, protobuf, streams
+from moorage.localcluster.apiserver.auth import ANONYMOUS, Attributes, User, impersonate, refuse
 from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Event, ListOptions, not_found
 from moorage.localcluster.apiserver.tables import Table, partial_object, to_table
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.server import ApiServer
+from moorage.localcluster.apiserver.wire.options import SHOWN_MAX, delete_options_of
+from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send
 
 log = logging.getLogger(__name__)
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server's limit on resource requests
 WARNINGS_MAX, WARNING_MAX = 4096, 256  # characters of all warnings of an answer, and of each when they are more
@@ -56,7 +50,6 @@ BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
 WATCH_SECONDS_MAX = 7 * 86400.0  # whatever timeoutSeconds asks for
 THREAD_BYTES = 64 * 1024  # YAML longer than this is read beside the event loop: a megabyte takes a second
-SHOWN_MAX = 100  # characters of a client's text in a message
 PROTOBUF = protobuf.CONTENT_TYPE
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "application/x-yaml")
 ANSWERED_WHOLE = frozenset(
@@ -191,7 +184,7 @@ class Stream:
 class HttpApp:
     """ASGI 3. One instance serves all connections."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: Operations) -> None:
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,8 +225,6 @@ class HttpApp:
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams into pods; a refusal is answered as any other request's."""
-        from moorage.localcluster.apiserver import streams
-
         request = Request({**scope, "method": "GET"}, receive)
         await receive()  # websocket.connect
         try:
@@ -273,8 +264,6 @@ class HttpApp:
             if user is None:
                 raise Unauthorized("Unauthorized")
         else:
-            from moorage.localcluster.apiserver.auth import ANONYMOUS
-
             user = ANONYMOUS
         if name := request.header("impersonate-user"):
             groups = tuple(request.headers.get("impersonate-group", ()))
@@ -360,8 +349,6 @@ class HttpApp:
         name = rest[1] if len(rest) > 1 else None
         subresource = rest[2] if len(rest) > 2 else None
         if subresource in ("exec", "attach", "portforward") and kind.resource == PODS and name and namespace:
-            from moorage.localcluster.apiserver import streams
-
             verbs = ("create",) if request.method == "POST" else ("get", "create")
             pod = streams.authorise(self._server, user, namespace, name, subresource, verbs)
             streams.check(pod, subresource, {key: [value] for key, value in request.query.items()})
@@ -646,40 +633,6 @@ async def _delete_options(request: Request, call: Call) -> DeleteOptions:
     return delete_options_of(body, request.query)
 
 
-def delete_options_of(body: Obj, query: MutableMapping[str, str]) -> DeleteOptions:
-    """Read `metav1.DeleteOptions` from a body and from query parameters. Raises BadRequest."""
-    grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    policy: Any = body.get("propagationPolicy") or query.get("propagationPolicy") or None
-    orphan = body.get("orphanDependents")
-    if orphan is None and "orphanDependents" in query:
-        orphan = query["orphanDependents"] == "true"
-    if policy is None and orphan is not None:
-        policy = "Orphan" if orphan else "Background"
-    if policy not in (None, "Background", "Foreground", "Orphan"):
-        errors = FieldErrors()
-        errors.unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
-        errors.raise_if_any(Resource("meta.k8s.io", "v1", "deleteoptions", "DeleteOptions"), "")
-    wanted = body.get("preconditions") or {}
-    if not isinstance(wanted, dict):
-        raise BadRequest("preconditions must be an object")
-    seconds = None
-    if isinstance(grace, str) and grace:
-        try:
-            seconds = parse_integer(grace, minimum=-INT64_MAX - 1, name="gracePeriodSeconds")
-        except NumberError as error:
-            raise BadRequest(error.message) from None
-    elif grace not in (None, ""):
-        if type(grace) is not int or not -INT64_MAX - 1 <= grace <= INT64_MAX:
-            raise BadRequest(f"gracePeriodSeconds must be an integer of 64 bits, not {str(grace)[:SHOWN_MAX]}")
-        seconds = grace
-    return DeleteOptions(
-        grace_period_seconds=seconds,
-        uid=wanted.get("uid"),
-        resource_version=wanted.get("resourceVersion"),
-        propagation=policy,
-    )
-
-
 def _table_asked(request: Request) -> bool:
     """Whether a Table comes before plain JSON in Accept."""
     for part in request.header("accept").split(","):
@@ -703,7 +656,7 @@ def _partial_asked(request: Request) -> bool:
 
 def _formatted(
     request: Request,
-    server: ApiServer,
+    server: Operations,
     kind: Kind,
     what: Obj | Sequence[Obj],
     meta: Obj | None,
@@ -807,6 +760,3 @@ async def _lifespan(receive: Receive, send: Send) -> None:
         elif message["type"] == "lifespan.shutdown":
             await send({"type": "lifespan.shutdown.complete"})
             return
-
-
-__all__ = ["Expired", "HttpApp", "delete_options_of"]

@@ -11,16 +11,13 @@ import logging
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, BadRequest, ServerError
 from moorage.localcluster.apiserver import spdy
-from moorage.localcluster.apiserver.streams import PIECE, PortSource, Receive, Send, Socket
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.server import ApiServer
+from moorage.localcluster.apiserver.core import PortSource
+from moorage.localcluster.apiserver.wire.websocket import PIECE, Receive, Send, Socket
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +40,17 @@ class _Stream:
 
 
 async def serve_ports(
-    server: ApiServer,
+    source: PortSource | None,
     pod: Obj,
     query: Mapping[str, Sequence[str]],
     offered: Sequence[str],
     receive: Receive,
     send: Send,
 ) -> None:
-    """Forward until the client leaves. Raises ApiError before the WebSocket is accepted."""
-    source = server.port_source
+    """Forward until the client leaves. Raises ApiError before the WebSocket is accepted.
+
+    `source`: None where no node agents run.
+    """
     if source is None:
         raise ServerError("this API server runs without node agents", status=501)
     socket = Socket(receive, send)

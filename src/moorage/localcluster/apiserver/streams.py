@@ -11,53 +11,23 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline import Call
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.server import ApiServer
+from moorage.localcluster.apiserver.portforward import serve_ports
+from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
 
 log = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # best first; v5 can say that standard input ends
-PIECE = 32 * 1024
-
-
-class Running(Protocol):
-    """A command in a container (the node agent's `Command`)."""
-
-    def output(self) -> AsyncGenerator[tuple[int, bytes], None]: ...
-    async def write(self, data: bytes) -> None: ...
-    async def close_input(self) -> None: ...
-    def resize(self, width: int, height: int) -> None: ...
-    async def exit_code(self) -> int: ...
-    async def close(self) -> None: ...
-
-
-class ExecSource(Protocol):
-    """Starts a command in a container of a pod. Raises ApiError, OSError."""
-
-    async def __call__(
-        self, pod: Obj, container: str, command: Sequence[str], *, stdin: bool, tty: bool
-    ) -> Running: ...
-
-
-class PortSource(Protocol):
-    """Connects to a port of a pod. Raises ApiError, OSError."""
-
-    async def __call__(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
 
 
 def asked_for(path: str) -> tuple[str, str, str] | None:
@@ -69,7 +39,7 @@ def asked_for(path: str) -> tuple[str, str, str] | None:
 
 
 def authorise(
-    server: ApiServer,
+    core: Core,
     user: User,
     namespace: str,
     name: str,
@@ -78,10 +48,10 @@ def authorise(
 ) -> Obj:
     """The pod, if the user may do all of `verbs` with the subresource: a WebSocket begins with a GET, and what it
     does is a POST's business (the real server asks for both since 1.35). Raises Forbidden, NotFound."""
-    kind, call = server.kind_of(PODS), Call(user=user)
+    kind, call = core.kind_of(PODS), Call(user=user)
     for verb in verbs:
-        server.pipeline.authorise(call, verb, kind, namespace, name, subresource)
-    return server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
+        core.pipeline.authorise(call, verb, kind, namespace, name, subresource)
+    return core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
 
 
 def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str:
@@ -137,51 +107,18 @@ def final_status(code: int) -> Obj:
     }
 
 
-class Socket:
-    """One accepted WebSocket: messages in and out, in order."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive, self._send = receive, send
-
-    async def accept(self, protocol: str) -> None:
-        headers = [(b"sec-websocket-protocol", protocol.encode())]  # not all names are tokens
-        await self._send({"type": "websocket.accept", "headers": headers})
-
-    async def message(self) -> bytes | None:
-        """The next message, None when the client has gone."""
-        while True:
-            event = await self._receive()
-            if event["type"] == "websocket.disconnect":
-                return None
-            if event["type"] == "websocket.receive":
-                data = event.get("bytes")
-                return data if data is not None else str(event.get("text") or "").encode()
-
-    async def send(self, channel: int, data: bytes) -> None:
-        await self._send({"type": "websocket.send", "bytes": bytes([channel]) + data})
-
-    async def send_bytes(self, data: bytes) -> None:
-        await self._send({"type": "websocket.send", "bytes": data})
-
-    async def close(self, code: int = 1000) -> None:
-        with contextlib.suppress(OSError, RuntimeError):  # the client may have been quicker
-            await self._send({"type": "websocket.close", "code": code})
-
-
-async def serve(server: ApiServer, user: User, scope: Scope, receive: Receive, send: Send) -> None:
+async def serve(core: Core, user: User, scope: Scope, receive: Receive, send: Send) -> None:
     """One WebSocket from its handshake to its end. Raises ApiError before it is accepted."""
     found = asked_for(scope["path"])
     if found is None:
         raise NotFound("the server could not find the requested resource", details={})
     namespace, name, subresource = found
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    pod = authorise(server, user, namespace, name, subresource)
+    pod = authorise(core, user, namespace, name, subresource)
     container = check(pod, subresource, query)
     offered = [str(one) for one in scope.get("subprotocols") or ()]
     if subresource == "portforward":
-        from moorage.localcluster.apiserver.portforward import serve_ports
-
-        await serve_ports(server, pod, query, offered, receive, send)
+        await serve_ports(core.port_source, pod, query, offered, receive, send)
         return
     protocol = next((one for one in PROTOCOLS if one in offered), None)
     if protocol is None:
@@ -190,10 +127,10 @@ async def serve(server: ApiServer, user: User, scope: Scope, receive: Receive, s
         one: (query.get(one) or ["false"])[0] in ("true", "1") for one in ("stdin", "stdout", "stderr", "tty")
     }
     if subresource == "exec":
-        if server.exec_source is None:
+        if core.exec_source is None:
             raise ServerError("this API server runs without node agents", status=501)
         try:
-            running = await server.exec_source(
+            running = await core.exec_source(
                 pod, container, query["command"], stdin=wants["stdin"], tty=wants["tty"]
             )
         except OSError as error:
@@ -203,7 +140,7 @@ async def serve(server: ApiServer, user: User, scope: Scope, receive: Receive, s
         finally:
             await running.close()
         return
-    await _attach(server, pod, container, Socket(receive, send), protocol)
+    await _attach(core, pod, container, Socket(receive, send), protocol)
 
 
 async def _accept(socket: Socket, protocol: str) -> None:
@@ -254,11 +191,11 @@ def _side(value: Any) -> int:
     return max(0, min(value, (1 << 16) - 1))
 
 
-async def _attach(server: ApiServer, pod: Obj, container: str, socket: Socket, protocol: str) -> None:
+async def _attach(core: Core, pod: Obj, container: str, socket: Socket, protocol: str) -> None:
     """What the container writes from now on, read from its log: input cannot reach a process that runs already."""
-    if server.log_source is None:
+    if core.log_source is None:
         raise ServerError("this API server runs without node agents", status=501)
-    chunks = server.log_source(pod, container, follow=True, tail_lines=0)
+    chunks = core.log_source(pod, container, follow=True, tail_lines=0)
     await _accept(socket, protocol)
 
     async def give() -> None:

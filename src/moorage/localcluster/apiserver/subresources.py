@@ -4,15 +4,16 @@ finalize, log; and reviews.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage.apimachinery.meta import is_condition_true, with_condition
 from moorage.apimachinery.resources import NAMESPACES, NODES, PDBS, PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.clock import rfc3339
+from moorage.clock import parse_rfc3339, rfc3339
 from moorage.errors import ApiError, BadRequest, Conflict, NotFound, TooManyRequests
 from moorage.localcluster.apiserver.auth import (
     ISSUER,
@@ -22,12 +23,11 @@ from moorage.localcluster.apiserver.auth import (
     service_account_user,
 )
 from moorage.localcluster.apiserver.builtin import BuiltinCodec
+from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, check_namespace, meta_of, not_found
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.server import ApiServer
+from moorage.localcluster.apiserver.wire.options import delete_options_of
 
 SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 TOKEN_SECONDS = 3600
@@ -61,7 +61,7 @@ def _named(body: Any, name: str, codec: BuiltinCodec) -> Obj:
 # --- pods
 
 
-async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
+async def bind(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`pods/binding`: put a pod on a node. Raises Conflict when it is bound, gated or going."""
     binding = _named(body, name, BINDING)
     check_namespace(kind.resource, meta_of(binding), namespace)
@@ -69,7 +69,7 @@ async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: 
     if not node:
         raise BadRequest("target.name: Required value")
     meta = binding.get("metadata") or {}
-    now = rfc3339(server.clock.now())
+    now = rfc3339(core.clock.now())
 
     async def make(pod: Obj) -> Obj:
         why = ""
@@ -96,7 +96,7 @@ async def bind(server: ApiServer, call: Call, kind: Kind, name: str, namespace: 
         status["conditions"] = _with_condition(status.get("conditions"), "PodScheduled", now)
         return pod
 
-    await server.pipeline.write_raw(call, kind, name, namespace, make)
+    await core.pipeline.write_raw(call, kind, name, namespace, make)
     return dict(SUCCESS)
 
 
@@ -106,22 +106,20 @@ def _with_condition(conditions: Any, kind: str, now: str, *, reason: str = "", m
     return [{key: value for key, value in one.items() if value != "" or key == "status"} for one in made]
 
 
-async def evict(server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
+async def evict(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`pods/eviction`: delete a pod if its disruption budget lets it. Raises TooManyRequests when it does not."""
-    from moorage.localcluster.apiserver.http import delete_options_of
-
     eviction = _named(body, name, EVICTION)
     options_body = eviction.get("deleteOptions") or {}
     options = delete_options_of(options_body, {})
     if options_body.get("dryRun"):
         call.dry_run = True
-    pod = server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
+    pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
     phase = (pod.get("status") or {}).get("phase")
     free = phase in ("Succeeded", "Failed", "Pending") or bool(pod["metadata"].get("deletionTimestamp"))
     if not free:
-        await _spend_budget(server, call, pod, namespace)
+        await _spend_budget(core, call, pod, namespace)
     if not call.dry_run:
-        now = rfc3339(server.clock.now())
+        now = rfc3339(core.clock.now())
 
         async def mark(current: Obj) -> Obj:
             if options.uid and options.uid != current["metadata"]["uid"]:
@@ -136,20 +134,20 @@ async def evict(server: ApiServer, call: Call, kind: Kind, name: str, namespace:
             )
             return current
 
-        await server.pipeline.write_raw(call, kind, name, namespace, mark)
+        await core.pipeline.write_raw(call, kind, name, namespace, mark)
         options = DeleteOptions(
             grace_period_seconds=options.grace_period_seconds, uid=options.uid, propagation=options.propagation
         )
-    await server.pipeline.remove(call, kind, name, namespace, options)
+    await core.pipeline.remove(call, kind, name, namespace, options)
     return dict(SUCCESS)
 
 
-async def _spend_budget(server: ApiServer, call: Call, pod: Obj, namespace: str | None) -> None:
-    budgets = server.kind_of(PDBS)
+async def _spend_budget(core: Core, call: Call, pod: Obj, namespace: str | None) -> None:
+    budgets = core.kind_of(PDBS)
     labels = pod["metadata"].get("labels") or {}
     matching = [
         one
-        for one in server.pipeline.every(budgets, namespace)
+        for one in core.pipeline.every(budgets, namespace)
         if (one.get("spec") or {}).get("selector") is not None
         and label_selector_of(one["spec"]["selector"]).matches(labels)
     ]
@@ -170,7 +168,7 @@ async def _spend_budget(server: ApiServer, call: Call, pod: Obj, namespace: str 
         if wanted > 0 and status.get("currentHealthy", 0) >= wanted:
             return
     name = first["metadata"]["name"]
-    now = rfc3339(server.clock.now())
+    now = rfc3339(core.clock.now())
 
     async def spend(budget: Obj) -> Obj:
         status = budget.setdefault("status", {})
@@ -185,7 +183,7 @@ async def _spend_budget(server: ApiServer, call: Call, pod: Obj, namespace: str 
         status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: now}
         return budget
 
-    await server.pipeline.write_raw(call, budgets, name, namespace, spend)
+    await core.pipeline.write_raw(call, budgets, name, namespace, spend)
 
 
 def _too_many(cause: str, wait: int = 0) -> TooManyRequests:
@@ -196,12 +194,12 @@ def _too_many(cause: str, wait: int = 0) -> TooManyRequests:
 
 
 async def logs(
-    server: ApiServer, call: Call, name: str, namespace: str | None, **options: Any
+    core: Core, call: Call, name: str, namespace: str | None, **options: Any
 ) -> AsyncIterator[bytes] | None:
-    """The stream of `pods/log`; the node agent is asked through `server.log_source`. None: the pod has no node."""
-    kind = server.kind_of(PODS)
-    server.pipeline.authorise(call, "get", kind, namespace, name, "log")
-    pod = server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
+    """The stream of `pods/log`; the node agent is asked through `core.log_source`. None: the pod has no node."""
+    kind = core.kind_of(PODS)
+    core.pipeline.authorise(call, "get", kind, namespace, name, "log")
+    pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
     containers = [one["name"] for one in pod["spec"].get("containers") or ()]
     every = [one["name"] for one in pod["spec"].get("initContainers") or ()] + containers
     container = options.get("container")
@@ -220,24 +218,22 @@ async def logs(
     node = pod["spec"].get("nodeName")
     if not node:
         return None
-    if server.log_source is None or server.pipeline.peek(server.kind_of(NODES), node) is None:
+    if core.log_source is None or core.pipeline.peek(core.kind_of(NODES), node) is None:
         raise not_found(kind.resource, node)  # pods, as the real server says
     since = options.get("since_seconds")
     if since is None and options.get("since_time"):
-        from moorage.clock import parse_rfc3339
-
         try:
             moment = parse_rfc3339(options["since_time"])
         except ValueError as error:
             raise BadRequest(str(error)) from None
-        since = max(1, int((server.clock.now() - moment).total_seconds()) + 1)
+        since = max(1, int((core.clock.now() - moment).total_seconds()) + 1)
     for key in ("tail_lines", "limit_bytes"):
         value = options.get(key)
         if value is not None and value < (1 if key == "limit_bytes" else 0):
             errors = FieldErrors()
             errors.invalid(_camel(key), value, "must be greater than or equal to 0")
             errors.raise_if_any(Resource("", "v1", "pods", "PodLogOptions"), name)
-    source = server.log_source(
+    source = core.log_source(
         pod,
         container,
         follow=options.get("follow", False),
@@ -260,8 +256,6 @@ async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
     A source that has nothing yet is not waited for: only what it does before its first wait counts.
     """
-    import asyncio
-
     iterator = source.__aiter__()
     first = asyncio.ensure_future(anext(iterator))
     await asyncio.wait({first}, timeout=0.05)
@@ -313,9 +307,7 @@ def scale_of(kind: Kind, obj: Obj) -> Obj:
     }
 
 
-async def set_scale(
-    server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, scale: Any
-) -> Obj:
+async def set_scale(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, scale: Any) -> Obj:
     """Write `spec.replicas` through a Scale."""
     scale = _read(scale, SCALE)
     check_namespace(kind.resource, meta_of(scale), namespace)
@@ -341,7 +333,7 @@ async def set_scale(
             obj["metadata"].pop("resourceVersion", None)
         return obj
 
-    return scale_of(kind, await server.pipeline.write(call, kind, name, namespace, make, decode=True))
+    return scale_of(kind, await core.pipeline.write(call, kind, name, namespace, make, decode=True))
 
 
 def _at(obj: Obj, path: str) -> Any:
@@ -356,7 +348,7 @@ def _at(obj: Obj, path: str) -> Any:
 # --- namespaces
 
 
-async def finalize(server: ApiServer, call: Call, kind: Kind, name: str, body: Any) -> Obj:
+async def finalize(core: Core, call: Call, kind: Kind, name: str, body: Any) -> Obj:
     """`namespaces/finalize`: replace `spec.finalizers`; the last one gone, the namespace goes."""
     body = _read(body, NAMESPACE)
     wanted = (body.get("spec") or {}).get("finalizers") or []
@@ -379,18 +371,16 @@ async def finalize(server: ApiServer, call: Call, kind: Kind, name: str, body: A
             namespace["metadata"]["resourceVersion"] = version
         return namespace
 
-    return await server.pipeline.write_raw(call, kind, name, None, make)
+    return await core.pipeline.write_raw(call, kind, name, None, make)
 
 
 # --- tokens and reviews
 
 
-async def create_token(
-    server: ApiServer, call: Call, kind: Kind, name: str, namespace: str | None, body: Any
-) -> Obj:
+async def create_token(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`serviceaccounts/token`: a TokenRequest answered with a bearer token that this server accepts."""
     body = _read(body, TOKEN_REQUEST)
-    account = server.pipeline.view(kind, server.pipeline.read(kind, name, namespace))
+    account = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
     spec = body.get("spec") or {}
     seconds = spec.get("expirationSeconds", TOKEN_SECONDS)
     errors = FieldErrors()
@@ -400,16 +390,16 @@ async def create_token(
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
     errors.raise_if_any(TOKEN_REQUEST.resource, "")
     audiences = list(spec.get("audiences") or (ISSUER,))
-    now = server.clock.now()
+    now = core.clock.now()
     expires = now + timedelta(seconds=seconds)
     bound: Obj = {"namespace": namespace, "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]}}
     reference = spec.get("boundObjectRef")
     if reference:
-        bound |= _bound(server, reference, namespace)
+        bound |= _bound(core, reference, namespace)
     if call.dry_run:
         token = ""
     else:
-        token = server.tokens.sign(
+        token = core.tokens.sign(
             {
                 "iss": ISSUER,
                 "sub": f"system:serviceaccount:{namespace}:{name}",
@@ -432,15 +422,13 @@ async def create_token(
     }
 
 
-def _bound(server: ApiServer, reference: Mapping[str, Any], namespace: str | None) -> Obj:
+def _bound(core: Core, reference: Mapping[str, Any], namespace: str | None) -> Obj:
     kind_name = reference.get("kind", "")
-    kind = server.kinds.by_kind("v1", kind_name) if kind_name in ("Pod", "Secret", "Node") else None
+    kind = core.kinds.by_kind("v1", kind_name) if kind_name in ("Pod", "Secret", "Node") else None
     if kind is None:
         raise BadRequest(f"cannot bind token to object of type {reference.get('apiVersion')}, Kind={kind_name}")
     name = reference.get("name", "")
-    obj = server.pipeline.view(
-        kind, server.pipeline.read(kind, name, namespace if kind.resource.namespaced else None)
-    )
+    obj = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace if kind.resource.namespaced else None))
     uid = reference.get("uid")
     if uid and uid != obj["metadata"]["uid"]:
         raise Conflict(
@@ -451,17 +439,17 @@ def _bound(server: ApiServer, reference: Mapping[str, Any], namespace: str | Non
     return {kind_name.lower(): {"name": name, "uid": obj["metadata"]["uid"]}}
 
 
-def authenticate(server: ApiServer, token: str, audiences: tuple[str, ...] = ()) -> User | None:
+def authenticate(core: Core, token: str, audiences: tuple[str, ...] = ()) -> User | None:
     """The user of a bearer token, None when it is not good (any more) here."""
-    user = server.tokens.fixed(token)
+    user = core.tokens.fixed(token)
     if user is not None:
         return user
-    claims = server.tokens.claims(token)
+    claims = core.tokens.claims(token)
     if claims is None or claims.get("iss") != ISSUER:
         return None
     if not set(audiences or (ISSUER,)) & set(claims.get("aud") or ()):
         return None
-    now = server.clock.now()
+    now = core.clock.now()
     try:
         expires = datetime.fromtimestamp(claims["exp"], UTC)
         starts = datetime.fromtimestamp(claims.get("nbf", 0), UTC)
@@ -472,17 +460,17 @@ def authenticate(server: ApiServer, token: str, audiences: tuple[str, ...] = ())
     bound = claims.get("kubernetes.io") or {}
     namespace = bound.get("namespace") or ""
     account = bound.get("serviceaccount") or {}
-    found = server.pipeline.peek(server.kind_of(SERVICEACCOUNTS), account.get("name", ""), namespace)
+    found = core.pipeline.peek(core.kind_of(SERVICEACCOUNTS), account.get("name", ""), namespace)
     if found is None or found["metadata"]["uid"] != account.get("uid"):
         return None
     extra: dict[str, tuple[str, ...]] = {}
     if secret := bound.get("secret"):
-        kept = server.pipeline.peek(server.kind_of(SECRETS), secret.get("name", ""), namespace)
+        kept = core.pipeline.peek(core.kind_of(SECRETS), secret.get("name", ""), namespace)
         if kept is None or kept["metadata"]["uid"] != secret.get("uid"):
             return None
     pod = bound.get("pod")
     if pod:
-        held = server.pipeline.peek(server.kind_of(PODS), pod.get("name", ""), namespace)
+        held = core.pipeline.peek(core.kind_of(PODS), pod.get("name", ""), namespace)
         if held is None or held["metadata"]["uid"] != pod.get("uid"):
             return None
         extra["authentication.kubernetes.io/pod-name"] = (pod["name"],)
@@ -490,14 +478,14 @@ def authenticate(server: ApiServer, token: str, audiences: tuple[str, ...] = ())
     return service_account_user(namespace, account["name"], account["uid"], extra)
 
 
-def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
+def review(core: Core, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
     """Answer TokenReview, SelfSubjectReview and the access reviews; nothing is stored."""
     obj = {**obj, "metadata": {**(obj.get("metadata") or {})}}
     spec = obj.get("spec") or {}
     match kind.resource.plural:
         case "tokenreviews":
             audiences = tuple(spec.get("audiences") or ())
-            user = authenticate(server, str(spec.get("token") or ""), audiences)
+            user = authenticate(core, str(spec.get("token") or ""), audiences)
             if user is None:
                 obj["status"] = {"user": {}, "error": "invalid bearer token"}
             else:
@@ -508,11 +496,11 @@ def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str |
                 }
             return obj
         case "selfsubjectreviews":
-            obj["metadata"]["creationTimestamp"] = rfc3339(server.clock.now())
+            obj["metadata"]["creationTimestamp"] = rfc3339(core.clock.now())
             obj["status"] = {"userInfo": call.user.to_obj()}
             return obj
         case "selfsubjectrulesreviews":
-            rules = server.authorizer.rules_for(call.user, str(spec.get("namespace") or ""))
+            rules = core.authorizer.rules_for(call.user, str(spec.get("namespace") or ""))
             obj["status"] = {
                 "resourceRules": [rule.to_obj() for rule in rules if not rule.paths],
                 "nonResourceRules": [rule.to_obj() for rule in rules if rule.paths],
@@ -552,7 +540,7 @@ def review(server: ApiServer, call: Call, kind: Kind, obj: Obj, namespace: str |
             namespace=namespace or wanted.get("namespace", ""),
             name=wanted.get("name", ""),
         )
-    decision = server.pipeline.authorizer.authorize(user, asked)
+    decision = core.pipeline.authorizer.authorize(user, asked)
     obj["status"] = {"allowed": decision.allowed} | ({"reason": decision.reason} if decision.reason else {})
     return obj
 

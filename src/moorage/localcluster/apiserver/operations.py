@@ -1,0 +1,137 @@
+"""What a client can ask of the API server: every verb on objects and on their subresources."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from moorage.apimachinery.api import PatchKind
+from moorage.apimachinery.resources import PODS, Obj
+from moorage.clock import Clock
+from moorage.errors import BadRequest, MethodNotAllowed, NotFound
+from moorage.localcluster.apiserver import patch, subresources
+from moorage.localcluster.apiserver.admission import BuiltinAdmission
+from moorage.localcluster.apiserver.auth import Tokens, User
+from moorage.localcluster.apiserver.core import Core
+from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.pipeline import Call, check_namespace, meta_of
+from moorage.localcluster.storage import Storage
+
+
+class Operations(Core):
+    """Sends each request to the pipeline, or to the subresource or review that it is for.
+
+    `ready` is True while the server takes requests.
+    """
+
+    def __init__(self, storage: Storage, tokens: Tokens, clock: Clock) -> None:
+        super().__init__(storage, tokens, clock)
+        self.admission = BuiltinAdmission(self.pipeline)
+        self.ready = False
+
+    def authenticate(self, token: str) -> User | None:
+        return subresources.authenticate(self, token)
+
+    async def create(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
+        """Create an object, or answer a review; a Binding posted to `bindings` binds."""
+        if kind.resource.group == "" and kind.resource.plural == "bindings":
+            self.pipeline.authorise(call, "create", kind, namespace, "")
+            if not isinstance(obj, dict):
+                raise BadRequest("not a Binding object")
+            name = meta_of(obj).get("name") or ""
+            self.admission.check_namespace(self.kind_of(PODS), namespace, name)
+            return await subresources.bind(self, call, self.kind_of(PODS), name, namespace, obj)
+        if kind.rules.virtual:
+            return subresources.review(
+                self, call, kind, self.pipeline.decode(call, kind, obj, namespace), namespace
+            )
+        return await self.pipeline.create(call, kind, obj, namespace)
+
+    async def get_subresource(
+        self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str
+    ) -> Obj:
+        """Raises MethodNotAllowed for one that cannot be read."""
+        if "get" not in kind.subresources[subresource].verbs:
+            raise _not_allowed()
+        self.pipeline.authorise(call, "get", kind, namespace, name, subresource)
+        obj = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
+        return subresources.scale_of(kind, obj) if subresource == "scale" else obj
+
+    async def update(
+        self, call: Call, kind: Kind, obj: Any, name: str, namespace: str | None, subresource: str | None
+    ) -> Obj:
+        """PUT of an object or a subresource of it."""
+        if subresource is None or subresource == "status":
+            self._offers(kind, subresource, "update")
+            return await self.pipeline.update(call, kind, obj, name, namespace, subresource=subresource)
+        self._offers(kind, subresource, "update")
+        self.pipeline.authorise(call, "update", kind, namespace, name, subresource)
+        if isinstance(obj, dict):
+            check_namespace(kind.resource, meta_of(obj), namespace)
+        if subresource == "scale":
+            return await subresources.set_scale(self, call, kind, name, namespace, obj)
+        if subresource == "finalize":
+            return await subresources.finalize(self, call, kind, name, obj)
+        raise _not_allowed()
+
+    async def patch(
+        self,
+        call: Call,
+        kind: Kind,
+        name: str,
+        namespace: str | None,
+        body: Any,
+        *,
+        patch_kind: PatchKind,
+        subresource: str | None,
+    ) -> Obj:
+        """PATCH of an object or a subresource of it."""
+        self._offers(kind, subresource, "patch")
+        if subresource is None or subresource == "status":
+            return await self.pipeline.patch(
+                call, kind, name, namespace, body, patch_kind=patch_kind, subresource=subresource
+            )
+        if subresource != "scale":
+            raise _not_allowed()
+        self.pipeline.authorise(call, "patch", kind, namespace, name, subresource)
+        current = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
+        scale = subresources.scale_of(kind, current)
+        wanted = patch.json_patch(scale, body) if patch_kind == "json" else patch.merge_patch(scale, body)
+        return await subresources.set_scale(self, call, kind, name, namespace, wanted)
+
+    async def create_subresource(
+        self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str, body: Any
+    ) -> Obj:
+        """POST to a subresource: binding, eviction, token."""
+        self._offers(kind, subresource, "create")
+        self.pipeline.authorise(call, "create", kind, namespace, name, subresource)
+        if isinstance(body, dict):
+            check_namespace(kind.resource, meta_of(body), namespace)
+        self.admission.check_namespace(kind, namespace, name)
+        match (kind.resource.plural, subresource):
+            case ("pods", "binding"):
+                return await subresources.bind(self, call, kind, name, namespace, body)
+            case ("pods", "eviction"):
+                return await subresources.evict(self, call, kind, name, namespace, body)
+            case ("serviceaccounts", "token"):
+                return await subresources.create_token(self, call, kind, name, namespace, body)
+        raise _not_allowed()
+
+    async def logs(
+        self, call: Call, name: str, namespace: str | None, **options: Any
+    ) -> AsyncIterator[bytes] | None:
+        """The log of a pod's container, as `subresources.logs`."""
+        return await subresources.logs(self, call, name, namespace, **options)
+
+    def _offers(self, kind: Kind, subresource: str | None, verb: str) -> None:
+        if subresource is None:
+            return
+        one = kind.subresources.get(subresource)
+        if one is None:
+            raise NotFound("the server could not find the requested resource", details={})
+        if verb not in one.verbs:
+            raise _not_allowed()
+
+
+def _not_allowed() -> MethodNotAllowed:
+    return MethodNotAllowed("the server does not allow this method on the requested resource", details={})
