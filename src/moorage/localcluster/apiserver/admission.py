@@ -9,7 +9,7 @@ Service account tokens are not mounted into pods.
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.quantity import parse_quantity
@@ -26,10 +26,7 @@ from moorage.errors import Forbidden, Invalid
 from moorage.localcluster.apiserver import podspec
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Kind
-from moorage.localcluster.apiserver.pipeline import Admission, forbidden, not_found
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden, not_found
 
 IMMORTAL = ("default", "kube-system", "kube-public")
 SERVICE_NETWORK = ipaddress.IPv4Network("10.96.0.0/16")

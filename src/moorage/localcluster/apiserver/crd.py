@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage.apimachinery.meta import with_condition
 from moorage.apimachinery.resources import CRDS, Obj, Resource
@@ -24,12 +24,9 @@ from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds import Column, Kind, Rules, Subresource, spec_changed
 from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
 from moorage.localcluster.apiserver.patch import go_text
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions
+from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Pipeline
 from moorage.localcluster.apiserver.structural import PRESERVE, StructuralCodec, compile_schema
 from moorage.localcluster.storage.contract import WatchClosed
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 

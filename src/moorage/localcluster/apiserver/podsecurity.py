@@ -11,15 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.pipeline import Admission, forbidden
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden
 
 PREFIX = "pod-security.kubernetes.io/"
 PRIVILEGED, BASELINE, RESTRICTED = "privileged", "baseline", "restricted"

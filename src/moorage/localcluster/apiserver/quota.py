@@ -13,16 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import ApiError, Conflict, NotFound
 from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Call, Pipeline, forbidden
-
-if TYPE_CHECKING:
-    from moorage.localcluster.quota import Amounts
+from moorage.localcluster.quota import Amounts
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 ON_UPDATE = frozenset({("", "persistentvolumeclaims"), ("", "services")})

@@ -8,16 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Forbidden
 from moorage.localcluster.apiserver.auth import MASTERS, Attributes, Decision, User
-from moorage.localcluster.apiserver.pipeline import not_found
-
-if TYPE_CHECKING:
-    from moorage.localcluster.apiserver.kinds import Kind
-    from moorage.localcluster.apiserver.pipeline import Admission, Pipeline
+from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, not_found
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES = Resource(GROUP, "v1", "roles", "Role")

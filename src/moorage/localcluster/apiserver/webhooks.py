@@ -26,12 +26,10 @@ from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
 from moorage.localcluster.apiserver.kinds import Kind
 from moorage.localcluster.apiserver.patch import json_patch
-from moorage.localcluster.apiserver.pipeline import Admission
+from moorage.localcluster.apiserver.pipeline import Admission, Pipeline
 
 if TYPE_CHECKING:
     import ssl
-
-    from moorage.localcluster.apiserver.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 

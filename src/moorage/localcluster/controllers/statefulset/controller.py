@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.controlloop import ControlLoop
@@ -19,10 +19,8 @@ from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.known import CONTROLLERREVISIONS
 from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.replicaset.controller import index_orphans
+from moorage.localcluster.controllers.statefulset.plan import Action
 from moorage.localcluster.informers import InformerSet
-
-if TYPE_CHECKING:
-    from moorage.localcluster.controllers.statefulset.plan import Action
 
 
 def owned_by(kind: str, enqueue: Callable[[Key], None]) -> Callable[[Obj | None, Obj | None], None]:
