@@ -23,9 +23,9 @@ from moorage.apimachinery.resources import (
     Obj,
 )
 from moorage.errors import Forbidden, Invalid
-from moorage.localcluster.apiserver import podspec
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds import podspec
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden, not_found
 
 IMMORTAL = ("default", "kube-system", "kube-public")

@@ -19,13 +19,13 @@ from moorage.apimachinery.resources import CRDS, Obj, Resource
 from moorage.errors import ApiError, NotFound, StorageError
 from moorage.localcluster.apiserver import jsonpath
 from moorage.localcluster.apiserver.auth import service_user
-from moorage.localcluster.apiserver.cells import age
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import Column, Kind, Rules, Subresource, spec_changed
+from moorage.localcluster.apiserver.kinds.cells import age
+from moorage.localcluster.apiserver.kinds.kind import Column, Kind, Rules, Subresource, spec_changed
 from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
-from moorage.localcluster.apiserver.patch import go_text
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Pipeline
 from moorage.localcluster.apiserver.structural import PRESERVE, StructuralCodec, compile_schema
+from moorage.localcluster.apiserver.wire.patch import go_text
 from moorage.localcluster.storage.contract import WatchClosed
 
 log = logging.getLogger(__name__)

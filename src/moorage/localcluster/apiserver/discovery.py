@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.kinds import Kind, Kinds, Subresource
+from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds, Subresource
 from moorage.localcluster.apiserver.schema import builtin
 
 SUFFIX = "+moorage"

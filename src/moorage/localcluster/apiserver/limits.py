@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden
 
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")

@@ -9,12 +9,13 @@ from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
 from moorage.errors import BadRequest, MethodNotAllowed, NotFound
-from moorage.localcluster.apiserver import patch, subresources
+from moorage.localcluster.apiserver import subresources
 from moorage.localcluster.apiserver.admission import BuiltinAdmission
 from moorage.localcluster.apiserver.auth import Tokens, User
 from moorage.localcluster.apiserver.core import Core
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Call, check_namespace, meta_of
+from moorage.localcluster.apiserver.wire import patch
 from moorage.localcluster.storage import Storage
 
 

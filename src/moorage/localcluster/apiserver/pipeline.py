@@ -47,10 +47,11 @@ from moorage.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from moorage.localcluster.apiserver import metadata, patch
+from moorage.localcluster.apiserver import metadata
 from moorage.localcluster.apiserver.auth import Attributes, Authorizer, User, refuse
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import Kind, Kinds
+from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
+from moorage.localcluster.apiserver.wire import patch
 from moorage.localcluster.storage import CompareFailed, Record, Storage
 from moorage.localcluster.storage.contract import WatchClosed
 

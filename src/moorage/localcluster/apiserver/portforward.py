@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, BadRequest, ServerError
-from moorage.localcluster.apiserver import spdy
 from moorage.localcluster.apiserver.core import PortSource
+from moorage.localcluster.apiserver.wire import spdy
 from moorage.localcluster.apiserver.wire.websocket import PIECE, Receive, Send, Socket
 
 log = logging.getLogger(__name__)

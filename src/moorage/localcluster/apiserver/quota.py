@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import ApiError, Conflict, NotFound
 from moorage.localcluster.apiserver.auth import User
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Call, Pipeline, forbidden
 from moorage.localcluster.quota import Amounts
 

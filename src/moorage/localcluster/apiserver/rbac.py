@@ -13,7 +13,7 @@ from typing import Any
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Forbidden
 from moorage.localcluster.apiserver.auth import MASTERS, Attributes, Decision, User
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, not_found
 
 GROUP = "rbac.authorization.k8s.io"

@@ -14,12 +14,12 @@ from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.localcluster.apiserver import podspec
-from moorage.localcluster.apiserver.cells import CELLS, pod_row_conditions
-from moorage.localcluster.apiserver.events import prepare_core, to_core, to_new
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.ingressrules import validate_ingress, validate_new_ingress
-from moorage.localcluster.apiserver.kinds import Rules, spec_changed
+from moorage.localcluster.apiserver.kinds import podspec
+from moorage.localcluster.apiserver.kinds.cells import CELLS, pod_row_conditions
+from moorage.localcluster.apiserver.kinds.event import prepare_core, to_core, to_new
+from moorage.localcluster.apiserver.kinds.ingress import validate_ingress, validate_new_ingress
+from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.metadata import label_value_problems, name_problems, qualified_name_problems
 
 JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")

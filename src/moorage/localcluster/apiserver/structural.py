@@ -18,7 +18,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver import schema as types
 from moorage.localcluster.apiserver.fields import Cause, FieldErrors, shown
-from moorage.localcluster.apiserver.kinds import Decoded
+from moorage.localcluster.apiserver.kinds.kind import Decoded
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"

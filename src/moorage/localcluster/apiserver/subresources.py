@@ -22,10 +22,10 @@ from moorage.localcluster.apiserver.auth import (
     User,
     service_account_user,
 )
-from moorage.localcluster.apiserver.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import Kind
+from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, check_namespace, meta_of, not_found
 from moorage.localcluster.apiserver.wire.options import delete_options_of
 

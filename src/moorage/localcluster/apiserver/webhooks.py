@@ -24,9 +24,9 @@ from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
-from moorage.localcluster.apiserver.kinds import Kind
-from moorage.localcluster.apiserver.patch import json_patch
+from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline import Admission, Pipeline
+from moorage.localcluster.apiserver.wire.patch import json_patch
 
 if TYPE_CHECKING:
     import ssl

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver.protobuf import MAGIC, decode
+from moorage.localcluster.apiserver.wire.protobuf import MAGIC, decode
 
 
 def varint(number: int) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver.portforward import _port
-from moorage.localcluster.apiserver.spdy import (
+from moorage.localcluster.apiserver.wire.spdy import (
     DICTIONARY,
     FRAME_MAX,
     HEADERS_MAX,

@@ -11,8 +11,8 @@ from typing import Any
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver.cells import age
-from moorage.localcluster.apiserver.kinds import Column, Kind
+from moorage.localcluster.apiserver.kinds.cells import age
+from moorage.localcluster.apiserver.kinds.kind import Column, Kind
 
 _PLAIN = (
     Column(name="Name", type="string", format="name", description="Name of the object"),

@@ -1,6 +1,6 @@
 """What the server serves: one `Kind` per resource and version, described by data and a few hooks.
 
-The built-in kinds come from `builtin.json` with the behaviour of `builtin.RULES`; custom ones from
+The built-in kinds come from `builtin.json` with the behaviour of `registry.RULES`; custom ones from
 CustomResourceDefinitions (`crd.py`). The pipeline knows nothing of any single kind.
 """
 

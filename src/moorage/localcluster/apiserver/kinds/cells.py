@@ -403,7 +403,7 @@ def _event(obj: Obj, now: datetime) -> Sequence[Any]:
 
 
 def _event_new(obj: Obj, now: datetime) -> Sequence[Any]:
-    from moorage.localcluster.apiserver.events import to_core
+    from moorage.localcluster.apiserver.kinds.event import to_core
 
     return _event(to_core(obj), now)
 

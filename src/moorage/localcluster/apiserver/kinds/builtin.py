@@ -9,7 +9,7 @@ from moorage.errors import BadRequest
 from moorage.localcluster.apiserver import schema
 from moorage.localcluster.apiserver.crd import CRD_RULES
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import DEFAULT_RULES, Column, Decoded, Kind, Rules, Subresource
+from moorage.localcluster.apiserver.kinds.kind import DEFAULT_RULES, Column, Decoded, Kind, Rules, Subresource
 from moorage.localcluster.apiserver.rules import RULES
 
 DEPRECATED = {

@@ -1,6 +1,6 @@
 """Make `protobuf.json` from the Go sources of the API types: which number a field has on the wire.
 
-    python -m moorage.localcluster.apiserver.distil_protobuf k8s.io > protobuf.json
+    python -m moorage.localcluster.apiserver.wire.distil_protobuf k8s.io > protobuf.json
 
 `k8s.io` is a folder that holds `api`, `apimachinery` and `apiextensions-apiserver` (a vendor folder will do). The
 types themselves are in `builtin.json`; this adds `{type: {number: name}}`. A name that begins with `*` is a
