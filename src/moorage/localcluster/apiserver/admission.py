@@ -24,8 +24,8 @@ from moorage.apimachinery.resources import (
 )
 from moorage.errors import Forbidden, Invalid
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds import podspec
 from moorage.localcluster.apiserver.kinds.kind import Kind
+from moorage.localcluster.apiserver.kinds.podspec.defaults import default_tolerations
 from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden, not_found
 
 IMMORTAL = ("default", "kube-system", "kube-public")
@@ -66,7 +66,7 @@ class BuiltinAdmission:
             elif where.plural == "persistentvolumeclaims" and asked.old is not None:
                 self._resize(asked, obj, asked.old)
             elif where.plural == "pods":
-                podspec.default_tolerations(obj.setdefault("spec", {}))
+                default_tolerations(obj.setdefault("spec", {}))
         return obj
 
     async def validate(self, asked: Admission) -> None:

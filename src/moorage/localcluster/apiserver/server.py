@@ -13,7 +13,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists
 from moorage.localcluster.apiserver.auth import Tokens, User, service_user
 from moorage.localcluster.apiserver.client import InProcessClient
-from moorage.localcluster.apiserver.crd import CustomResources
+from moorage.localcluster.apiserver.customresources import CustomResources
 from moorage.localcluster.apiserver.http import HttpApp
 from moorage.localcluster.apiserver.limits import LimitRanger
 from moorage.localcluster.apiserver.operations import Operations

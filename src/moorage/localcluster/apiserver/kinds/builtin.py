@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver import schema
-from moorage.localcluster.apiserver.crd import CRD_RULES
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.kinds.kind import DEFAULT_RULES, Column, Decoded, Kind, Rules, Subresource
-from moorage.localcluster.apiserver.rules import RULES
+from moorage.localcluster.apiserver.kinds.kind import DEFAULT_RULES, Column, Decoded, Kind, Subresource
+from moorage.localcluster.apiserver.kinds.registry import RULES
 
 DEPRECATED = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
@@ -26,8 +25,8 @@ _ORDERS = {
 """Enumerations that the real server does not list by the alphabet."""
 
 
-def _told_path(path: str) -> str:
-    """Where the real server says that a value is: not always where it stands."""
+def _shown_path(path: str) -> str:
+    """The path that the real server names for a value: not always the path where it stands."""
     if path.startswith("spec.accessModes["):
         return "spec.accessModes"
     return f"metadata.{path.removeprefix('spec.')}" if path.startswith("spec.taints[") else path
@@ -54,20 +53,13 @@ class BuiltinCodec:
         errors = FieldErrors()
         for path, value, allowed in reading.unsupported:
             if not path.startswith("status"):
-                errors.unsupported(_told_path(path), value, _ORDERS.get(frozenset(allowed), allowed))
+                errors.unsupported(_shown_path(path), value, _ORDERS.get(frozenset(allowed), allowed))
         return Decoded(read, reading.unknown, errors)
 
 
 def builtin_kinds() -> list[Kind]:
     """All built-in kinds."""
     return [_kind(entry) for entry in schema.builtin()["resources"]]
-
-
-def _rules(resource: Resource) -> Rules:
-    found = RULES.get((resource.group, resource.plural), DEFAULT_RULES)
-    if resource.group == "apiextensions.k8s.io":
-        return replace(CRD_RULES, cells=found.cells)
-    return found
 
 
 def _kind(entry: Obj) -> Kind:
@@ -81,7 +73,7 @@ def _kind(entry: Obj) -> Kind:
         list_kind=f"{resource.kind}List",
         verbs=tuple(entry["verbs"]),
         codec=BuiltinCodec(entry["type"], resource),
-        rules=_rules(resource),
+        rules=RULES.get((resource.group, resource.plural), DEFAULT_RULES),
         short_names=tuple(entry.get("shortNames", ())),
         categories=tuple(entry.get("categories", ())),
         subresources={

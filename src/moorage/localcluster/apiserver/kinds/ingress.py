@@ -1,4 +1,4 @@
-"""What the real server refuses about Ingresses, in its words.
+"""Ingresses and IngressClasses, refused in the real server's words.
 
 https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/networking/validation/validation.go
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds.cells import NONE, created, spec_of, status_of, with_more
+from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.metadata import NAME_MAX, name_problems
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
@@ -27,16 +30,20 @@ _WILDCARD_RULE = (
 )
 
 
-def validate_ingress(obj: Obj, errors: FieldErrors) -> None:
+def _default(obj: Obj) -> None:
+    obj.setdefault("status", {}).setdefault("loadBalancer", {})
+
+
+def _validate(obj: Obj, errors: FieldErrors) -> None:
     """On create and update."""
     spec = obj.get("spec") or {}
     rules, default = spec.get("rules") or [], spec.get("defaultBackend")
     if not rules and default is None:
         errors.invalid("spec", spec.get("rules"), "either `defaultBackend` or `rules` must be specified")
     if default is not None:
-        _backend(default, "spec.defaultBackend", errors)
+        _check_backend(default, "spec.defaultBackend", errors)
     for at, rule in enumerate(rules):
-        _host(rule.get("host") or "", f"spec.rules[{at}].host", errors)
+        _check_host(rule.get("host") or "", f"spec.rules[{at}].host", errors)
         http = rule.get("http")
         if http is None:
             continue
@@ -44,10 +51,10 @@ def validate_ingress(obj: Obj, errors: FieldErrors) -> None:
         if not http.get("paths"):
             errors.required(where)
         for number, path in enumerate(http.get("paths") or ()):
-            _path(path, f"{where}[{number}]", errors)
+            _check_path(path, f"{where}[{number}]", errors)
     for at, tls in enumerate(spec.get("tls") or ()):
         for number, host in enumerate(tls.get("hosts") or ()):
-            _name(host, f"spec.tls[{at}].hosts[{number}]", errors)
+            _check_name(host, f"spec.tls[{at}].hosts[{number}]", errors)
         if tls.get("secretName"):
             for problem in name_problems(tls["secretName"], "subdomain"):
                 errors.invalid(f"spec.tls[{at}].secretName", tls["secretName"], problem)
@@ -56,7 +63,7 @@ def validate_ingress(obj: Obj, errors: FieldErrors) -> None:
             errors.invalid("spec.ingressClassName", spec["ingressClassName"], problem)
 
 
-def validate_new_ingress(obj: Obj, errors: FieldErrors) -> None:
+def _validate_create(obj: Obj, errors: FieldErrors) -> None:
     """On create alone."""
     noted = (obj["metadata"].get("annotations") or {}).get(CLASS_ANNOTATION)
     named = (obj.get("spec") or {}).get("ingressClassName")
@@ -65,7 +72,7 @@ def validate_new_ingress(obj: Obj, errors: FieldErrors) -> None:
         errors.invalid(f"annotations.{CLASS_ANNOTATION}", noted, text)
 
 
-def _host(host: str, where: str, errors: FieldErrors) -> None:
+def _check_host(host: str, where: str, errors: FieldErrors) -> None:
     if not host:
         return
     try:
@@ -74,10 +81,10 @@ def _host(host: str, where: str, errors: FieldErrors) -> None:
         pass
     else:
         errors.invalid(where, host, "must be a DNS name, not an IP address")
-    _name(host, where, errors)
+    _check_name(host, where, errors)
 
 
-def _name(host: str, where: str, errors: FieldErrors) -> None:
+def _check_name(host: str, where: str, errors: FieldErrors) -> None:
     if "*" not in host:
         for problem in name_problems(host, "subdomain"):
             errors.invalid(where, host, problem)
@@ -88,7 +95,7 @@ def _name(host: str, where: str, errors: FieldErrors) -> None:
         errors.invalid(where, host, _WILDCARD_RULE)
 
 
-def _path(path: Mapping[str, Any], where: str, errors: FieldErrors) -> None:
+def _check_path(path: Mapping[str, Any], where: str, errors: FieldErrors) -> None:
     kind, text = path.get("pathType"), path.get("path") or ""
     if kind is None:
         errors.required(f"{where}.pathType", "pathType must be specified")
@@ -104,10 +111,10 @@ def _path(path: Mapping[str, Any], where: str, errors: FieldErrors) -> None:
                 errors.invalid(f"{where}.path", text, f"cannot end with '{part}'")
     elif kind == "ImplementationSpecific" and text and not text.startswith("/"):
         errors.invalid(f"{where}.path", text, "must be an absolute path")
-    _backend(path.get("backend") or {}, f"{where}.backend", errors)
+    _check_backend(path.get("backend") or {}, f"{where}.backend", errors)
 
 
-def _backend(backend: Mapping[str, Any], where: str, errors: FieldErrors) -> None:
+def _check_backend(backend: Mapping[str, Any], where: str, errors: FieldErrors) -> None:
     service, other = backend.get("service"), backend.get("resource")
     if service is not None and other is not None:
         errors.invalid(where, "", "cannot set both resource and service backends")
@@ -148,3 +155,45 @@ def _port_name_problems(name: str) -> list[str]:
     if name.startswith("-") or name.endswith("-"):
         out.append("must not begin or end with a hyphen")
     return out
+
+
+def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
+    spec = spec_of(obj)
+    hosts = [one["host"] for one in spec.get("rules") or () if one.get("host")]
+    addresses = [
+        one.get("ip") or one.get("hostname") or ""
+        for one in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
+    ]
+    return (
+        obj["metadata"]["name"],
+        spec.get("ingressClassName", NONE),
+        with_more(hosts, "*"),
+        ",".join(addresses),
+        "80, 443" if spec.get("tls") else "80",
+        created(obj, now),
+    )
+
+
+def _class_cells(obj: Obj, now: datetime) -> Sequence[Any]:
+    spec = spec_of(obj)
+    wanted = spec.get("parameters")
+    said = NONE
+    if wanted:
+        group = f".{wanted['apiGroup']}" if wanted.get("apiGroup") else ""
+        said = f"{wanted.get('kind', '')}{group}/{wanted.get('name', '')}"
+    notes = obj["metadata"].get("annotations") or {}
+    default = notes.get("ingressclass.kubernetes.io/is-default-class") == "true"
+    name = obj["metadata"]["name"] + (" (default)" if default else "")
+    return name, spec.get("controller", ""), said, created(obj, now)
+
+
+RULES = {
+    ("networking.k8s.io", "ingresses"): Rules(
+        default=_default,
+        validate=_validate,
+        validate_create=_validate_create,
+        generation=spec_changed,
+        cells=_cells,
+    ),
+    ("networking.k8s.io", "ingressclasses"): Rules(generation=spec_changed, cells=_class_cells),
+}

@@ -1,8 +1,8 @@
-"""CustomResourceDefinitions: from the stored definition to a served `Kind`.
+"""Custom resources: from a stored CustomResourceDefinition to served kinds.
 
-A definition is served as soon as it is stored; its conditions say so from birth. One that is deleted takes no new
-objects, deletes those it has, and goes when the last one is gone. Conversion is `None` only: all versions are the
-same object with another apiVersion.
+A definition is served as soon as it is stored. A deleted definition takes no new objects, deletes those it has,
+and goes when the last object is gone. Conversion is `None` only: all versions are the same object with another
+apiVersion.
 """
 
 from __future__ import annotations
@@ -14,234 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from moorage.apimachinery.meta import with_condition
 from moorage.apimachinery.resources import CRDS, Obj, Resource
 from moorage.errors import ApiError, NotFound, StorageError
 from moorage.localcluster.apiserver import jsonpath
 from moorage.localcluster.apiserver.auth import service_user
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import age
-from moorage.localcluster.apiserver.kinds.kind import Column, Kind, Rules, Subresource, spec_changed
-from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
+from moorage.localcluster.apiserver.kinds.customresourcedefinition import CLEANUP
+from moorage.localcluster.apiserver.kinds.kind import Column, Kind, Rules, Subresource
 from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Pipeline
-from moorage.localcluster.apiserver.structural import PRESERVE, StructuralCodec, compile_schema
+from moorage.localcluster.apiserver.structural import StructuralCodec
 from moorage.localcluster.apiserver.wire.patch import go_text
 from moorage.localcluster.storage.contract import WatchClosed
 
 log = logging.getLogger(__name__)
-
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 REPLICAS_MAX = 2**31 - 1
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _NAME_COLUMN = Column(name="Name", type="string", format="name")
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
-
-
-# --- the definition itself
-
-
-def default_crd(obj: Obj) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("conversion", {"strategy": "None"})
-    names = spec.setdefault("names", {})
-    if names.get("kind"):
-        names.setdefault("singular", names["kind"].lower())
-        names.setdefault("listKind", f"{names['kind']}List")
-
-
-def prepare_crd(obj: Obj) -> None:
-    """Accepted and established from the start."""
-    meta, spec = obj["metadata"], obj["spec"]
-    now = meta["creationTimestamp"]
-    obj["status"] = {
-        "acceptedNames": dict(spec.get("names") or {}),
-        "conditions": [
-            {
-                "type": "NamesAccepted",
-                "status": "True",
-                "lastTransitionTime": now,
-                "reason": "NoConflicts",
-                "message": "no conflicts found",
-            },
-            {
-                "type": "Established",
-                "status": "True",
-                "lastTransitionTime": now,
-                "reason": "InitialNamesAccepted",
-                "message": "the initial names have been accepted",
-            },
-        ],
-        "storedVersions": [one["name"] for one in spec.get("versions") or () if one.get("storage")],
-    }
-
-
-def crd_pending(obj: Obj) -> bool:
-    """A definition is never removed at the first request: its objects go first."""
-    return "deletionTimestamp" not in obj["metadata"]
-
-
-def crd_deleted(obj: Obj) -> None:
-    """Guard it by the finalizer that `CustomResources` takes away when all its objects are gone."""
-    meta = obj["metadata"]
-    if CLEANUP not in (meta.get("finalizers") or ()):
-        meta["finalizers"] = [*(meta.get("finalizers") or ()), CLEANUP]
-        meta["generation"] -= 1  # unlike that of other kinds it does not count the deletion
-    meta.pop("deletionGracePeriodSeconds", None)
-    status = {**(obj.get("status") or {})}
-    status["conditions"] = with_condition(
-        status.get("conditions") or (),
-        "Terminating",
-        "True",
-        now=meta["deletionTimestamp"],
-        reason="InstanceDeletionPending",
-        message="CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
-    )
-    obj["status"] = status
-
-
-def prepare_crd_update(new: Obj, old: Obj) -> None:
-    status = {**(old.get("status") or {})}
-    stored = list(status.get("storedVersions") or ())
-    stored += [
-        one["name"]
-        for one in new["spec"].get("versions") or ()
-        if one.get("storage") and one["name"] not in stored
-    ]
-    status["storedVersions"] = stored
-    status["acceptedNames"] = dict(new["spec"].get("names") or {})
-    new["status"] = status
-
-
-def validate_crd(obj: Obj, errors: FieldErrors) -> None:
-    spec = obj.get("spec") or {}
-    names, group = spec.get("names") or {}, spec.get("group") or ""
-    wanted = f"{names.get('plural')}.{group}"
-    name = obj["metadata"].get("name") or ""
-    if name != wanted:
-        errors.invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
-    if not group:
-        errors.required("spec.group")
-    else:
-        for problem in name_problems(group, "subdomain"):
-            errors.invalid("spec.group", group, problem)
-        if "." not in group:
-            errors.invalid("spec.group", group, "should be a domain with at least one dot")
-    for key in ("plural", "singular", "kind", "listKind"):
-        value = names.get(key)
-        if not value:
-            errors.required(f"spec.names.{key}")
-        elif not IS_LABEL_1035.fullmatch(value.lower()) or (
-            key in ("plural", "singular") and value != value.lower()
-        ):
-            errors.invalid(f"spec.names.{key}", value, "must be a DNS-1035 label")
-    if spec.get("scope") not in ("Namespaced", "Cluster"):
-        if not spec.get("scope"):
-            errors.required("spec.scope")
-        errors.unsupported("spec.scope", spec.get("scope", ""), ["Cluster", "Namespaced"])
-    strategy = (spec.get("conversion") or {}).get("strategy", "None")
-    if strategy != "None":
-        errors.unsupported("spec.conversion.strategy", strategy, ["None"])
-    versions = spec.get("versions") or ()
-    storing = [one.get("name") for one in versions if one.get("storage")]
-    if len(storing) != 1:
-        errors.invalid(
-            "spec.versions",
-            [one.get("name") for one in versions],
-            "must have exactly one version marked as storage version",
-        )
-    seen: set[str] = set()
-    for at, one in enumerate(versions):
-        path = f"spec.versions[{at}]"
-        version = one.get("name", "")
-        for problem in [] if IS_LABEL_1035.fullmatch(version) else ["must be a DNS-1035 label"]:
-            errors.invalid(f"{path}.name", version, problem)
-        if version in seen:
-            errors.invalid(f"{path}.name", version, "must be unique")
-        seen.add(version)
-        schema = (one.get("schema") or {}).get("openAPIV3Schema")
-        if schema is None:
-            errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
-            continue
-        where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
-        if not schema.get("type"):
-            errors.required(f"{where}.type", "must not be empty at the root")
-        elif schema["type"] != "object":
-            errors.invalid(f"{where}.type", schema["type"], "must be object at the root")
-        _validate_schema(schema, where, errors, root=True)
-        try:
-            compile_schema(schema)
-        except ValueError as error:
-            errors.invalid(where, "schema", str(error).splitlines()[0])
-        paths = ((one.get("subresources") or {}).get("scale")) or None
-        if paths is not None:
-            for key in ("specReplicasPath", "statusReplicasPath"):
-                if not paths.get(key):
-                    errors.required(f"{path}.subresources.scale.{key}")
-
-
-def _validate_schema(schema: Any, path: str, errors: FieldErrors, *, root: bool = False) -> None:
-    """What makes a schema structural, as far as it changes how objects are read."""
-    if not isinstance(schema, Mapping):
-        return
-    typed = any(schema.get(key) for key in ("type", "x-kubernetes-int-or-string", PRESERVE))
-    if not typed and not root:
-        errors.required(f"{path}.type", "must not be empty for specified object fields")
-    if "$ref" in schema:
-        errors.forbidden(f"{path}.$ref", "$ref is not supported")
-    if schema.get("uniqueItems"):
-        errors.forbidden(
-            f"{path}.uniqueItems",
-            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
-        )
-    if schema.get("properties") and schema.get("additionalProperties"):
-        errors.forbidden(
-            f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive"
-        )
-    if schema.get("additionalProperties") is False:
-        errors.forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
-    if schema.get("type") == "array" and not isinstance(schema.get("items"), Mapping):
-        errors.required(f"{path}.items", "must be specified")
-    for name, one in (schema.get("properties") or {}).items():
-        _validate_schema(one, f"{path}.properties[{name}]", errors)
-    if isinstance(schema.get("items"), Mapping):
-        _validate_schema(schema["items"], f"{path}.items", errors)
-    if isinstance(schema.get("additionalProperties"), Mapping):
-        _validate_schema(schema["additionalProperties"], f"{path}.additionalProperties", errors)
-
-
-def validate_crd_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
-    for key in ("group", "scope"):
-        if new["spec"].get(key) != old["spec"].get(key):
-            errors.invalid(f"spec.{key}", new["spec"].get(key), "field is immutable")
-    for key in ("plural", "kind"):
-        value, was = (new["spec"].get("names") or {}).get(key), (old["spec"].get("names") or {}).get(key)
-        if value != was:
-            errors.invalid(f"spec.names.{key}", value, "field is immutable")
-    names = {one.get("name") for one in new["spec"].get("versions") or ()}
-    for at, stored in enumerate((old.get("status") or {}).get("storedVersions") or ()):
-        if stored not in names:
-            errors.invalid(
-                f"status.storedVersions[{at}]",
-                stored,
-                "missing from spec.versions; v was previously a storage version",
-            )
-
-
-CRD_RULES = Rules(
-    default=default_crd,
-    prepare_create=prepare_crd,
-    prepare_update=prepare_crd_update,
-    validate=validate_crd,
-    validate_update=validate_crd_update,
-    generation=spec_changed,
-    pending=crd_pending,
-    on_deletion=crd_deleted,
-    unconditional_update=False,
-    qualified_finalizers=False,
-)
-
-
-# --- the kinds it defines
 
 
 def kinds_of(obj: Obj) -> list[Kind]:
@@ -393,9 +183,6 @@ def _cell(obj: Obj, path: str, kind: str, now: datetime) -> Any:
     return json.dumps(value, separators=(",", ":"))
 
 
-# --- keeping what is served in step with what is stored
-
-
 class CustomResources:
     """Serves the kinds of the stored definitions and empties those that are deleted."""
 
@@ -486,6 +273,3 @@ class CustomResources:
             return  # the server stops; the next start goes on
         except (ApiError, StorageError) as error:
             log.warning("emptying a custom resource failed", extra={"definition": name, "error": str(error)})
-
-
-__all__ = ["CRD_RULES", "CustomResources", "kinds_of"]

@@ -1,0 +1,224 @@
+"""Pods.
+
+Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
+`printers.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.meta import condition, is_condition_true
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds.cells import NONE, age, created, spec_of, status_of
+from moorage.localcluster.apiserver.kinds.common import own_spec
+from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
+from moorage.localcluster.apiserver.kinds.podspec.changes import validate_pod_update
+from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
+from moorage.localcluster.apiserver.kinds.podspec.defaults import default_pod, qos_class
+
+_FIELD_SELECTORS = frozenset(
+    {
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    }
+)
+
+
+def _prepare(obj: Obj) -> None:
+    spec = own_spec(obj)
+    status: Obj = {"phase": "Pending", "qosClass": qos_class(spec)}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "lastProbeTime": None,
+                "lastTransitionTime": obj["metadata"].get("creationTimestamp"),
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }
+        ]
+        status["conditions"][0].pop("lastProbeTime")
+    obj["status"] = status
+
+
+def _prepare_status(new: Obj, old: Obj) -> None:
+    meta = new["metadata"]
+    if "ownerReferences" in old["metadata"]:
+        meta["ownerReferences"] = old["metadata"]["ownerReferences"]
+    else:
+        meta.pop("ownerReferences", None)
+    status = new.setdefault("status", {})
+    if not status.get("qosClass") and (old.get("status") or {}).get("qosClass"):
+        status["qosClass"] = old["status"]["qosClass"]
+
+
+def _prepare_update(new: Obj, old: Obj) -> None:
+    spec, had = own_spec(new), own_spec(old)
+    for key in ("priority", "preemptionPolicy"):
+        if spec.get(key) is None and had.get(key) is not None:
+            spec[key] = had[key]
+
+
+def _validate(obj: Obj, errors: FieldErrors) -> None:
+    validate_pod_spec(own_spec(obj), "spec", errors)
+
+
+def _validate_create(obj: Obj, errors: FieldErrors) -> None:
+    spec = own_spec(obj)
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        errors.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
+
+
+def _validate_status(new: Obj, old: Obj, errors: FieldErrors) -> None:
+    status, had = new.get("status") or {}, old.get("status") or {}
+    if had.get("qosClass") and status.get("qosClass") != had["qosClass"]:
+        errors.invalid("status.qosClass", status.get("qosClass", ""), "field is immutable")
+    if had.get("phase") in ("Failed", "Succeeded") and status.get("phase") != had["phase"]:
+        policy = own_spec(old).get("restartPolicy")
+        if policy == "Never" and status.get("phase") in ("Pending", "Running"):
+            return  # a kubelet that lost its state may do this; the real server lets it
+
+
+def _grace(obj: Obj, asked: int | None) -> int:
+    spec = own_spec(obj)
+    period = asked if asked is not None else spec.get("terminationGracePeriodSeconds") or 0
+    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+        period = 0
+    return 1 if period < 0 else int(period)
+
+
+def _row_conditions(obj: Obj) -> list[Obj]:
+    phase = status_of(obj).get("phase")
+    if phase == "Succeeded":
+        message = "The pod has completed successfully."
+    elif phase == "Failed":
+        message = "The pod failed."
+    else:
+        return []
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
+
+
+def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    total = len(spec.get("containers") or ())
+    ready = restarts = sidecar_restarts = 0
+    last = sidecar_last = ""
+    phase = status.get("phase", "")
+    reason = status.get("reason") or phase
+    scheduled = condition(obj, "PodScheduled")
+    if scheduled is not None and scheduled.get("reason") == "SchedulingGated":
+        reason = "SchedulingGated"
+    inits = spec.get("initContainers") or ()
+    sidecars = {one["name"] for one in inits if one.get("restartPolicy") == "Always"}
+    total += len(sidecars)
+    initializing = False
+    for at, one in enumerate(status.get("initContainerStatuses") or ()):
+        count, ended = one.get("restartCount", 0), _last_end(one)
+        restarts += count
+        last = max(last, ended)
+        sidecar = one["name"] in sidecars
+        if sidecar:
+            sidecar_restarts += count
+            sidecar_last = max(sidecar_last, ended)
+        state = one.get("state") or {}
+        over, waiting = state.get("terminated"), state.get("waiting")
+        if over is not None and not over.get("exitCode"):
+            continue
+        if sidecar and one.get("started"):
+            ready += bool(one.get("ready"))
+            continue
+        initializing = True
+        if over is not None:
+            reason = f"Init:{_end_reason(over)}"
+        elif waiting is not None and waiting.get("reason") not in (None, "", "PodInitializing"):
+            reason = f"Init:{waiting['reason']}"
+        else:
+            reason = f"Init:{at}/{len(inits)}"
+        break
+    if not initializing or is_condition_true(obj, "Initialized"):
+        restarts, last = sidecar_restarts, sidecar_last
+        running, error = False, ""
+        for one in reversed(status.get("containerStatuses") or ()):
+            restarts += one.get("restartCount", 0)
+            last = max(last, _last_end(one))
+            state = one.get("state") or {}
+            over, waiting = state.get("terminated"), state.get("waiting")
+            if waiting is not None and waiting.get("reason"):
+                reason = waiting["reason"]
+            elif over is not None:
+                reason = _end_reason(over)
+                if over.get("exitCode"):
+                    error = reason
+            elif one.get("ready") and "running" in state:
+                running = True
+                ready += 1
+        if reason == "Completed":
+            if running and is_condition_true(obj, "Ready"):
+                reason = "Running"
+            elif error:
+                reason = error
+            elif running:
+                reason = "NotReady"
+    if obj["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            reason = "Unknown"
+        elif phase not in ("Succeeded", "Failed"):
+            reason = "Terminating"
+    restarted = f"{restarts} ({age(last, now)} ago)" if restarts and last else str(restarts)
+    addresses = status.get("podIPs") or ()
+    gates = spec.get("readinessGates") or ()
+    passed = sum(is_condition_true(obj, gate["conditionType"]) for gate in gates)
+    return (
+        obj["metadata"]["name"],
+        f"{ready}/{total}",
+        reason,
+        restarted,
+        created(obj, now),
+        addresses[0].get("ip") if addresses else NONE,
+        spec.get("nodeName") or NONE,
+        status.get("nominatedNodeName") or NONE,
+        f"{passed}/{len(gates)}" if gates else NONE,
+    )
+
+
+def _last_end(status: Mapping[str, Any]) -> str:
+    over = (status.get("lastState") or {}).get("terminated") or {}
+    return str(over.get("finishedAt") or "")
+
+
+def _end_reason(over: Mapping[str, Any]) -> str:
+    if over.get("reason"):
+        return str(over["reason"])
+    if over.get("signal"):
+        return f"Signal:{over['signal']}"
+    return f"ExitCode:{over.get('exitCode', 0)}"
+
+
+RULES = {
+    ("", "pods"): Rules(
+        default=default_pod,
+        prepare_create=_prepare,
+        prepare_update=_prepare_update,
+        prepare_status=_prepare_status,
+        validate=_validate,
+        validate_create=_validate_create,
+        validate_update=validate_pod_update,
+        validate_status=_validate_status,
+        generation=spec_changed,
+        graceful=_grace,
+        field_selectors=_FIELD_SELECTORS,
+        row_conditions=_row_conditions,
+        cells=_cells,
+    ),
+}

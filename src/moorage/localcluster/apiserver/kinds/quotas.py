@@ -1,0 +1,44 @@
+"""ResourceQuotas and LimitRanges.
+
+Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
+`printers.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.apiserver.kinds.cells import created, name_date, status_of
+from moorage.localcluster.apiserver.kinds.common import born_with, own_spec
+from moorage.localcluster.apiserver.kinds.kind import Rules
+
+
+def _default_limitrange(obj: Obj) -> None:
+    for one in own_spec(obj).get("limits") or ():
+        if one.get("type") != "Container":
+            continue
+        default = {**(one.get("max") or {}), **(one.get("default") or {})}
+        request = {**(one.get("min") or {}), **default, **(one.get("defaultRequest") or {})}
+        if default:
+            one["default"] = default
+        if request:
+            one["defaultRequest"] = request
+
+
+def _resourcequota_cells(obj: Obj, now: datetime) -> Sequence[Any]:
+    status = status_of(obj)
+    requests: list[str] = []
+    limits: list[str] = []
+    for name, hard in sorted((status.get("hard") or {}).items()):
+        part = f"{name}: {(status.get('used') or {}).get(name, '0')}/{hard}"
+        (limits if name.startswith("limits.") else requests).append(part)
+    return obj["metadata"]["name"], ", ".join(requests), ", ".join(limits), created(obj, now)
+
+
+RULES = {
+    ("", "resourcequotas"): Rules(prepare_create=born_with(), cells=_resourcequota_cells),
+    ("", "limitranges"): Rules(default=_default_limitrange, create_on_update=True, cells=name_date),
+}

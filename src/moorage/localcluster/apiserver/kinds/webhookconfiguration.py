@@ -1,0 +1,101 @@
+"""Mutating and validating webhook configurations.
+
+Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
+`printers.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.kinds.cells import created, size
+from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.metadata import name_problems
+
+
+def _default(obj: Obj) -> None:
+    for hook in obj.get("webhooks") or ():
+        hook.setdefault("failurePolicy", "Fail")
+        hook.setdefault("matchPolicy", "Equivalent")
+        hook.setdefault("namespaceSelector", {})
+        hook.setdefault("objectSelector", {})
+        hook.setdefault("timeoutSeconds", 10)
+        if obj.get("kind") == "MutatingWebhookConfiguration":
+            hook.setdefault("reinvocationPolicy", "Never")
+        for rule in hook.get("rules") or ():
+            rule.setdefault("scope", "*")
+        if "service" in (hook.get("clientConfig") or {}):
+            hook["clientConfig"]["service"].setdefault("port", 443)
+
+
+def _validate(obj: Obj, errors: FieldErrors) -> None:
+    seen: set[str] = set()
+    for at, hook in enumerate(obj.get("webhooks") or ()):
+        path = f"webhooks[{at}]"
+        name = hook.get("name", "")
+        if name in seen:
+            errors.duplicate(f"{path}.name", name)
+        seen.add(name)
+        problems = name_problems(name, "subdomain")
+        if not problems and name.count(".") < 2:
+            problems = ["should be a domain with at least three segments separated by dots"]
+        for problem in problems:
+            errors.invalid(f"{path}.name", name, problem)
+        if not hook.get("sideEffects"):
+            errors.required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun")
+        elif hook["sideEffects"] not in ("None", "NoneOnDryRun"):
+            errors.unsupported(f"{path}.sideEffects", hook["sideEffects"], ["None", "NoneOnDryRun"])
+        versions = hook.get("admissionReviewVersions")
+        if not versions:
+            errors.required(f"{path}.admissionReviewVersions", "must specify one of v1, v1beta1")
+        elif "v1" not in versions:
+            errors.invalid(f"{path}.admissionReviewVersions", versions, "must include at least one of v1, v1beta1")
+        if not 1 <= hook.get("timeoutSeconds", 10) <= 30:
+            errors.invalid(
+                f"{path}.timeoutSeconds",
+                hook["timeoutSeconds"],
+                "the timeout value must be between 1 and 30 seconds",
+            )
+        if hook.get("matchConditions"):
+            errors.forbidden(f"{path}.matchConditions", "CEL is not evaluated by the local cluster")
+        config = hook.get("clientConfig") or {}
+        if ("url" in config) == ("service" in config):
+            errors.required(f"{path}.clientConfig", "exactly one of url or service is required")
+        elif "service" in config:
+            errors.invalid(
+                f"{path}.clientConfig.service",
+                config["service"],
+                "the local cluster has no service network; use `url`",
+            )
+        elif not config["url"].startswith("https://"):
+            errors.invalid(
+                f"{path}.clientConfig.url",
+                config["url"].partition(":")[0],
+                "'https' is the only allowed URL scheme; desired format: https://host[/path]",
+            )
+
+
+def _webhooks_changed(new: Obj, old: Obj) -> bool:
+    return bool(new.get("webhooks") != old.get("webhooks"))
+
+
+def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
+    return obj["metadata"]["name"], size(obj, "webhooks"), created(obj, now)
+
+
+_RULES = Rules(
+    default=_default,
+    validate=_validate,
+    generation=_webhooks_changed,
+    unconditional_update=False,
+    cells=_cells,
+)
+
+RULES = {
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): _RULES,
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): _RULES,
+}
