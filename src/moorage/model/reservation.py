@@ -1,6 +1,6 @@
 """Reservation: machines of one type kept for a user or a namespace from one moment to another.
 
-The pods that hold a Machine's places are called reservations too; here, and in `decide.calendar`, an entry of the
+The pods that hold a Machine's places are called reservations too; here, and in `decide.machines`, an entry of the
 calendar is a booking.
 """
 

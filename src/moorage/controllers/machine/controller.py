@@ -34,7 +34,7 @@ from moorage.controllers.machine.plan import (
     was_ready,
 )
 from moorage.decide.admission.injection import lift
-from moorage.decide.machines.calendar import WAITS_SEPARATOR
+from moorage.decide.machines.eligibility import WAITS_SEPARATOR
 from moorage.decide.machines.reservation import (
     Action,
     Add,

@@ -18,7 +18,8 @@ from moorage.apimachinery.meta import (
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation
-from moorage.decide.machines.calendar import Hold, Leave, Report, Said, Seen
+from moorage.decide.machines.bookings import Hold
+from moorage.decide.machines.calendar import Leave, Report, Said, Seen
 from moorage.decide.machines.reservation import Guest
 from moorage.model.machine import Pool
 from moorage.model.names import MACHINE_TYPE_LABEL, PLACE_ANNOTATION, PROMISED_TO_LABEL

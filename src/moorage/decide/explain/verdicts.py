@@ -34,7 +34,7 @@ from moorage.apimachinery.scheduling import (
 )
 from moorage.apimachinery.selectors import Requirement
 from moorage.decide.explain.storage import PodVolumes, Storage, Trouble, volumes_of
-from moorage.decide.machines.calendar import waits_of
+from moorage.decide.machines.eligibility import waits_of
 from moorage.decide.machines.reservation import Guest, Share, plan
 from moorage.decide.machines.reservation import Seen as MachineSeen
 from moorage.decide.runs.forecast import History, Like, Usual, work_of

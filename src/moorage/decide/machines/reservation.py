@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, refusal_by_labels, refusal_by_taints
-from moorage.decide.machines.calendar import HeldBack, Pace, in_force, judge, look_again_in, next_change
+from moorage.decide.machines.bookings import in_force, judge, next_change
+from moorage.decide.machines.calendar import look_again_in
+from moorage.decide.machines.eligibility import Eligibility, HeldBack
 from moorage.model.machine import FAIR, MachineType, Pool
 from moorage.model.names import MACHINE_TYPE_PREFIX, PLACE_PREFIX
 from moorage.model.reservation import Booking
@@ -439,7 +441,7 @@ class _TypePlan:
                     self.backed.add(guest.uid)
         return [one for one in free if one.uid not in used]
 
-    def _pace(self, holding: Sequence[Guest]) -> Pace[Guest] | None:
+    def _pace(self, holding: Sequence[Guest]) -> Eligibility[Guest] | None:
         """What the calendar allows; None when nothing is booked of this type."""
         bookings = [
             one for one in self.seen.bookings if (one.group, one.type) == (self.seen.pool.group, self.kind.name)
@@ -450,9 +452,9 @@ class _TypePlan:
         self._look_again_by(look_again_in(next_change(holds, self.seen.now), self.seen.now))
         without_room = sum(1 for one in self.live if not one.node and one.unschedulable)
         capacity = self.kind.available - without_room if self.nodes else len(holding)
-        return Pace(capacity, holds, holding, self.seen.now)
+        return Eligibility(capacity, holds, holding, self.seen.now)
 
-    def _note(self, pace: Pace[Guest] | None) -> None:
+    def _note(self, pace: Eligibility[Guest] | None) -> None:
         """Say on the pods who is held back by the calendar, and no longer on those who are not."""
         waiting = {one.guest.uid: one.note for one in self.held_back} if pace is not None else {}
         let_through = {step.guest.uid for step in self.steps if isinstance(step, HandOver)}

@@ -15,23 +15,9 @@ from hypothesis import strategies as st
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.decide.machines import reservation
-from moorage.decide.machines.calendar import (
-    LOOK_AGAIN_AT_MOST,
-    MARGIN,
-    Hold,
-    Pace,
-    Report,
-    Seen,
-    conflict,
-    end_of,
-    in_force,
-    judge,
-    machines_for_gpus,
-    next_change,
-    plan,
-    promised,
-    waits_of,
-)
+from moorage.decide.machines.bookings import Hold, conflict, in_force, judge, next_change, promised
+from moorage.decide.machines.calendar import LOOK_AGAIN_AT_MOST, Report, Seen, machines_for_gpus, plan
+from moorage.decide.machines.eligibility import MARGIN, Eligibility, end_of, waits_of
 from moorage.decide.machines.reservation import Guest, HandOver, Note, Reservation
 from moorage.model.machine import MachineType, Pool, parse_machine
 from moorage.model.names import MACHINE_TYPE_PREFIX
@@ -120,13 +106,13 @@ def waiting(**more: Any) -> Guest:
 )  # fmt: skip
 def test_who_may_go(guest: Guest, booking: Booking, running: int, goes: bool) -> None:
     others = [a_guest(str(number)) for number in range(running)]
-    pace = Pace(4, in_force(judge([booking], 4, NOON), NOON), others, NOON)
+    pace = Eligibility(4, in_force(judge([booking], 4, NOON), NOON), others, NOON)
     refused = pace.refuse(guest)
     assert (refused is None) == goes
 
 
 def test_who_waits_is_told_for_what_until_when_and_what_would_go() -> None:
-    pace = Pace(2, in_force(judge([a_booking(start=2)], 2, NOON), NOON), [], NOON)
+    pace = Eligibility(2, in_force(judge([a_booking(start=2)], 2, NOON), NOON), [], NOON)
     refused = pace.refuse(waiting())
     assert refused is not None
     assert waits_of(refused.note) == (NOON + 24 * HOUR, refused.why)
@@ -142,16 +128,16 @@ def test_guests_are_spread_over_bookings_so_that_most_are_covered() -> None:
     """The user's own booking serves one that runs elsewhere; the namespace's the one that runs there."""
     mine, ours = a_booking("mine", count=1, user="ada"), a_booking("ours", count=1)
     both, elsewhere = a_guest("both", "lab", owner="ada"), waiting(owner="ada")
-    assert Pace(2, in_force(judge([ours, mine], 2, NOON), NOON), [both], NOON).refuse(elsewhere) is None
+    assert Eligibility(2, in_force(judge([ours, mine], 2, NOON), NOON), [both], NOON).refuse(elsewhere) is None
 
 
 def test_who_was_granted_first_goes_first_when_there_is_not_enough() -> None:
     early = a_booking("early", granted_at=NOON - HOUR)
     late = a_booking("late", namespace="other", granted_at=NOON)
     holds = in_force(judge([early, late], 4, NOON), NOON)
-    assert Pace(3, holds, [], NOON).refuse(waiting()) is None
-    assert Pace(3, holds, [a_guest()], NOON).refuse(waiting()) is not None
-    assert Pace(3, holds, [a_guest()], NOON).refuse(waiting(namespace="lab")) is None
+    assert Eligibility(3, holds, [], NOON).refuse(waiting()) is None
+    assert Eligibility(3, holds, [a_guest()], NOON).refuse(waiting()) is not None
+    assert Eligibility(3, holds, [a_guest()], NOON).refuse(waiting(namespace="lab")) is None
 
 
 # --- what is granted
@@ -390,7 +376,7 @@ class World:
             uid = leave.guest.uid
             self.guests[uid] = replace(self.guests[uid], leaves=self.now + leave.guest.grace, deleting=True)
         holds = in_force(judge(self.bookings.values(), self.places, self.now), self.now)
-        pace = Pace(self.places, holds, self.holding, self.now)
+        pace = Eligibility(self.places, holds, self.holding, self.now)
         line = [one for one in self.guests.values() if not one.place]
         for guest in pace.kept_first(sorted(line, key=lambda one: one.created)):
             if len(self.holding) < self.places and pace.refuse(guest) is None:
@@ -548,7 +534,7 @@ def test_whatever_happens_nothing_is_promised_twice_nobody_is_evicted_and_what_w
     world.pass_time(max([world.now, *ends, *granted]) + MINUTE, 3)
     seen = Seen(available=4, bookings=list(world.bookings.values()), guests=world.holding, now=world.now)
     assert (plan(seen).leave, plan(seen).wake_at) == ((), None)
-    free = Pace(4, in_force(judge(seen.bookings, 4, world.now), world.now), world.holding, world.now)
+    free = Eligibility(4, in_force(judge(seen.bookings, 4, world.now), world.now), world.holding, world.now)
     gated = [one for one in world.guests.values() if not one.place]
     assert [one for one in gated if free.refuse(one)] == []
     assert not gated or len(world.holding) == 4

@@ -1,0 +1,34 @@
+"""What bookings need to know of a guest of a machine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+
+class Guest(Protocol):
+    """What the calendar needs to know of a guest."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def owner(self) -> str: ...  # label-safe
+    @property
+    def created(self) -> str: ...  # sorts as text
+    @property
+    def limit(self) -> timedelta | None: ...  # running time allowed
+    @property
+    def grace(self) -> timedelta: ...  # between being told to end and being killed
+    @property
+    def backfill(self) -> bool: ...  # may be asked to leave
+    @property
+    def started(self) -> datetime | None: ...  # from when the limit counts
+    @property
+    def leaves(self) -> datetime | None: ...  # being deleted: gone by then
+
+
+G = TypeVar("G", bound=Guest)
