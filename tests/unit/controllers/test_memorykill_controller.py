@@ -15,7 +15,8 @@ from moorage.apimachinery.meta import Key, annotations_of, labels_of
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage.clock import rfc3339
 from moorage.controllers.memorykill.controller import MemoryKillController
-from moorage.decide.runs.memorykills import Hold, Known, answer, hold, is_gated, ledger_from, rule_of
+from moorage.decide.runs.killanswer import Hold, Known, answer, hold
+from moorage.decide.runs.memorykills import is_gated, ledger_from, rule_of
 from moorage.kube.events import EventRecorder
 from moorage.model.policy import POLICIES, Policy
 from moorage.testing.clock import FakeClock

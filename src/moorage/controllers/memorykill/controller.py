@@ -1,4 +1,4 @@
-"""Pods killed for their memory: the reads and writes around `moorage.decide.runs.memorykills`.
+"""Pods killed for their memory: the reads and writes around `moorage.decide.runs.killplan`.
 
 What happened is noted on ReplicaSets, StatefulSets and Jobs, so that it outlives the pods and this process. We
 have no right to write on other owners: there the failed pods themselves are the record, and events may be told
@@ -28,23 +28,8 @@ from moorage.controllers.memorykill.plan import (
     told_of,
     told_of_held,
 )
-from moorage.decide.runs.memorykills import (
-    Action,
-    BombRule,
-    Ledger,
-    Owner,
-    Release,
-    Renew,
-    Seen,
-    Stop,
-    Vanished,
-    Write,
-    is_gated,
-    kill_of,
-    owner_of,
-    plan,
-    rule_of,
-)
+from moorage.decide.runs.killplan import Action, Release, Renew, Seen, Stop, Write, plan
+from moorage.decide.runs.memorykills import BombRule, Ledger, Owner, Vanished, is_gated, kill_of, owner_of, rule_of
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import GUARD_LABEL, MEMORY_HELD_ANNOTATION, MEMORY_KILLS, MEMORY_LABEL

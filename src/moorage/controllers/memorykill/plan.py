@@ -8,20 +8,8 @@ from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.memorykills import (
-    BombRule,
-    Kill,
-    Ledger,
-    Owner,
-    Release,
-    Seen,
-    is_outdated,
-    known_of,
-    ledger_from,
-    owner_of,
-    pod_seen,
-    wanders,
-)
+from moorage.decide.runs.killplan import Release, Seen, is_outdated, pod_seen
+from moorage.decide.runs.memorykills import BombRule, Kill, Ledger, Owner, known_of, ledger_from, owner_of, wanders
 from moorage.model.names import (
     MEMORY_GATE,
     MEMORY_HELD_ANNOTATION,

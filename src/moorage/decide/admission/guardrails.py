@@ -14,7 +14,7 @@ before, so from them the owner in the object stands. That is why whatever holds 
 Where a GuardrailPolicy holds, its rules (`moorage.decide.admission.rulebook`) are applied besides, to every kind
 with a pod template, when it is made and when its template changes. What Kubernetes' controllers make from a
 workload is not judged again, but for the replacements of pods that were killed for memory
-(`moorage.decide.runs.memorykills`).
+(`moorage.decide.runs.killanswer`).
 
 `admit` is what the mutating webhook does, `judge` what the validating one does: it sees the object that is about
 to be stored, also where others changed it after us. Both are total: they never raise for an object that the API
@@ -45,7 +45,8 @@ from moorage.decide.admission.rulebook import (
     same,
     wants_gpu,
 )
-from moorage.decide.runs.memorykills import Hold, Known, Raise, answer, give_more, hold, is_gated, rule_of
+from moorage.decide.runs.killanswer import Hold, Known, Raise, answer, give_more, hold
+from moorage.decide.runs.memorykills import is_gated, rule_of
 from moorage.model.names import (
     ATTEMPT_LABEL,
     EXPECTED_SECONDS_ANNOTATION,

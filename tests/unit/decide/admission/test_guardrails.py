@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import NodeInfo, Taint
 from moorage.decide.admission.guardrails import OPERATOR, TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
-from moorage.decide.runs.job import Caller, ClusterFacts, RunRequest, plan_run
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.names import ATTEMPT_LABEL, RESTART_LIMIT_ANNOTATION, label_value
 from moorage.model.tenant import TenantDefaults
 

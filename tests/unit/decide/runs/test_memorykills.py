@@ -16,34 +16,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from moorage.apimachinery.moments import rfc3339
 from moorage.controllers.memorykill.plan import ledger_patch, observe, release_patch, told_of
 from moorage.decide.admission.guardrails import Request, admit
+from moorage.decide.runs.killanswer import Hold, Known, Pass, Raise, answer, give_more, hold
+from moorage.decide.runs.killplan import Release, Renew, Stop, Write, is_outdated, plan
 from moorage.decide.runs.memorykills import (
     BombRule,
     Escalation,
     Hit,
-    Hold,
     Kill,
-    Known,
     Ledger,
     Owner,
-    Pass,
-    Raise,
-    Release,
-    Renew,
-    Stop,
-    Write,
-    answer,
-    give_more,
     has_grown,
-    hold,
     is_gated,
-    is_outdated,
     kill_from_json,
     kill_of,
     kill_to_json,
     known_of,
     ledger_from,
     owner_of,
-    plan,
     rule_of,
     slot_of,
 )
