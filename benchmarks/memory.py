@@ -30,7 +30,8 @@ from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
 from moorage.clock import SYSTEM
-from moorage.decide.runs.job import Caller, ClusterFacts, RunRequest, plan_run
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
 from moorage.kube.facts import Around, read_facts, server_url

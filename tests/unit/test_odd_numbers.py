@@ -18,6 +18,7 @@ from moorage.localcluster.controllers.intorpercent import scaled
 from moorage.localcluster.controllers.job.plan import INDEX, completion_index
 from moorage.localcluster.ingress.http1 import BadHead, parse_request
 from moorage.localcluster.nodeagent.probes import port_of
+from moorage.model.names import CONTAINER_LABEL
 from moorage.model.schedule import problem_of_cron
 from moorage.testing.clock import FakeClock
 

@@ -157,7 +157,7 @@ def upload_name(dataset: str) -> str:
 async def _upload(session: Session, folder: str, name: str, size: str, storage_class: str) -> None:
     """Copy a folder onto a passing volume; the same command after a break goes on with it."""
     from moorage.cli.volumecp import copy_in
-    from moorage.decide.runs.job import make_claim
+    from moorage.decide.runs.claims import make_claim
 
     user = await session.user()
     claim = make_claim(upload_name(name), session.namespace, size, user, storage_class=storage_class or None)

@@ -13,7 +13,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
 from moorage.cli import console
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs.job import parse_time
+from moorage.decide.runs.timelimit import parse_time
 from moorage.decide.tools.drain import DrainOptions, plan_drain
 from moorage.errors import ApiError, MoorageError, NotFound, TooManyRequests, UsageError
 

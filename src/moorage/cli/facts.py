@@ -11,7 +11,7 @@ import sys
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.cli.session import Session
-from moorage.decide.runs.job import Caller, RunRequest
+from moorage.decide.runs.request import Caller, RunRequest
 from moorage.decide.usage.gpus import UNKNOWN_TYPE
 from moorage.errors import MoorageError
 from moorage.kube.facts import Around, Seen, or_none, read_facts, runner_source, server_url

@@ -15,8 +15,8 @@ from moorage.apimachinery.resources import EVENTS, Obj
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, read_run, read_runs
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs.job import say_seconds
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
+from moorage.decide.runs.timelimit import say_seconds
 from moorage.errors import ApiError
 from moorage.kube.runs import cancel_run
 from moorage.model.names import label_value

@@ -200,7 +200,7 @@ def _plugin(url: str) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> int:
-    from moorage.decide.runs.job import parse_time
+    from moorage.decide.runs.timelimit import parse_time
 
     try:
         seconds = parse_time(text)

@@ -16,8 +16,8 @@ from moorage.apimachinery.resources import JOBS, PODS
 from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, read_run
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.decide.runs.job import parse_time
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, exit_code_of, view_run
+from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import ApiError, NotFound, UsageError
 from moorage.kube.logs import STARTED, pod_lines
 from moorage.model.names import RUN_LABEL

@@ -20,7 +20,7 @@ from moorage.cli.mapitems import Sources, Spool, read
 from moorage.cli.mapspec import FUNCTION_WORD, MapJobPlan, MapRequest, plan_mapjob
 from moorage.cli.mapsubmit import accepted, client_of, submit, taken
 from moorage.cli.session import Problems, Session
-from moorage.decide.runs.job import RunRequest, ships_directory
+from moorage.decide.runs.request import RunRequest, ships_directory
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import MAP_PLAN_ANNOTATION

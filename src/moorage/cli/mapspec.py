@@ -10,7 +10,9 @@ from typing import Any
 
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.job import Caller, ClusterFacts, Problem, RunPlan, RunRequest, parse_time, plan_run
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, ClusterFacts, Problem, RunPlan, RunRequest
+from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import QuantityError
 from moorage.model.dataset import used_datasets, uses_labels
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob

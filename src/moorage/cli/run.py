@@ -12,7 +12,9 @@ from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.facts import read_caller, read_cluster
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs.job import RunPlan, RunRequest, generated_name, plan_run, ships_directory
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.names import generated_name
+from moorage.decide.runs.request import RunPlan, RunRequest, ships_directory
 from moorage.errors import (
     AlreadyExists,
     ApiError,

@@ -13,7 +13,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
-from moorage.decide.runs.job import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, RunRequest
+from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, RunRequest
 from moorage.errors import ApiError, Forbidden, NotFound
 from moorage.model.dataset import DATASETS
 from moorage.model.names import INFO_CONFIGMAP, PROCESS_RUNTIME, RUN_LABEL, SYSTEM_NAMESPACE

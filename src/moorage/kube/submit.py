@@ -12,7 +12,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
 from moorage.clock import Clock
-from moorage.decide.runs.job import RunPlan
+from moorage.decide.runs.request import RunPlan
 from moorage.errors import AlreadyExists, ApiError, NotFound
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL
 

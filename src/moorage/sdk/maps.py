@@ -688,7 +688,7 @@ def _only_on_a_cluster(options: Options) -> None:
 
 def _request(function: bytes, options: Options, name: str, namespace: str) -> Any:
     from moorage.cli.mapspec import FUNCTION_WORD, MapRequest
-    from moorage.decide.runs.job import RunRequest
+    from moorage.decide.runs.request import RunRequest
 
     resources = options.resources
     cpu = resources.get("cpu")

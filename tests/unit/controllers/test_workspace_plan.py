@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.resources import DEPLOYMENTS, ENDPOINTSLICES, INGRESSES, PVCS, SERVICES
 from moorage.controllers.workspace.objects import make_secret
 from moorage.controllers.workspace.plan import Seen, Verb, gpu_terms, merge_of, plan, schedule_hash
-from moorage.decide.runs.job import GpuType
+from moorage.decide.runs.gputypes import GpuType
 from moorage.model.names import SCHEDULED_ANNOTATION
 from moorage.model.workspace import (
     BUILT_IN,

@@ -26,7 +26,7 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_pod, refusal_by_labe
 from moorage.controllers.mapjob.bundle import NAME as WORKER_FILE
 from moorage.controllers.mapjob.bundle import worker_zip
 from moorage.controllers.mapjob.plan import GRACE_SECONDS, JobSeen, PodSeen
-from moorage.decide.runs.job import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
+from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.errors import QuantityError
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, MOUNT, MapView, function_file
 from moorage.model.names import (

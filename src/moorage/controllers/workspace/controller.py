@@ -41,7 +41,7 @@ from moorage.controllers.workspace.plan import (
 )
 from moorage.decide.explain.answers import short_reason
 from moorage.decide.explain.verdicts import concerning, explain_in, snapshot
-from moorage.decide.runs.job import GpuType, gpu_types
+from moorage.decide.runs.gputypes import GpuType, gpu_types
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
 from moorage.model.names import (

@@ -21,7 +21,7 @@ from moorage.apimachinery.resources import (
     Obj,
     Resource,
 )
-from moorage.decide.runs.job import DEFAULT_GPU_RESOURCE, gpu_taints
+from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_taints
 from moorage.model.names import (
     GPU_PRESENT_LABEL,
     HOST_ENV_ANNOTATION,

@@ -43,7 +43,7 @@ from moorage.controllers.workspace.objects import (
     make_ingress,
     make_service,
 )
-from moorage.decide.runs.job import GpuType, matches_type
+from moorage.decide.runs.gputypes import GpuType, matches_type
 from moorage.model.names import (
     MACHINE_GATE,
     MADE_FROM_ANNOTATION,

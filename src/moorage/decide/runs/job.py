@@ -15,19 +15,25 @@ import base64
 import hashlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from moorage.apimachinery.quantity import amount, format_amount, parse_quantity
 from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.scheduling import (
-    Amounts,
-    NodeInfo,
-    PodInfo,
-    is_gpu,
-    used_on,
-)
+from moorage.apimachinery.scheduling import NodeInfo, is_gpu
 from moorage.decide.admission.guardrails import away_from_gpus, gpu_free
+from moorage.decide.runs.claims import make_claim
+from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_label_of, gpu_taints, gpu_types, matches_type
+from moorage.decide.runs.names import generated_name, secret_name
+from moorage.decide.runs.request import (
+    Caller,
+    ClusterFacts,
+    Problem,
+    RunPlan,
+    RunRequest,
+    ships_directory,
+    unexpanded,
+)
+from moorage.decide.runs.timelimit import parse_time, say_seconds
 from moorage.errors import QuantityError
 from moorage.model.dataset import DATA_FOLDER, READY, claim_name, reader_claim_name, uses_labels
 from moorage.model.names import (
@@ -55,15 +61,11 @@ from moorage.model.names import (
     label_value,
 )
 
-DEFAULT_CPU = "1"
-DEFAULT_MEMORY = "2Gi"  # where no Tenant says otherwise; seed 004's cluster default
 DEFAULT_CHECKPOINT_SIZE = "10Gi"
-DEFAULT_GPU_RESOURCE = "nvidia.com/gpu"
 GRACE_SECONDS = 30  # Kubernetes' own default
 CHECKPOINT_GRACE_SECONDS = 120  # a run that keeps checkpoints gets the time to write one more
 GRACE_MAX_SECONDS = 24 * 3600
 RETRIES_MAX = 2**31 - 1  # what a Job's backoffLimit holds
-TIME_MAX_SECONDS = 365 * 86400
 ARCHIVE_LIMIT_BYTES = 900 * 1024  # a Secret holds 1 MiB in all; the runner and its token take a little of it
 WORK_PATH = "/moorage/work"  # where `--workdir volume:path` mounts the volume
 UNPACK_PATH = (
@@ -76,237 +78,12 @@ PASSED_ON = ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "CONDA_PREFIX", "LD_LIBRARY_PA
 """What a run on this machine inherits of the caller's environment. Never all of it: the API would show secrets."""
 
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_TIME = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s?)?")
-_WORDS = re.compile(r"[a-z0-9]+")
-_SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """The options of `moor run` as typed; None means not given."""
-
-    command: tuple[str, ...]
-    namespace: str = "default"
-    name: str | None = None
-    gpus: int = 0
-    gpu_type: str | None = None
-    gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
-    cpu: str | None = None
-    memory: str | None = None  # a quantity, or "none"
-    time: str | None = None
-    volumes: tuple[str, ...] = ()  # CLAIM:/PATH[:ro]
-    datasets: tuple[str, ...] = ()  # [NAMESPACE/]NAME:/PATH
-    env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
-    checkpoint: str | None = None  # CLAIM[:SIZE]
-    grace: int | None = None  # seconds
-    priority_class: str | None = None
-    retries: int = 0
-    restart_limit: int | None = None
-    image: str | None = None
-    host_env: bool = False
-    workdir: str | None = None  # CLAIM:PATH
-    shown: tuple[str, ...] = ()  # the command for people, where another one was typed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """What the run takes from the place where the command was typed; nothing of one, where it came over REST."""
-
-    user: str
-    cwd: str  # empty: none
-    environment: Mapping[str, str] = field(default_factory=dict)
-    program: str | None = None  # where the command's first word was found, or may be by the node; None: nowhere
-    python: str = "python3"  # the interpreter of the runner on this machine
-    salt: str = ""  # random text, for a generated name
-    token: str = ""  # random text, the run's own key for reporting checkpoints
-    runner: str = ""  # source of moorage.worker.runner
-    archive: bytes | None = None  # tar.gz of the shipped directory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
-    """What the namespace's tenant fills in. `origin` is how messages name it."""
-
-    cpu: str = DEFAULT_CPU
-    memory: str = DEFAULT_MEMORY
-    image: str | None = None
-    seconds: int | None = None  # time limit of a run that names none
-    restart_limit: int | None = None  # the most that a run may ask for
-    origin: str = "the default"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
-    """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
-
-    nodes: tuple[NodeInfo, ...] | None = ()
-    gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: what the server tells, labels not among it
-    pods: tuple[PodInfo, ...] = ()
-    process_runtime: bool = False
-    defaults: Defaults = Defaults()
-    claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
-    datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
-    taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
-    priority_classes: frozenset[str] | None = None
-    has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
-    server_url: str = ""  # empty: no server is known, so no checkpoint is reported
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing wrong with the request: which option, and what is said about it."""
-
-    option: str
-    message: str
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
-    """What to create, in this order: `claims` (kept for ever), `secret` (owned by the Job later), `job`.
-
-    With problems there is nothing to create. `notes` are told to the user either way.
-    """
-
-    name: str = ""
-    job: Obj | None = None
-    secret: Obj | None = None
-    claims: tuple[Obj, ...] = ()
-    notes: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GpuType:
-    """One GPU type of the cluster: the label it is known by, and its devices on nodes that are Ready."""
-
-    label: str
-    value: str
-    resource: str
-    free: int
-    total: int
-
-    def __str__(self) -> str:
-        return f"{self.value} ({self.free} of {self.total} free)"
-
-
-def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
-    """Whether the caller's directory goes into the pod: on a real cluster, unless `--workdir` says otherwise."""
-    return not facts.process_runtime and request.workdir is None
 
 
 def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPlan:
     """Decide the Job, and what it needs first; or every problem of the request at once."""
     making = _Making(request, caller, facts)
     return making.plan()
-
-
-def parse_time(text: str) -> int:
-    """Seconds of "2h", "90m", "1d12h", "45s" or a plain number of seconds. Raises ValueError."""
-    found = _TIME.fullmatch(text.strip().lower())
-    if not text.strip() or not found or not any(found.groups()):
-        raise ValueError(text)
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    total = days * 86400 + hours * 3600 + minutes * 60 + seconds
-    if not 0 < total <= TIME_MAX_SECONDS:
-        raise ValueError(text)
-    return total
-
-
-def say_seconds(seconds: int) -> str:
-    """Seconds for people, exactly: 5400 → "1h30m", 90 → "1m30s"."""
-    parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
-
-
-def gpu_label_of(node: NodeInfo) -> tuple[str, str] | None:
-    """The label that names the node's GPU type, and its value; None when it bears none."""
-    return next(((key, node.labels[key]) for key in GPU_TYPE_LABELS if node.labels.get(key)), None)
-
-
-def matches_type(asked: str, value: str) -> bool:
-    """Whether the word a user typed means this GPU type.
-
-    The words of `asked` must stand, in order and side by side, among the words of `value`, whatever their
-    case: "a100" and "a100-sxm4" mean "NVIDIA-A100-SXM4-80GB", "a10" does not. "rtx4090" means "RTX-4090".
-    """
-    wanted = "".join(_WORDS.findall(asked.lower()))
-    words = _WORDS.findall(value.lower())
-    return bool(wanted) and any(
-        "".join(words[first:last]) == wanted
-        for first in range(len(words))
-        for last in range(first + 1, len(words) + 1)
-    )
-
-
-def gpu_types(nodes: Iterable[NodeInfo], pods: Iterable[PodInfo]) -> tuple[GpuType, ...]:
-    """The GPU types of the cluster, by name. GPUs of cordoned or unready nodes count as not free."""
-    used = _used_by_node(pods)
-    found: dict[tuple[str, str, str], list[int]] = {}
-    for node in nodes:
-        label = gpu_label_of(node)
-        if label is None:
-            continue
-        for resource, total in node.allocatable.items():
-            if is_gpu(resource) and total > 0:
-                counts = found.setdefault((*label, resource), [0, 0])
-                counts[1] += total
-                if node.ready and not node.unschedulable:
-                    counts[0] += max(0, total - used.get(node.name, {}).get(resource, 0))
-    return tuple(
-        GpuType(*key, free, total) for key, (free, total) in sorted(found.items(), key=lambda one: one[0][1])
-    )
-
-
-def base_name(command: Sequence[str]) -> str:
-    """A DNS label from the command, for people: `python train.py` → "train", `python -m my.tool` → "tool"."""
-    words = [word.rsplit("/", 1)[-1] for word in command]
-    chosen = words[0] if words else "run"
-    if re.fullmatch(r"(python[\d.]*|bash|sh|zsh|torchrun|accelerate|uv|node|perl|Rscript|julia)", chosen):
-        rest = list(command[1:])
-        if "-m" in rest and rest.index("-m") + 1 < len(rest):
-            chosen = rest[rest.index("-m") + 1].rsplit(".", 1)[-1]
-        elif "-c" not in rest:
-            script = next((word for word in rest if re.search(r"\.(py|sh|pl|R|jl|js|mjs)$", word)), None)
-            chosen = script.rsplit("/", 1)[-1] if script else chosen
-    chosen = re.sub(r"\.(py|sh|pl|R|jl|js|mjs)$", "", chosen).lower()
-    return re.sub(r"[^a-z0-9]+", "-", chosen).strip("-")[:40].strip("-") or "run"
-
-
-def generated_name(command: Sequence[str], salt: str, taken: frozenset[str]) -> str:
-    """`base_name` with four characters that make it new: "train-x7k2"."""
-    for count in range(1000):
-        digest = hashlib.sha256(f"{salt}/{count}".encode()).digest()
-        name = f"{base_name(command)}-" + "".join(
-            _SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in digest[:4]
-        )
-        if name not in taken:
-            return name
-    raise AssertionError("a thousand names in a row are taken")
-
-
-def gpu_taints(resource: str) -> tuple[str, ...]:
-    """Keys of the taints on nodes that offer a GPU resource: its own; of a slice or share, the whole GPU's too."""
-    vendor = resource.partition("/")[0]
-    part = "/mig-" in resource or resource.endswith(".shared")
-    return (resource, f"{vendor}/gpu") if part else (resource,)
-
-
-def secret_name(run: str) -> str:
-    """Name of the Secret that holds a run's runner, token and shipped directory."""
-    return f"{run}-run"
-
-
-def unexpanded(text: str) -> str:
-    """Write a text so that the kubelet's `$(NAME)` expansion gives it back unchanged.
-
-    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
-    """
-    return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
 class _Making:
@@ -959,37 +736,3 @@ class _Making:
         if self.mounts:
             container["volumeMounts"] = self.mounts
         return container
-
-
-def make_claim(
-    name: str,
-    namespace: str,
-    size: str,
-    user: str,
-    *,
-    mode: str = "ReadWriteOnce",
-    storage_class: str | None = None,
-) -> Obj:
-    """A PersistentVolumeClaim; without `storage_class` the cluster's default serves it."""
-    spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
-    if storage_class is not None:
-        spec["storageClassName"] = storage_class
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {OWNER_LABEL: label_value(user)},
-            "annotations": {OWNER_ANNOTATION: user},
-        },
-        "spec": spec,
-    }
-
-
-def _used_by_node(pods: Iterable[PodInfo]) -> dict[str, Amounts]:
-    on_node: dict[str, list[PodInfo]] = {}
-    for pod in pods:
-        if pod.node:
-            on_node.setdefault(pod.node, []).append(pod)
-    return {name: used_on(found) for name, found in on_node.items()}

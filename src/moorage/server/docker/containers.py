@@ -16,20 +16,17 @@ from moorage.apimachinery.resources import PODS, PVCS, SERVICES, Obj
 from moorage.apimachinery.scheduling import parse_node
 from moorage.decide.docker.containers import (
     REQUEST_ANNOTATION,
-    Around,
-    StateView,
     container_name,
     containers,
     find,
     is_ended,
     is_gated,
     is_removed_at_end,
-    next_pod,
-    owned_by,
-    plan_container,
-    state_of,
 )
-from moorage.decide.runs.job import DEFAULT_CPU, DEFAULT_MEMORY, gpu_types
+from moorage.decide.docker.create import Around, next_pod, owned_by, plan_container
+from moorage.decide.docker.views import StateView, state_of
+from moorage.decide.runs.gputypes import gpu_types
+from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY
 from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
 from moorage.model.tenant import TENANTS, defaults_of, tenant_of

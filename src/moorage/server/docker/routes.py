@@ -29,13 +29,11 @@ from moorage.decide.docker.containers import (
     config_of,
     container_id,
     container_name,
-    inspect,
     is_ended,
     is_gated,
     is_removed_at_end,
-    matches,
-    summary,
 )
+from moorage.decide.docker.views import inspect, matches, summary
 from moorage.errors import (
     AlreadyExists,
     ApiError,

@@ -28,7 +28,8 @@ from moorage.apimachinery.integers import INT32_MAX
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, Obj
-from moorage.decide.runs.job import Caller, RunPlan, RunRequest, plan_run
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, RunPlan, RunRequest
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, view_run
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from moorage.apimachinery.moments import parse_rfc3339, rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.job import parse_time
+from moorage.decide.runs.timelimit import parse_time
 from moorage.decide.usage.intervals import By, UsageRow, top
 from moorage.server.context import Context
 from moorage.server.problems import Json, Problem

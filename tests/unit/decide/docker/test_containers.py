@@ -10,21 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.docker.containers import (
-    Around,
-    container_id,
-    containers,
-    find,
-    inspect,
-    is_gated,
-    matches,
-    next_pod,
-    plan_container,
-    start_of,
-    state_of,
-    summary,
-)
-from moorage.decide.runs.job import GpuType
+from moorage.decide.docker.containers import container_id, containers, find, is_gated, start_of
+from moorage.decide.docker.create import Around, next_pod, plan_container
+from moorage.decide.docker.views import inspect, matches, state_of, summary
+from moorage.decide.runs.gputypes import GpuType
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

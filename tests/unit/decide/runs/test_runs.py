@@ -23,24 +23,19 @@ from moorage.apimachinery.scheduling import (
     refusal_by_taints,
 )
 from moorage.decide.explain.verdicts import pod_of_job
-from moorage.decide.runs.job import (
-    ARCHIVE_LIMIT_BYTES,
-    PASSED_ON,
+from moorage.decide.runs.gputypes import gpu_types, matches_type
+from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
+from moorage.decide.runs.names import base_name, generated_name
+from moorage.decide.runs.request import (
     Caller,
     ClusterFacts,
     Defaults,
     Problem,
     RunRequest,
-    base_name,
-    generated_name,
-    gpu_types,
-    matches_type,
-    parse_time,
-    plan_run,
-    say_seconds,
     ships_directory,
     unexpanded,
 )
+from moorage.decide.runs.timelimit import parse_time, say_seconds
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
 
 GIB = 2**30

@@ -1,0 +1,41 @@
+"""Names of runs and of what belongs to them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+_SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
+
+
+def base_name(command: Sequence[str]) -> str:
+    """A DNS label from the command, for people: `python train.py` → "train", `python -m my.tool` → "tool"."""
+    words = [word.rsplit("/", 1)[-1] for word in command]
+    chosen = words[0] if words else "run"
+    if re.fullmatch(r"(python[\d.]*|bash|sh|zsh|torchrun|accelerate|uv|node|perl|Rscript|julia)", chosen):
+        rest = list(command[1:])
+        if "-m" in rest and rest.index("-m") + 1 < len(rest):
+            chosen = rest[rest.index("-m") + 1].rsplit(".", 1)[-1]
+        elif "-c" not in rest:
+            script = next((word for word in rest if re.search(r"\.(py|sh|pl|R|jl|js|mjs)$", word)), None)
+            chosen = script.rsplit("/", 1)[-1] if script else chosen
+    chosen = re.sub(r"\.(py|sh|pl|R|jl|js|mjs)$", "", chosen).lower()
+    return re.sub(r"[^a-z0-9]+", "-", chosen).strip("-")[:40].strip("-") or "run"
+
+
+def generated_name(command: Sequence[str], salt: str, taken: frozenset[str]) -> str:
+    """`base_name` with four characters that make it new: "train-x7k2"."""
+    for count in range(1000):
+        digest = hashlib.sha256(f"{salt}/{count}".encode()).digest()
+        name = f"{base_name(command)}-" + "".join(
+            _SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in digest[:4]
+        )
+        if name not in taken:
+            return name
+    raise AssertionError("a thousand names in a row are taken")
+
+
+def secret_name(run: str) -> str:
+    """Name of the Secret that holds a run's runner, token and shipped directory."""
+    return f"{run}-run"

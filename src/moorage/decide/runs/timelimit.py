@@ -1,0 +1,30 @@
+"""Time limits of runs, as users write them and as messages show them."""
+
+from __future__ import annotations
+
+import re
+
+TIME_MAX_SECONDS = 365 * 86400
+_TIME = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s?)?")
+
+
+def parse_time(text: str) -> int:
+    """Seconds of "2h", "90m", "1d12h", "45s" or a plain number of seconds. Raises ValueError."""
+    found = _TIME.fullmatch(text.strip().lower())
+    if not text.strip() or not found or not any(found.groups()):
+        raise ValueError(text)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    total = days * 86400 + hours * 3600 + minutes * 60 + seconds
+    if not 0 < total <= TIME_MAX_SECONDS:
+        raise ValueError(text)
+    return total
+
+
+def say_seconds(seconds: int) -> str:
+    """Seconds for people, exactly: 5400 → "1h30m", 90 → "1m30s"."""
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
