@@ -183,8 +183,8 @@ def test_cancelling_gives_the_command_its_grace_period(cluster, name, tmp_path):
     [
         (["--gpus", "1", "--gpu-type", "h100"], "no node has GPUs of type 'h100'"),
         (["--gpus", "64"], "64 asked; the largest node with GPUs has 2"),
-        (["--memory", "much"], "'much' is no quantity"),
-        (["--volume", "nothing:/data"], "there is no volume 'nothing'"),
+        (["--memory", "much"], "invalid quantity 'much'"),
+        (["--volume", "nothing:/data"], "volume 'nothing' not found"),
         (["--image", "python:3.12"], "cannot be pulled"),
     ],
 )

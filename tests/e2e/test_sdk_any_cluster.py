@@ -88,7 +88,7 @@ def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client
     made = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
     again = client.jobs.run([sys.executable, "-c", code], **asked)  # type: ignore[arg-type]
     assert (made.namespace, made.state, again.name) == (unique, "Waiting", made.name)
-    assert any("making the checkpoint volume kept" in note for note in made.notes)
+    assert any("creating the checkpoint volume kept" in note for note in made.notes)
     assert list(client.jobs.logs(made.name, follow=True)) == ["hello", "True"]
     done = client.jobs.wait(made.name, seconds=120)
     assert (done.state, done.exit_code, done.reason) == ("Failed", 3, "exit code 3")
@@ -126,7 +126,7 @@ def test_a_run_that_waits_is_known_at_once_and_goes_when_it_is_deleted(
     with pytest.raises(Invalid) as refused:
         client.jobs.run(["true"], time="soon", volumes=["none:/data"], **asked)  # type: ignore[arg-type]
     assert refused.value.field == "time"
-    assert "volumes: there is no volume 'none'" in refused.value.message
+    assert "volumes: volume 'none' not found" in refused.value.message
     cancelled = client.jobs.cancel("train")
     assert (cancelled.state, client.jobs.wait("train", seconds=60).state) == ("Cancelled", "Cancelled")
     assert [one.name for one in client.jobs.list(state="Cancelled")] == ["train"]

@@ -16,7 +16,7 @@ from moorage.cli import console
 from moorage.cli.runs_of import jobs_of, read_run, read_runs
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
-from moorage.decide.runs.timelimit import say_seconds
+from moorage.decide.runs.timelimit import format_seconds
 from moorage.errors import ApiError
 from moorage.kube.runs import cancel_run
 from moorage.model.names import label_value
@@ -295,7 +295,7 @@ def _time_text(run: RunView, now: datetime) -> str:
     if run.time_left is None or run.state.ended:
         return ""
     ends = rfc3339(now + run.time_left)
-    return f"{say_seconds(max(0, int(run.time_left.total_seconds())))} left, until {ends}"
+    return f"{format_seconds(max(0, int(run.time_left.total_seconds())))} left, until {ends}"
 
 
 def _checkpoint_text(run: RunView, now: datetime) -> str:

@@ -111,14 +111,14 @@ def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):
 @pytest.mark.parametrize(
     ("mount", "says"),
     [
-        ("none:/data", "there is no dataset 'none'"),
+        ("none:/data", "dataset 'none' not found"),
         ("lab/faces:/data", "is not shared with namespace default"),
-        ("../x:/data", "is no dataset mount"),
-        ("kube-system/../x:/data", "is no dataset mount"),
-        ("photos", "is no dataset mount"),
+        ("../x:/data", "invalid dataset mount"),
+        ("kube-system/../x:/data", "invalid dataset mount"),
+        ("photos", "invalid dataset mount"),
         ("photos:/", "cannot be mounted at /"),
         ("photos:/a/../../b", "cannot be mounted"),
-        ("photos:/data:rw", "is no dataset mount"),
+        ("photos:/data:rw", "invalid dataset mount"),
     ],
 )
 def test_a_dataset_that_cannot_be_mounted_is_told(moor, mount, says):

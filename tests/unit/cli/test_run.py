@@ -76,12 +76,12 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
     done = local("run", "--gpus", "9", "--gpu-type", "h100", "--memory", "x", "--volume", "no:/x", "--", "nonsuch")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "error: --memory: 'x' is no quantity\n"
+        "error: --memory: invalid quantity 'x'\n"
         "hint: write it as 512Mi, 8Gi or 1.5G\n"
         "error: --gpu-type: no node has GPUs of type 'h100'\n"
         "hint: this cluster has a100 (4 of 4 free)\n"
-        "error: --volume: there is no volume 'no' in namespace default\n"
-        "hint: make it first: moor volume create no --size 10Gi\n"
+        "error: --volume: volume 'no' not found in namespace default\n"
+        "hint: create it first: moor volume create no --size 10Gi\n"
         "error: the command 'nonsuch' does not exist on this machine\n"
         "hint: check its spelling, or give its path; on this cluster it runs with your own PATH\n"
     )
@@ -177,7 +177,7 @@ def test_a_user_who_may_not_list_nodes_can_still_run(local):
     done = local("run", "--image", "python:3.12", "--name", "a", "--workdir", "code:x", "--", "true")
     assert done.code == 2  # the claim is missing, but nothing else is wrong
     assert [line for line in done.err.splitlines() if line.startswith("error")] == [
-        "error: --workdir: there is no volume 'code' in namespace default"
+        "error: --workdir: volume 'code' not found in namespace default"
     ]
 
 

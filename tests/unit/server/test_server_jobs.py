@@ -106,7 +106,7 @@ async def test_a_run_is_made_as_the_command_line_makes_it(ada):
 async def test_a_checkpoint_makes_its_volume_and_a_secret_that_goes_with_the_run(ada):
     made = await ada("POST", ALL, TRAIN | {"checkpoint": "kept:1Gi"})
     assert made.status == 201
-    assert "making the checkpoint volume kept (1Gi)" in made.json["notes"]
+    assert "creating the checkpoint volume kept (1Gi)" in made.json["notes"]
     assert (await ada.api.get(PVCS, "kept", "lab"))["spec"]["resources"]["requests"]["storage"] == "1Gi"
     secret = await ada.api.get(SECRETS, f"{made.json['name']}-run", "lab")
     assert set(secret["data"]) == {"runner.py", "token"}
@@ -161,9 +161,9 @@ async def test_every_problem_is_said_in_the_bodys_words(ada):
     assert (refused.status, refused.json["code"], refused.json["field"]) == (422, "invalid", "memory")
     said = refused.json["message"] + refused.json["hint"]
     for words in (
-        "memory: 'much' is no quantity",
+        "memory: invalid quantity 'much'",
         "gpuType: no node has",
-        "volumes: 'data'",
+        "volumes: invalid volume mount 'data'",
         "image: no image given",
     ):
         assert words in said

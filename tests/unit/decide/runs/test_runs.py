@@ -35,7 +35,7 @@ from moorage.decide.runs.request import (
     ships_directory,
     unexpanded,
 )
-from moorage.decide.runs.timelimit import parse_time, say_seconds
+from moorage.decide.runs.timelimit import format_seconds, parse_time
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
 
 GIB = 2**30
@@ -138,7 +138,7 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"memory": "lots"},
             "--memory",
-            "'lots' is no quantity",
+            "invalid quantity 'lots'",
             "write it as 512Mi, 8Gi or 1.5G",
             id="no quantity",
         ),
@@ -163,35 +163,35 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"memory": "none", "retries": 2},
             "--retries",
-            "2 cannot stand with --memory none: a job without a limit would take one node after the other",
+            "2 cannot be combined with --memory none: a job without a limit would take one node after the other",
             "give a --memory limit, or leave out --retries",
             id="a wandering bomb by retries",
         ),
         pytest.param(
             {"memory": "none", "restart_limit": 1},
             "--restart-limit",
-            "1 cannot stand with --memory none: a job without a limit would take one node after the other",
+            "1 cannot be combined with --memory none: a job without a limit would take one node after the other",
             "give a --memory limit, or leave out --restart-limit",
             id="a wandering bomb by restarts",
         ),
         pytest.param(
             {"time": "soon"},
             "--time",
-            "'soon' is no time from 1s to 365d",
+            "invalid time limit 'soon': the range is 1s to 365d",
             "write it as 2h, 90m or 1d12h",
             id="no time",
         ),
         pytest.param(
             {"volumes": ("dta:/data",)},
             "--volume",
-            "there is no volume 'dta' in namespace default",
-            "there are: data",
+            "volume 'dta' not found in namespace default",
+            "available: data",
             id="no such volume, with those there are",
         ),
         pytest.param(
             {"volumes": ("data",)},
             "--volume",
-            "'data' is no volume mount",
+            "invalid volume mount 'data'",
             "write VOLUME:/PATH or VOLUME:/PATH:ro",
             id="no mount path",
         ),
@@ -219,14 +219,14 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"env": ("1A=2",)},
             "--env",
-            "'1A' is no variable name",
+            "invalid variable name '1A'",
             "write NAME=VALUE, or NAME to pass yours on",
             id="no variable name",
         ),
         pytest.param(
             {"name": "Train"},
             "--name",
-            "'Train' is no name for a run: at most 52 of a-z, 0-9 and '-',"
+            "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
             " beginning and ending with a letter or digit",
             None,
             id="no DNS label",
@@ -248,7 +248,7 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"checkpoint": "Bad_Name"},
             "--checkpoint",
-            "'Bad_Name' is no volume name: at most 63 of a-z, 0-9 and '-'",
+            "invalid volume name 'Bad_Name': use at most 63 of a-z, 0-9 and '-'",
             "write NAME or NAME:20Gi",
             id="no volume name",
         ),
@@ -256,14 +256,14 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         pytest.param(
             {"priority_class": "high"},
             "--priority-class",
-            "there is no PriorityClass 'high'",
-            "there are: low",
+            "PriorityClass 'high' not found",
+            "available: low",
             id="no such priority class",
         ),
         pytest.param(
             {"workdir": "data"},
             "--workdir",
-            "'data' is no place on a volume",
+            "invalid place on a volume 'data'",
             "write VOLUME:PATH, such as code:project",
             id="no place on a volume",
         ),
@@ -505,7 +505,7 @@ def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     )
     assert plan.claims == ()
     assert plan.notes[-2:] == (
-        "the volume data exists with 10Gi; the 20Gi asked are not made",
+        "the volume data exists with 10Gi; it is not enlarged to 20Gi",
         "the checkpoint volume data is in use by older: two runs that write the same checkpoint spoil it",
     )
 
@@ -605,7 +605,7 @@ def test_what_is_no_time_is_refused(text):
 
 @given(st.integers(1, 365 * 86400))
 def test_a_time_said_is_read_back(seconds):
-    assert parse_time(say_seconds(seconds)) == seconds
+    assert parse_time(format_seconds(seconds)) == seconds
 
 
 @pytest.mark.parametrize(
@@ -837,4 +837,4 @@ def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
     request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
     [problem] = [one for one in plan.problems if one.option == "--gpu-resource"]
-    assert (problem.message, problem.hint) == ("no node offers 'mig-9g'", "there are: nvidia.com/gpu")
+    assert (problem.message, problem.hint) == ("no node offers 'mig-9g'", "available: nvidia.com/gpu")

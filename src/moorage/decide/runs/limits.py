@@ -1,0 +1,92 @@
+"""What a run may use, and for how long: CPU, memory, time, grace and restarts (R4, R6)."""
+
+from __future__ import annotations
+
+from moorage.decide.runs.remarks import Remarks
+from moorage.decide.runs.request import ClusterFacts, RunRequest
+from moorage.decide.runs.timelimit import TIME_FORMAT_HINT, TIME_RANGE, format_seconds, parse_time
+from moorage.model.names import RESTART_LIMIT
+
+GRACE_SECONDS = 30  # Kubernetes' own default
+CHECKPOINT_GRACE_SECONDS = 120  # a run that keeps checkpoints gets the time to write another
+GRACE_MAX_SECONDS = 24 * 3600
+RETRIES_MAX = 2**31 - 1  # what a Job's backoffLimit holds
+RESTART_LIMIT_MAX = 998  # attempts are numbered with three digits
+
+
+def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> dict[str, str]:
+    """Amounts of CPU and memory; without memory, where the user wants no limit."""
+    defaults = facts.defaults
+    amounts: dict[str, str] = {}
+    if cpu := remarks.quantity("--cpu", "cpu", request.cpu if request.cpu is not None else defaults.cpu):
+        amounts["cpu"] = cpu
+    if request.memory is None:
+        amounts["memory"] = defaults.memory
+        remarks.note(
+            f"no --memory given: limited to {defaults.memory}, {defaults.origin};"
+            " a job that grows beyond it is killed"
+        )
+    elif request.memory.lower() != "none":
+        if memory := remarks.quantity("--memory", "memory", request.memory):
+            amounts["memory"] = memory
+    else:
+        _check_unlimited(request, remarks)
+    if request.gpus < 0:
+        remarks.refuse("--gpus", f"{request.gpus} is less than zero")
+    if request.retries < 0:
+        remarks.refuse("--retries", f"{request.retries} is less than zero")
+    elif request.retries > RETRIES_MAX:
+        remarks.refuse("--retries", f"{request.retries} tries; allowed are at most {RETRIES_MAX}")
+    return amounts
+
+
+def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
+    """R6: without a memory limit nothing may start the run again."""
+    remarks.note("--memory none: no limit, so this run is never started again, whatever ends it")
+    for option, value in (("--retries", request.retries), ("--restart-limit", request.restart_limit)):
+        if value:
+            remarks.refuse(
+                option,
+                f"{value} cannot be combined with --memory none: a job without a limit would take one node"
+                " after the other",
+                f"give a --memory limit, or leave out {option}",
+            )
+
+
+def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> int | None:
+    """Seconds; None: no limit."""
+    if request.time is None:
+        default = facts.defaults.seconds
+        if default is not None:
+            remarks.note(f"no --time given: stopped after {format_seconds(default)}, {facts.defaults.origin}")
+        return default
+    try:
+        seconds = parse_time(request.time)
+    except ValueError:
+        message = f"invalid time limit {request.time!r}: the range is {TIME_RANGE}"
+        remarks.refuse("--time", message, TIME_FORMAT_HINT)
+        return None
+    if request.retries:
+        remarks.note(f"--time {format_seconds(seconds)} holds for each of the {request.retries + 1} tries")
+    return seconds
+
+
+def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bool) -> int:
+    """Seconds between being told to end and being killed."""
+    grace = request.grace
+    if grace is None:
+        return CHECKPOINT_GRACE_SECONDS if keeps_checkpoints else GRACE_SECONDS
+    if not 1 <= grace <= GRACE_MAX_SECONDS:
+        remarks.refuse("--grace", f"{grace} seconds; allowed are 1 to {GRACE_MAX_SECONDS}")
+    return grace
+
+
+def restart_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> int:
+    """How often the run is started again after disruptions."""
+    limit = request.restart_limit
+    most = RESTART_LIMIT_MAX if facts.defaults.restart_limit is None else facts.defaults.restart_limit
+    if limit is not None and not 0 <= limit <= most:
+        remarks.refuse("--restart-limit", f"{limit} restarts; allowed are 0 to {most}")
+    if request.memory is not None and request.memory.lower() == "none":
+        return 0
+    return min(RESTART_LIMIT, most) if limit is None else limit

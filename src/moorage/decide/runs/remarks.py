@@ -1,0 +1,39 @@
+"""What is said about a request while it is planned: every problem at once, and notes for its user."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.decide.runs.request import Problem
+from moorage.errors import QuantityError
+
+MEMORY_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
+
+
+class Remarks:
+    """Collects problems and notes, in the order in which they are met. Used for one request."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+
+    def refuse(self, option: str, message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(option, message, hint))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def quantity(self, option: str, resource: str, text: str) -> str | None:
+        """The text, where it is an amount above zero; else None, and a problem."""
+        try:
+            value = parse_quantity(text)
+        except QuantityError:
+            examples = "500m, 2 or 1.5" if resource == "cpu" else "512Mi, 8Gi or 1.5G"
+            self.refuse(option, f"invalid quantity {text!r}", f"write it as {examples}")
+            return None
+        if value <= 0:
+            self.refuse(option, f"{text!r} is not more than zero")
+            return None
+        if resource == "memory" and value < MEMORY_LEAST_BYTES:
+            self.refuse(option, f"{text!r} is less than 1 MiB", f"the unit may be missing: {text}Gi?")
+            return None
+        return text
