@@ -100,11 +100,10 @@ def simulate(seconds: list[float], *, hinted: bool) -> float:
     import msgspec
 
     from moorage.decide.maps.leasing import Call, Exchange, Outcome, Policy, Report
-    from moorage.queue.sqlite import SqliteDatabase
-    from moorage.queue.store import NewItem, Store
+    from moorage.queue.store import NewItem, open_store
 
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-        store = Store(SqliteDatabase(f"{folder}/queue.db"))
+        store = open_store(f"{folder}/queue.db")
         made = store.create_map(
             namespace="lab", name="m", owner="ada", policy=Policy(), request="m", limits={}, priority=0, now=0
         )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from moorage.errors import NotReady
-from moorage.server.identity.sessions import AuditEntry, Session, SessionStore, open_database
-from moorage.server.service import open_store
+from moorage.queue.store import open_store
+from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
 from moorage.testing.clock import NOON
 from moorage.testing.postgres import throwaway_postgres
 
@@ -45,7 +45,7 @@ def a_session(identity: str, *, login: str = "l", person: str = "ada") -> Sessio
 
 def test_both_databases_keep_people_beside_the_queue(where: Path | str) -> None:
     queue = open_store(where)
-    store = SessionStore(open_database(where))
+    store = open_sessions(where)
     try:
         for identity, login in (("a", "l"), ("b", "l"), ("c", "m")):
             store.add(f"mrs_{identity}", a_session(identity, login=login))
@@ -78,7 +78,7 @@ def test_both_databases_keep_people_beside_the_queue(where: Path | str) -> None:
         assert (newest.what, newest.number > first.number) == ("100% of ?", True)
         assert store.forget_audit(NOON + HOUR) == 2
         assert queue.list_maps(None) == []
-        SessionStore(open_database(where)).close()  # opened again: nothing to migrate
+        open_sessions(where).close()  # opened again: nothing to migrate
     finally:
         store.close()
         queue.close()

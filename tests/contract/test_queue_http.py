@@ -11,8 +11,7 @@ import pytest
 
 from moorage.decide.maps.leasing import OUTPUT_BYTES, RESULT_BYTES
 from moorage.queue.manager import Queue
-from moorage.queue.sqlite import SqliteDatabase
-from moorage.queue.store import Store
+from moorage.queue.store import Store, open_store
 from moorage.server.service import ServerService
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -392,13 +391,13 @@ async def test_an_outage_of_the_database_is_told_and_over_when_it_is_over(tmp_pa
 
     reachable = [False]
 
-    def open_store():
+    def open_when_reachable():
         if not reachable[0]:
             raise StorageError("could not open it")
-        return Store(SqliteDatabase(tmp_path / "queue.db"))
+        return open_store(tmp_path / "queue.db")
 
     clock = FakeClock()
-    queue = Queue(open_store, clock=clock)
+    queue = Queue(open_when_reachable, clock=clock)
     running = asyncio.create_task(queue.run())
     with pytest.raises(StorageError):
         await queue.read(lambda store: store.list_maps())

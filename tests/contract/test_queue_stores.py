@@ -17,10 +17,10 @@ import pytest
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
 from moorage.errors import AlreadyExists, NotFound, NotReady, QuotaExceeded, StorageError, UsageError
-from moorage.queue.database import check_readable, migrations
 from moorage.queue.quota import Quota
-from moorage.queue.sqlite import SqliteDatabase
-from moorage.queue.store import NewItem, Store
+from moorage.queue.store import NewItem, Store, open_store
+from moorage.queue.tables import QUEUE
+from moorage.sql.migrations import Version, check_readable, migrations
 from moorage.testing.postgres import throwaway_postgres
 from moorage.testing.waiting import wait_until
 
@@ -44,18 +44,16 @@ def opened(request, tmp_path):
     if request.param == "sqlite":
 
         def make():
-            stores.append(Store(SqliteDatabase(tmp_path / "queue.db")))
+            stores.append(open_store(tmp_path / "queue.db"))
             return stores[-1]
     else:
-        from moorage.queue.postgres import PostgresDatabase
-
         server = request.getfixturevalue("postgres")
         name = f"test_{os.urandom(4).hex()}"
         url = server.url.replace("/postgres?", f"/{name}?")
         execute(server.url, f"CREATE DATABASE {name}")
 
         def make():
-            stores.append(Store(PostgresDatabase(url)))
+            stores.append(open_store(url))
             return stores[-1]
 
     yield make
@@ -509,13 +507,11 @@ def test_two_servers_take_the_rows_of_a_map_in_one_order(postgres, locks, first,
     """One has begun and holds its first locks; the other waits for it, and never it for the other."""
     import psycopg
 
-    from moorage.queue.postgres import PostgresDatabase
-
     name = f"test_{os.urandom(4).hex()}"
     url = postgres.url.replace("/postgres?", f"/{name}?")
     execute(postgres.url, f"CREATE DATABASE {name}")
     with (
-        closing(Store(PostgresDatabase(url))) as store,
+        closing(open_store(url)) as store,
         ThreadPoolExecutor(1) as pool,
         psycopg.connect(url) as other,
         psycopg.connect(url, autocommit=True) as look,
@@ -540,11 +536,11 @@ def test_two_servers_take_the_rows_of_a_map_in_one_order(postgres, locks, first,
 
 def test_migrations_are_numbered_and_say_who_can_read_the_schema(store):
     for dialect in ("sqlite", "postgres"):
-        steps = migrations(dialect)
+        steps = migrations(dialect, QUEUE)
         assert steps[0].readable_by == 1
     with pytest.raises(StorageError, match="version 9"):
-        check_readable("x", schema=9, readable_by=8, known=7)
-    check_readable("x", schema=9, readable_by=7, known=7)
+        check_readable("x", Version(9, 8), known=7)
+    check_readable("x", Version(9, 7), known=7)
 
 
 def test_a_database_of_a_newer_release_is_left_alone(opened, store):

@@ -440,7 +440,7 @@ async def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:
     storage = SqliteStorage(tmp_path / "s.db", max_pages=40)
     await storage.start()
     kept = await storage.put("small", value(1))
-    with pytest.raises(StorageFull, match="no room left"):
+    with pytest.raises(StorageFull, match="the disk is full"):
         await storage.put("large", json.dumps({"x": "y" * 1_000_000}).encode())
     assert storage.get("large") is None
     assert storage.list("").records == [kept]

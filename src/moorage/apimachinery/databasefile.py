@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from moorage.errors import StorageDamaged, StorageError
+from moorage.errors import StorageDamaged, StorageError, StorageFull
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,26 @@ def side_files(database: Path) -> tuple[Path, ...]:
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether SQLite says that a file is damaged, or that it is not a database."""
     return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+
+
+def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
+    """What SQLite says, as one of our errors. `verb`: what could not be done."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        return StorageFull(
+            f"could not {verb} {path}: the disk is full", hint="free some space; what was written is kept"
+        )
+    if is_damage(error):
+        return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
+    return StorageError(f"could not {verb} {path}: {error}")
+
+
+@contextlib.contextmanager
+def storage_errors(verb: str, path: Path) -> Iterator[None]:
+    """Raises StorageError for what SQLite raises."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(verb, path, error) from error
 
 
 def read_mark(database: Path) -> Mark | None:

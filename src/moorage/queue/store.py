@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import msgspec
 
@@ -31,8 +32,10 @@ from moorage.decide.maps.leasing import (
     State,
 )
 from moorage.errors import AlreadyExists, NotFound, UsageError
-from moorage.queue.database import FAILURES, INPUTS, ITEMS, RESULTS, SESSIONS, Database, Row
 from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
+from moorage.queue.tables import FAILURES, INPUTS, ITEMS, QUEUE, RESULTS, SESSIONS
+from moorage.sql.database import Database, Row
+from moorage.sql.opening import open_database
 
 STRAGGLER_LOOK_MS = 1000  # how often the sessions of a map are searched for stragglers
 LAPSE_AT_ONCE = 500  # sessions per transaction
@@ -524,7 +527,7 @@ class Store:
         return Used(maps=int(found[0]), items=int(found[1]), bytes=int(found[2]))
 
     def _grow(self, sizes: Mapping[int, int]) -> None:
-        """Last in a transaction, after `_count`: see the order of locks in `queue.postgres`."""
+        """Last in a transaction, after `_count`: see the order of locks in `sql.postgres`."""
         for of, size in sorted(sizes.items()):
             if not size:
                 continue
@@ -759,6 +762,11 @@ def _candidate(row: Row) -> Candidate:
 def _item_row(of: int, item: Item) -> Row:
     seq, state, *rest = msgspec.structs.astuple(item)
     return (of, seq, int(state), *rest)
+
+
+def open_store(where: Path | str, quota: Quota = NONE) -> Store:
+    """Connect to the queue's database, a file or a `postgresql://` address. Raises StorageError."""
+    return Store(open_database(where, QUEUE), quota)
 
 
 def _session(row: Row) -> Session:

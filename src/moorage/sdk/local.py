@@ -112,10 +112,9 @@ class LocalSite:
     async def _start(self) -> None:
         from moorage.apimachinery.serving import serve
         from moorage.queue.manager import Queue
-        from moorage.queue.sqlite import SqliteDatabase
-        from moorage.queue.store import Store
+        from moorage.queue.store import open_store
 
-        queue = Queue(lambda: Store(SqliteDatabase(self.folder / "queue.db")))
+        queue = Queue(lambda: open_store(self.folder / "queue.db"))
         await queue.start()
         self._app = _app(queue)
         gate = _gate(self._app, self._workers)

@@ -21,8 +21,8 @@ from moorage.kube.kubelets import Kubelets
 from moorage.model.retention import USAGE_DAYS
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
-from moorage.queue.quota import NONE, Quota
-from moorage.queue.store import Store
+from moorage.queue.quota import Quota
+from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.cluster import Cluster
 from moorage.server.gateway.gateway import Gateway
@@ -163,14 +163,3 @@ class ServerService:
                     await self.outputs.bound(groups.values(), self._quota.output_bytes)
             except MoorageError as error:
                 log.warning("output of deleted maps stays for now", extra={"error": error.message})
-
-
-def open_store(where: Path | str, quota: Quota = NONE) -> Store:
-    """Connect to the queue's database, a file or a `postgresql://` address. Raises StorageError."""
-    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
-        from moorage.queue.postgres import PostgresDatabase
-
-        return Store(PostgresDatabase(where), quota)
-    from moorage.queue.sqlite import SqliteDatabase
-
-    return Store(SqliteDatabase(where), quota)

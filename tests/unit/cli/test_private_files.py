@@ -15,8 +15,8 @@ from moorage.cli.datafolder import DataFolder, write_private
 from moorage.cli.supervisor import keep_small
 from moorage.localcluster.storage.sqlite import SqliteStorage
 from moorage.queue.outputs import Outputs
-from moorage.queue.sqlite import SqliteDatabase
-from moorage.server.identity.sessions import open_database
+from moorage.queue.store import open_store
+from moorage.server.identity.sessions import open_sessions
 from moorage.usage.store import UsageStore
 
 
@@ -82,9 +82,9 @@ async def _sync(make: Callable[[Path], Any], path: Path) -> None:
     [
         pytest.param(_cluster, id="cluster.db"),
         pytest.param(_outputs, id="outputs.db"),
-        pytest.param(lambda path: _sync(SqliteDatabase, path), id="queue.db"),
+        pytest.param(lambda path: _sync(open_store, path), id="queue.db"),
         pytest.param(lambda path: _sync(UsageStore, path), id="usage.db"),
-        pytest.param(lambda path: _sync(open_database, path), id="people.db"),
+        pytest.param(lambda path: _sync(open_sessions, path), id="people.db"),
     ],
 )
 async def test_databases_are_private_new_ones_and_old_ones(

@@ -23,9 +23,10 @@ from moorage.errors import StorageDamaged
 from moorage.localcluster.apiserver.pki import ensure_pki
 from moorage.localcluster.copies import list_copies, take_copy
 from moorage.localcluster.storage.sqlite import SqliteStorage, read_records
-from moorage.queue.sqlite import SqliteDatabase
-from moorage.server.identity.sessions import open_database
-from moorage.usage.store import UsageStore, transaction
+from moorage.queue.tables import QUEUE
+from moorage.server.identity.sessions import SCHEMA as PEOPLE
+from moorage.sql.opening import open_database
+from moorage.usage.store import UsageStore
 
 TAKEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 NODES = [{"name": "node-1", "gpus": 2}]
@@ -60,12 +61,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.tokens("ada")
     ensure_pki(path / "pki")
     usage = UsageStore(path / "usage.db")
-    with transaction(usage._db):
-        usage._db.execute("CREATE TABLE more (text TEXT)")
-        usage._db.executemany("INSERT INTO more VALUES (?)", [("x" * 900,)] * 100)
+    with usage._db.transaction():
+        usage._db.run("CREATE TABLE more (text TEXT)")
+        usage._db.run_each("INSERT INTO more VALUES (?)", [("x" * 900,)] * 100)
     usage.close()
-    for name, opened in (("queue.db", SqliteDatabase), ("people.db", open_database)):
-        database = opened(path / name)
+    for name, schema in (("queue.db", QUEUE), ("people.db", PEOPLE)):
+        database = open_database(path / name, schema)
         database.run("CREATE TABLE more (text TEXT)")
         for _ in range(100):
             database.run("INSERT INTO more VALUES (?)", "x" * 900)

@@ -106,6 +106,6 @@ async def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path) -> No
     path = tmp_path / "outputs.db"
     path.write_bytes(b"no database, but long enough to be looked at as one" * 100)
     outputs = Outputs(path)
-    with pytest.raises(StorageError, match=r"outputs.db: file is not a database"):
+    with pytest.raises(StorageError, match=r"outputs.db: it is damaged \(file is not a database\)"):
         await outputs.add(1, "p", [(0, 1, 0, b"x")])
     outputs.close()

@@ -11,8 +11,7 @@ import pytest
 from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
 from moorage.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
 from moorage.queue.manager import Queue, is_waiting
-from moorage.queue.sqlite import SqliteDatabase
-from moorage.queue.store import NewItem, Store
+from moorage.queue.store import NewItem, Store, open_store
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +24,7 @@ async def clock():
 
 @pytest.fixture
 async def queue(tmp_path, clock):
-    made = Queue(lambda: Store(SqliteDatabase(tmp_path / "queue.db")), clock=clock)
+    made = Queue(lambda: open_store(tmp_path / "queue.db"), clock=clock)
     await made.start()
     yield made
     await made.close()
@@ -128,7 +127,7 @@ async def test_who_waits_for_a_deleted_map_is_told(queue):
 
 
 async def test_before_the_start_a_worker_is_told_to_try_again_and_not_that_it_is_wrong(tmp_path):
-    queue = Queue(lambda: Store(SqliteDatabase(tmp_path / "queue.db")), clock=FakeClock())
+    queue = Queue(lambda: open_store(tmp_path / "queue.db"), clock=FakeClock())
     with pytest.raises(NotReady):
         await queue.map_of_token("some.token")
     await queue.close()

@@ -30,7 +30,7 @@ from moorage.server.identity.sessions import (
     SessionStore,
     digest,
     new_token,
-    open_database,
+    open_sessions,
     rotate_keys,
 )
 from moorage.server.problems import Problem
@@ -643,7 +643,7 @@ async def test_a_websocket_is_asked_who_it_is_and_where_its_page_came_from(site)
 
 @pytest.fixture
 def store(tmp_path):
-    found = SessionStore(open_database(tmp_path / "people.db"))
+    found = open_sessions(tmp_path / "people.db")
     yield found
     found.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from moorage.decide.usage.intervals import Close, Interval, Open, Reopen
 from moorage.errors import StorageError, StorageFull
-from moorage.usage.store import UsageStore, migrate, migrations, statements
+from moorage.usage.store import UsageStore
 
 TEN = datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -141,37 +141,12 @@ def test_a_newer_file_is_refused_with_what_to_do(tmp_path):
 
 def test_a_full_disk_is_told_as_such(tmp_path):
     store = UsageStore(tmp_path / "usage.db")
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    ((pages,),) = store._db.rows("PRAGMA page_count")
+    store._db.rows(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StorageFull, match="the disk is full"):
         store.apply([Open(an_interval(f"u{at}", node="n" * 1000)) for at in range(100)])
     assert store.open_intervals() == []
     store.close()
-
-
-def test_migrations_run_once_each_in_order_and_a_broken_one_leaves_the_last_good_version():
-    db = sqlite3.connect(":memory:", isolation_level=None)
-    steps = {1: "CREATE TABLE a (x); CREATE TABLE b (x);", 2: "ALTER TABLE a ADD y;"}
-    migrate(db, {1: steps[1]}, name="x")
-    migrate(db, steps, name="x")
-    migrate(db, steps, name="x")
-    assert db.execute("PRAGMA user_version").fetchone()[0] == 2
-    with pytest.raises(sqlite3.Error):
-        migrate(db, steps | {3: "CREATE TABLE c (x);\nSELECT nonsense FROM nowhere;\n"}, name="x")
-    assert db.execute("PRAGMA user_version").fetchone()[0] == 2
-    assert [row[0] for row in db.execute("SELECT name FROM sqlite_master ORDER BY name")] == ["a", "b"]
-    db.close()
-
-
-def test_migrations_are_numbered_without_a_gap():
-    assert sorted(migrations()) == list(range(1, len(migrations()) + 1))
-
-
-def test_a_semicolon_inside_a_trigger_ends_no_statement():
-    script = (
-        "CREATE TABLE a (x);\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  DELETE FROM a;\n  SELECT ';';\nEND;\n"
-    )
-    assert [one.split()[1] for one in statements(script)] == ["TABLE", "TRIGGER"]
 
 
 def test_what_was_written_survives_a_kill(tmp_path):

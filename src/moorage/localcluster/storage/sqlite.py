@@ -32,14 +32,14 @@ from pathlib import Path
 from moorage.apimachinery.databasefile import (
     HINT,
     HighWater,
-    is_damage,
     make_high_water,
     make_private,
     reading,
     refuse_less,
+    storage_error,
 )
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import StorageDamaged, StorageError, StorageFull
+from moorage.errors import StorageDamaged, StorageError
 from moorage.localcluster.storage.contract import Change, Page, Record
 from moorage.localcluster.storage.memory import HISTORY_LIMITS, HistoryLimits, Mirror, MirrorWatch
 
@@ -63,7 +63,6 @@ _PUT = (
     " mod_revision = excluded.mod_revision, checksum = excluded.checksum"
 )
 _ROWS = "SELECT CAST(key AS BLOB), value, create_revision, mod_revision, checksum FROM records"
-_FULL = (sqlite3.SQLITE_FULL,)
 
 
 @dataclass(slots=True)
@@ -212,7 +211,7 @@ class SqliteStorage:
         except sqlite3.Error as error:
             if database is not None:
                 database.close()
-            raise _storage_error("open", self._path, error) from error
+            raise storage_error("open", self._path, error) from error
         except StorageError:
             if database is not None:
                 database.close()
@@ -263,7 +262,7 @@ class SqliteStorage:
             database.execute("COMMIT")
             self._high_water.acknowledge(revision)
         except sqlite3.Error as problem:
-            error = _storage_error("write", self._path, problem)
+            error = storage_error("write", self._path, problem)
             try:
                 if database.in_transaction:
                     database.execute("ROLLBACK")
@@ -286,7 +285,7 @@ def read_records(path: Path) -> list[Record]:
             version = database.execute("PRAGMA user_version").fetchone()[0]
             return _read_rows(database, version, path)
     except sqlite3.Error as error:
-        raise _storage_error("read", path, error) from error
+        raise storage_error("read", path, error) from error
 
 
 def write_records(path: Path, records: Iterable[Record], revision: int, *, identity: str | None = None) -> None:
@@ -310,7 +309,7 @@ def write_records(path: Path, records: Iterable[Record], revision: int, *, ident
         finally:
             database.close()
     except sqlite3.Error as error:
-        raise _storage_error("write", path, error) from error
+        raise storage_error("write", path, error) from error
 
 
 def _read_rows(database: sqlite3.Connection, version: int, path: Path) -> list[Record]:
@@ -346,12 +345,3 @@ def _migrate(database: sqlite3.Connection, version: int) -> None:
     make_high_water(database, count=revision)
     database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     database.execute("COMMIT")
-
-
-def _storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is not None and code & 0xFF in _FULL:
-        return StorageFull(f"could not {verb} {path}: no room left", hint="free some space on its disk")
-    if is_damage(error):
-        return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
-    return StorageError(f"could not {verb} {path}: {error}")

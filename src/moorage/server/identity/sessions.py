@@ -7,14 +7,12 @@ opens nothing. The file is readable by its owner only.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +23,11 @@ from moorage.apimachinery.resources import SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.model.people import PEOPLE_NAMESPACE
-from moorage.queue.database import Database, Row, Schema
+from moorage.sql.database import Database, Row
+from moorage.sql.migrations import Schema
+from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.opening import open_database
+from moorage.sql.thread import StoreThread
 
 TOKEN_PREFIX = "mrs_"
 TOKEN_BYTES = 32
@@ -40,7 +42,6 @@ SCHEMA = Schema("moorage.server.identity", "people.")
 AUDIT_PAGE = 500
 
 T = TypeVar("T")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SESSION = (
     "id, login, person, source, subject, client, address, created_at, expires_at, used_at, checked_at,"
     " tokens_until, refresh"
@@ -110,8 +111,8 @@ class SessionStore:
             session.subject,
             session.client,
             session.address,
-            *(_us(one) for one in (session.created, session.expires, session.used, session.checked)),
-            _us(session.tokens_until),
+            *(to_microseconds(one) for one in (session.created, session.expires, session.used, session.checked)),
+            to_microseconds(session.tokens_until),
             session.refresh or None,
         )
 
@@ -135,15 +136,15 @@ class SessionStore:
         return [_session(row) for row in self._db.rows(f"SELECT {_SESSION} FROM login_sessions ORDER BY id")]
 
     def touch(self, session: str, used: datetime) -> None:
-        self._db.run("UPDATE login_sessions SET used_at = ? WHERE id = ?", _us(used), session)
+        self._db.run("UPDATE login_sessions SET used_at = ? WHERE id = ?", to_microseconds(used), session)
 
     def gave_token(self, session: str, until: datetime) -> bool:
         """Note that a token for the cluster was given; False when the session has ended meanwhile."""
         done = self._db.run(
             "UPDATE login_sessions SET tokens_until = CASE WHEN tokens_until > ? THEN tokens_until ELSE ? END"
             " WHERE id = ?",
-            _us(until),
-            _us(until),
+            to_microseconds(until),
+            to_microseconds(until),
             session,
         )
         return done > 0
@@ -152,7 +153,7 @@ class SessionStore:
         """The provider said yes to a login: every session of it has the new refresh token."""
         self._db.run(
             "UPDATE login_sessions SET checked_at = ?, refresh = ? WHERE login = ?",
-            _us(at),
+            to_microseconds(at),
             refresh or None,
             login,
         )
@@ -171,11 +172,11 @@ class SessionStore:
         with self._db.transaction():
             self._db.run(
                 "DELETE FROM login_places WHERE used_at < ? OR (person = ? AND address = ?)",
-                _us(now - PLACES_KEPT),
+                to_microseconds(now - PLACES_KEPT),
                 person,
                 address,
             )
-            self._db.run("INSERT INTO login_places VALUES (?, ?, ?)", person, address, _us(now))
+            self._db.run("INSERT INTO login_places VALUES (?, ?, ?)", person, address, to_microseconds(now))
 
     # --- what the page's cookies stand for
 
@@ -186,8 +187,8 @@ class SessionStore:
         with self._db.transaction():
             self._db.run(
                 "DELETE FROM page_sessions WHERE used_at < ? OR created_at < ? OR page_hash <> ?",
-                _us(used_after),
-                _us(begun_after),
+                to_microseconds(used_after),
+                to_microseconds(begun_after),
                 digest(page_token),
             )
             self._db.run(
@@ -199,8 +200,8 @@ class SessionStore:
                 "INSERT INTO page_sessions (token_hash, page_hash, created_at, used_at) VALUES (?, ?, ?, ?)",
                 digest(value),
                 digest(page_token),
-                _us(now),
-                _us(now),
+                to_microseconds(now),
+                to_microseconds(now),
             )
 
     def use_page_session(
@@ -219,15 +220,15 @@ class SessionStore:
             " AND used_at >= ? AND created_at >= ?",
             digest(value),
             digest(page_token),
-            _us(used_after),
-            _us(begun_after),
+            to_microseconds(used_after),
+            to_microseconds(begun_after),
         )
         if not rows:
             return False
-        if int(rows[0][0]) > _us(touched_after):
+        if int(rows[0][0]) > to_microseconds(touched_after):
             return True
         changed = self._db.run(
-            "UPDATE page_sessions SET used_at = ? WHERE token_hash = ?", _us(now), digest(value)
+            "UPDATE page_sessions SET used_at = ? WHERE token_hash = ?", to_microseconds(now), digest(value)
         )
         return changed > 0
 
@@ -239,8 +240,8 @@ class SessionStore:
 
     def add_code(self, code: str, body: bytes, expires: datetime, now: datetime) -> None:
         with self._db.transaction():
-            self._db.run("DELETE FROM login_codes WHERE expires_at <= ?", _us(now))
-            self._db.run("INSERT INTO login_codes VALUES (?, ?, ?)", digest(code), _us(expires), body)
+            self._db.run("DELETE FROM login_codes WHERE expires_at <= ?", to_microseconds(now))
+            self._db.run("INSERT INTO login_codes VALUES (?, ?, ?)", digest(code), to_microseconds(expires), body)
 
     def take_code(self, code: str, now: datetime) -> bytes | None:
         """What stands under a code, which is good no more; None for one that is unknown, used or too old."""
@@ -248,7 +249,7 @@ class SessionStore:
         if not rows or not self._db.run("DELETE FROM login_codes WHERE code_hash = ?", digest(code)):
             return None  # of two who take it at once, one deletes it
         body, expires = rows[0]
-        return bytes(body) if _us(now) < int(expires) else None
+        return bytes(body) if to_microseconds(now) < int(expires) else None
 
     # --- the audit log
 
@@ -258,7 +259,7 @@ class SessionStore:
                 self._db.run(
                     "INSERT INTO audit_log (at, person, method, path, what, address, status)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    _us(one.at),
+                    to_microseconds(one.at),
                     one.person,
                     one.method,
                     one.path,
@@ -278,7 +279,7 @@ class SessionStore:
             values.append(person)
         if since is not None:
             wheres.append("at >= ?")
-            values.append(_us(since))
+            values.append(to_microseconds(since))
         if before:
             wheres.append("number < ?")
             values.append(before)
@@ -290,53 +291,26 @@ class SessionStore:
         )
         return [
             AuditEntry(
-                at=_at(row[0]), person=row[1], method=row[2], path=row[3], what=row[4], address=row[5],
-                status=int(row[6]), number=int(row[7]),
+                at=from_microseconds(row[0]), person=row[1], method=row[2], path=row[3], what=row[4],
+                address=row[5], status=int(row[6]), number=int(row[7]),
             )
             for row in rows
         ]  # fmt: skip
 
     def forget_audit(self, older: datetime) -> int:
-        return self._db.run("DELETE FROM audit_log WHERE at < ?", _us(older))
+        return self._db.run("DELETE FROM audit_log WHERE at < ?", to_microseconds(older))
 
 
-class SessionDesk:
-    """The store off the event loop: opened at the first use, and again after it could not be."""
+def open_sessions(where: Path | str) -> SessionStore:
+    """Connect to the people's database, a file or a `postgresql://` address. Raises StorageError."""
+    return SessionStore(open_database(where, SCHEMA))
+
+
+class SessionDesk(StoreThread[SessionStore]):
+    """The store off the event loop."""
 
     def __init__(self, where: Path | str) -> None:
-        self._where = where
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="people")
-        self._store: SessionStore | None = None
-
-    async def do(self, work: Callable[[SessionStore], T]) -> T:
-        """Raises StorageError."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
-
-    def close(self) -> None:
-        """Ends after what is under way; nothing can be done any more."""
-        self._thread.submit(self._close)
-        self._thread.shutdown()
-
-    def _do(self, work: Callable[[SessionStore], T]) -> T:
-        if self._store is None:
-            self._store = SessionStore(open_database(self._where))
-        return work(self._store)
-
-    def _close(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-
-def open_database(where: Path | str) -> Database:
-    """A file, made readable by its owner only, or a `postgresql://` address."""
-    if isinstance(where, str) and where.startswith(("postgresql://", "postgres://")):
-        from moorage.queue.postgres import PostgresDatabase
-
-        return PostgresDatabase(where, SCHEMA)
-    from moorage.queue.sqlite import SqliteDatabase
-
-    return SqliteDatabase(Path(where), SCHEMA)
+        super().__init__("people", lambda: open_sessions(where))
 
 
 class Sealer:
@@ -422,17 +396,9 @@ def _keys_secret(data: dict[str, str]) -> Obj:
 
 def _session(row: Row) -> Session:
     identity, login, person, source, subject, client, address, *times, refresh = row
-    created, expires, used, checked, tokens = (_at(one) for one in times)
+    created, expires, used, checked, tokens = (from_microseconds(one) for one in times)
     return Session(
         id=identity, login=login, person=person, source=source, subject=subject, client=client, address=address,
         created=created, expires=expires, used=used, checked=checked, tokens_until=tokens,
         refresh=bytes(refresh or b""),
     )  # fmt: skip
-
-
-def _us(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
-def _at(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(microseconds))

@@ -1,4 +1,4 @@
-"""The queue in PostgreSQL 14 or newer, by psycopg 3: for many servers on one database.
+"""A database in PostgreSQL 14 or newer, by psycopg 3: for many servers on one database.
 
 Writers run at the same time. They lock in one order: maps and limits (only where tokens are counted), sessions,
 items by number; free items are taken with SKIP LOCKED; sums of a map are increments, and last: its counts, then
@@ -12,7 +12,7 @@ off by `idle_in_transaction_session_timeout`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,8 @@ import psycopg
 from psycopg import errors
 
 from moorage.errors import StorageError, StorageFull
-from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
+from moorage.sql.database import Row, Table
+from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
 
 CONNECT_SECONDS = 10
 IDLE_SECONDS = 30  # in a transaction: a server that is not there any more
@@ -39,14 +40,13 @@ class PostgresDatabase:
     Opening raises StorageError for a database that cannot be reached or that a newer Moorage has written.
     """
 
-    def __init__(self, url: str, schema: Schema = QUEUE) -> None:
+    def __init__(self, url: str, schema: Schema) -> None:
         self._url = url
         self._schema = schema
         self._db: psycopg.Connection[Row] | None = None
         try:
             with self._errors("open"):
-                self._connect()
-                self._migrate()
+                migrate(self, migrations("postgres", schema))
         except StorageError:
             self.close()
             raise
@@ -76,6 +76,10 @@ class PostgresDatabase:
     def run(self, statement: str, *values: Any) -> int:
         with self._errors("write"):
             return self._connect().execute(_translated(statement), values).rowcount
+
+    def run_each(self, statement: str, rows: Iterable[Row]) -> None:
+        with self._errors("write"), self._connect().cursor() as cursor:
+            cursor.executemany(_translated(statement), rows)
 
     def by_keys(
         self, table: Table, keys: Sequence[Row], *, columns: Sequence[str] = (), lock: bool = False
@@ -129,28 +133,30 @@ class PostgresDatabase:
             self._db.prepare_threshold = 3
         return self._db
 
-    def _migrate(self) -> None:
-        steps, prefix = migrations("postgres", self._schema), self._schema.prefix
+    def version(self) -> Version:
         db = self._connect()
-        with db.transaction():
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
-            db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-            found: dict[str, str] = dict(
-                db.execute(
-                    "SELECT name, value FROM meta WHERE name IN (%s, %s)",
-                    (f"{prefix}schema", f"{prefix}readable_by"),
-                )
+        if db.execute("SELECT to_regclass('meta') IS NULL").fetchall()[0][0]:
+            return Version()
+        keys = (self._schema.prefix + "schema", self._schema.prefix + "readable_by")
+        rows = db.execute("SELECT name, value FROM meta WHERE name IN (%s, %s)", keys).fetchall()
+        values = {str(name): int(value) for name, value in rows}
+        return Version(values.get(keys[0], 0), values.get(keys[1], 0))
+
+    @contextmanager
+    def migrating(self) -> Iterator[None]:
+        with self._connect().transaction():
+            self._connect().execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+            yield
+
+    def apply(self, step: Migration) -> None:
+        db = self._connect()
+        db.execute(step.sql.encode())
+        db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        for key, value in (("schema", step.number), ("readable_by", step.readable_by)):
+            db.execute(
+                "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (self._schema.prefix + key, str(value)),
             )
-            done = int(found.get(f"{prefix}schema", 0))
-            readable_by = int(found.get(f"{prefix}readable_by", 0))
-            check_readable(self.name, schema=done, readable_by=readable_by, known=len(steps))
-            for one in steps[done:]:
-                db.execute(one.sql.encode())
-                for key, value in (("schema", one.number), ("readable_by", one.readable_by)):
-                    db.execute(
-                        "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                        (prefix + key, str(value)),
-                    )
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:

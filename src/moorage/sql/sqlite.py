@@ -1,4 +1,4 @@
-"""The queue in one SQLite file: write-ahead log, one writer.
+"""A database in one SQLite file: write-ahead log, one writer.
 
 `synchronous = FULL`: a commit is on the disk before anybody is told. With NORMAL a power cut could take back
 answers that workers have been thanked for; a transaction carries the requests of a hundred workers, so the one
@@ -10,16 +10,18 @@ step of a statement, and a statement for each row would be thousands of such han
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moorage.apimachinery.databasefile import HINT, HighWater, is_damage, make_private, refuse_less
-from moorage.errors import StorageDamaged, StorageError, StorageFull
-from moorage.queue.database import QUEUE, Row, Schema, Table, check_readable, migrations
+from moorage.apimachinery.databasefile import HighWater, make_private, refuse_less, storage_errors
+from moorage.errors import StorageError
+from moorage.sql.database import Row, Table
+from moorage.sql.migrations import Migration, Schema, Version, migrate, migrations
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process's; a backup holds it for less
 _CHUNKS = (256, 32, 1)  # rows per statement; few sizes, so that statements stay prepared
@@ -29,24 +31,28 @@ _CACHE_KB = 32 * 1024
 class SqliteDatabase:
     """Opening raises StorageError for a file that is no database or that a newer Moorage has written.
 
-    StorageDamaged for one that holds less than was acknowledged: see `apimachinery.databasefile`.
+    StorageDamaged for one that holds less than was acknowledged: see `apimachinery.databasefile`. The file is
+    readable by its owner only. Without `durable` the last seconds may be lost with the machine, and the file
+    keeps no mark of what it acknowledged.
     """
 
-    def __init__(self, path: Path | str, schema: Schema = QUEUE) -> None:
+    def __init__(self, path: Path | str, schema: Schema, *, durable: bool = True) -> None:
         self._path = Path(path)
         self._schema = schema
-        self._high_water = HighWater(self._path)
-        refuse_less(self._path)
+        self._high_water = HighWater(self._path) if durable else None
+        if durable:
+            refuse_less(self._path)
         make_private(self._path)
         with self._errors("open"):
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             with self._errors("open"):
                 self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._db.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
-                self._high_water.attach(self._db)
-                self._migrate()
+                if self._high_water is not None:
+                    self._high_water.attach(self._db)
+                migrate(self, migrations("sqlite", schema))
         except StorageError:
             self.close()
             raise
@@ -56,7 +62,8 @@ class SqliteDatabase:
         return str(self._path)
 
     def close(self) -> None:
-        self._high_water.close()
+        if self._high_water is not None:
+            self._high_water.close()
         self._db.close()
 
     def locking(self, clause: str) -> str:  # noqa: ARG002  (there is one writer)
@@ -71,19 +78,24 @@ class SqliteDatabase:
         try:
             yield
             with self._errors("write"):
-                if self._db.total_changes != changes:
+                if self._high_water is not None and self._db.total_changes != changes:
                     count = self._high_water.next(self._db)
                 self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-        if count is not None:
+        if self._high_water is not None and count is not None:
             self._high_water.acknowledge(count)
 
     def rows(self, statement: str, *values: Any) -> list[Row]:
         with self._errors("read"):
             return self._db.execute(statement, values).fetchall()
+
+    def each(self, statement: str, *values: Any) -> Iterator[Row]:
+        """Rows one by one, for whoever may stop early."""
+        with self._errors("read"):
+            yield from self._db.execute(statement, values)
 
     def run(self, statement: str, *values: Any) -> int:
         if not self._db.in_transaction:
@@ -91,6 +103,10 @@ class SqliteDatabase:
                 return self.run(statement, *values)
         with self._errors("write"):
             return self._db.execute(statement, values).rowcount
+
+    def run_each(self, statement: str, rows: Iterable[Row]) -> None:
+        with self._errors("write"):
+            self._db.executemany(statement, rows)
 
     def by_keys(
         self,
@@ -129,39 +145,31 @@ class SqliteDatabase:
             with self._errors("write"):
                 self._db.execute(statement, list(chain.from_iterable(part)))
 
-    def _migrate(self) -> None:
-        steps = migrations("sqlite", self._schema)
-        done, readable_by = self._version()
-        check_readable(self.name, schema=done, readable_by=readable_by, known=len(steps))
-        for one in steps[done:]:
-            with self.transaction():
-                if self._version()[0] >= one.number:
-                    continue  # another process was quicker
-                for statement in _statements(one.sql):
-                    self._db.execute(statement)
-                for key, value in (("schema", one.number), ("readable_by", one.readable_by)):
-                    named = self._schema.prefix + key
-                    self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (named, str(value)))
+    def version(self) -> Version:
+        if self._schema.in_header:  # it says one number only: older code cannot use a newer schema
+            number = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            return Version(number, number)
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta'").fetchall():
+            return Version()
+        keys = (self._schema.prefix + "schema", self._schema.prefix + "readable_by")
+        values = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN (?, ?)", keys).fetchall())
+        return Version(int(values.get(keys[0], 0)), int(values.get(keys[1], 0)))
 
-    def _version(self) -> tuple[int, int]:
+    def migrating(self) -> AbstractContextManager[None]:
+        return self.transaction()
+
+    def apply(self, step: Migration) -> None:
+        for statement in statements(step.sql):
+            self._db.execute(statement)
+        if self._schema.in_header:
+            self._db.execute(f"PRAGMA user_version = {step.number}")
+            return
         self._db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-        names = [self._schema.prefix + one for one in ("schema", "readable_by")]
-        found = dict(self._db.execute("SELECT name, value FROM meta WHERE name IN (?, ?)", names))
-        return int(found.get(names[0], 0)), int(found.get(names[1], 0))
+        for key, value in (("schema", step.number), ("readable_by", step.readable_by)):
+            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (self._schema.prefix + key, str(value)))
 
-    @contextmanager
-    def _errors(self, verb: str) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as exc:
-            if getattr(exc, "sqlite_errorname", "") == "SQLITE_FULL":
-                raise StorageFull(
-                    f"could not {verb} {self.name}: the disk is full",
-                    hint="free some space; what was written is kept",
-                ) from exc
-            if is_damage(exc):
-                raise StorageDamaged(f"could not {verb} {self.name}: it is damaged ({exc})", hint=HINT) from exc
-            raise StorageError(f"could not {verb} {self.name}: {exc}") from exc
+    def _errors(self, verb: str) -> AbstractContextManager[None]:
+        return storage_errors(verb, self._path)
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
@@ -177,10 +185,13 @@ def _marks(rows: int, columns: int) -> str:
     return ", ".join([one] * rows)
 
 
-def _statements(sql: str) -> Iterator[str]:
+def statements(sql: str) -> Iterator[str]:
+    """The statements of a script, each whole: a semicolon inside a trigger or a text does not end one."""
     begun = ""
-    for part in sql.split(";"):
-        begun += part + ";"
+    for part in re.split(r"(?<=;)", sql):
+        begun += part
         if sqlite3.complete_statement(begun):
             yield begun
             begun = ""
+    if begun.strip():
+        yield begun

@@ -1,3 +1,4 @@
+-- readable by: 1
 -- One row a pod: what it held and when. Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE intervals (
     pod_uid      TEXT    NOT NULL PRIMARY KEY,
