@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moorage.client.connection import _seconds
-from moorage.decide.docker.containers import CONTAINER_LABEL, START_LABEL, start_of
+from moorage.decide.docker.containers import START_LABEL, start_of
 from moorage.errors import MoorageError
 from moorage.extender.cache import version_of
 from moorage.kube.client import _retry_after

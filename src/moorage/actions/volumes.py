@@ -14,7 +14,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.runs.job import make_claim
+from moorage.decide.runs.claims import make_claim
 from moorage.errors import ApiError, Conflict, Forbidden, NotFound, QuantityError, UsageError
 from moorage.model.dataset import CLONE, SHARED
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL
