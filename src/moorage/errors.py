@@ -2,8 +2,8 @@
 
     MoorageError                 has `message`, an optional `hint`, and the `code` and `field` of an answer
     ├── UsageError               the command line or a request is wrong; exit code 2
-    ├── QuantityError            a text that is no Kubernetes quantity
-    ├── SelectorError            a text that is no label or field selector
+    ├── QuantityError            a text that is not a Kubernetes quantity
+    ├── SelectorError            a text that is not a label or field selector
     ├── InvalidName              a name that Kubernetes would refuse
     ├── DocumentError            invalid JSON or YAML, or more than the limits allow
     ├── NumberError              a text that is not a whole number, or one out of range
@@ -15,7 +15,7 @@
     ├── StorageError             the store could not read or write
     │   ├── StorageFull          no room left on the disk
     │   └── StorageDamaged       a file is damaged, or holds less than was acknowledged
-    └── ApiError                 the Kubernetes API said no; has `status` and `reason`
+    └── ApiError                 the Kubernetes API refused; has `status` and `reason`
         ├── BadRequest      400  ├── Conflict       409 reason Conflict
         ├── Unauthorized    401  ├── AlreadyExists  409 reason AlreadyExists
         ├── Forbidden       403  ├── Expired        410 watch or continue token too old
@@ -60,11 +60,11 @@ class QuotaExceeded(MoorageError):
 
 
 class QuantityError(UsageError, ValueError):
-    """A text that is no Kubernetes quantity."""
+    """A text that is not a Kubernetes quantity."""
 
 
 class SelectorError(UsageError, ValueError):
-    """A text that is no label or field selector."""
+    """A text that is not a label or field selector."""
 
 
 class InvalidName(UsageError, ValueError):

@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         pytest.param("- {count: 2}", "no name", id="no name"),
         pytest.param("- {name: a, gpu: 2}", "unknown field 'gpu'", id="unknown field"),
         pytest.param("- {name: a, gpus: many}", "gpus is 'many'", id="no number"),
-        pytest.param("- {name: a, memory: lots}", "'lots' is no quantity", id="no quantity"),
+        pytest.param("- {name: a, memory: lots}", "invalid quantity 'lots'", id="no quantity"),
         pytest.param("- {name: a}\n- {name: a}", "two nodes are named a", id="twins"),
         pytest.param("{", "is not valid YAML", id="not YAML"),
     ],

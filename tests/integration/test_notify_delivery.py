@@ -122,7 +122,7 @@ async def test_a_webhook_to_this_machine_is_refused_in_every_dress(host):
         (delivery,) = await send(NOTICE, [Webhook(url.replace("127.0.0.1", host))], strict, clock=FakeClock())
     assert (got, delivery.tries) == ([], 1)
     assert delivery.problem.endswith(
-        ("is no public address, and the administrator does not allow it", "InvalidUrlClientError")
+        ("is not a public address, and the administrator does not allow it", "InvalidUrlClientError")
     )
 
 

@@ -40,10 +40,7 @@ def parse_quantity(text: str | int | float) -> Fraction:
     """
     found = _FORM.fullmatch(str(text))
     if not found or len(found[0]) > _DIGITS_MAX:
-        raise QuantityError(
-            f"{text!r} is no quantity",
-            hint="write a number with an optional unit: 500m, 2, 512Mi, 8Gi, 1.5G",
-        )
+        raise QuantityError(f"invalid quantity {text!r}: use a number with a unit, such as 500m or 2Gi")
     sign, digits, suffix, exponent = found.groups()
     value = Fraction(digits if not digits.endswith(".") else digits[:-1])
     if suffix:
@@ -51,7 +48,7 @@ def parse_quantity(text: str | int | float) -> Fraction:
     elif exponent:
         power = int(exponent[1:])
         if abs(power) > 30:
-            raise QuantityError(f"{text!r} is no quantity: exponent {power} is out of range (-30 to 30)")
+            raise QuantityError(f"invalid quantity {text!r}: the exponent must be from -30 to 30, not {power}")
         value *= Fraction(10) ** power
     return -value if sign == "-" else value
 

@@ -64,7 +64,7 @@ class Requirement:
                     return False
                 return left > right if self.operator == "Gt" else left < right
         raise SelectorError(
-            f"operator {self.operator!r} is not known",
+            f"operator {self.operator!r} is not valid",
             hint="use In, NotIn, Exists, DoesNotExist, Gt or Lt",
         )
 

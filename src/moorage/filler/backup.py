@@ -55,7 +55,7 @@ def open_target(url: str) -> Target:
         return FolderTarget(Path(url.removeprefix("folder:")))
     if scheme in ("s3", "gs"):
         return ObjectTarget(open_store(scheme), url)
-    raise BadSource(f"{shown(url)} is no place for backups: write s3://…, gs://… or a volume")
+    raise BadSource(f"{shown(url)} cannot hold backups: use s3://…, gs://… or a volume")
 
 
 class FolderTarget:
@@ -94,7 +94,7 @@ class ObjectTarget:
         self._url = url.rstrip("/")
         self._root = url.split("://", 1)[1].rstrip("/")
         if not self._root:
-            raise BadSource(f"{shown(url)} names no bucket")
+            raise BadSource(f"{shown(url)} has no bucket")
         self._run = in_our_words(url)
 
     @contextlib.contextmanager
@@ -344,5 +344,5 @@ def _put_in_place(tree: Tree) -> None:
 def checked_name(name: str) -> str:
     """Raises UnsafePath for what is no backup's name."""
     if not _NAME.fullmatch(name) or ".." in name:
-        raise UnsafePath(f"{shown(name)} is no name of a backup")
+        raise UnsafePath(f"invalid name of a backup: {shown(name)}")
     return name

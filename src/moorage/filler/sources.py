@@ -81,7 +81,7 @@ def open_source(url: str, *, anonymous: bool = False, env: Mapping[str, str] = o
         return ObjectSource(open_store(scheme, anonymous=anonymous), url)
     if scheme == "folder":
         return FolderSource(Path(url.removeprefix("folder:")))
-    raise BadSource(f"the source {shown(url)} begins with none of s3://, gs://, https://, http://")
+    raise BadSource(f"invalid source {shown(url)}: use s3://, gs://, https:// or http://")
 
 
 class _Links(html.parser.HTMLParser):
@@ -133,7 +133,7 @@ class HttpSource:
     def __init__(self, url: str, *, authorization: str = "") -> None:
         parts = urlsplit(url)
         if not parts.hostname:
-            raise BadSource(f"{shown(url)} names no host")
+            raise BadSource(f"{shown(url)} has no host")
         self._url, self._authorization = url, authorization
         self._session: aiohttp.ClientSession | None = None
 
@@ -159,7 +159,7 @@ class HttpSource:
         name = unquote(posixpath.basename(urlsplit(self._url).path), errors="surrogateescape")
         if not name:
             raise BadSource(
-                f"{shown(self._url)} names no file", hint="an address that ends in / is listed as a folder"
+                f"{shown(self._url)} has no file name", hint="an address that ends in / is listed as a folder"
             )
         return checked(name), self._url
 
@@ -192,7 +192,7 @@ class HttpSource:
             kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
             if kind not in ("text/html", "application/xhtml+xml"):
                 raise BadSource(
-                    f"{shown(url)} is no listing of a folder but {kind or 'something without a type'}",
+                    f"{shown(url)} is not a listing of a folder but {kind or 'something without a type'}",
                     hint="leave the / at its end out to fetch one file",
                 )
             body = bytearray()
@@ -329,7 +329,7 @@ class ObjectSource:
         self._store = store
         parts = urlsplit(url, allow_fragments=False)
         if not parts.netloc:
-            raise BadSource(f"{shown(url)} names no bucket")
+            raise BadSource(f"{shown(url)} has no bucket")
         self._url = url
         self._root = url.split("://", 1)[1]
 
@@ -437,7 +437,7 @@ class FolderSource:
                 behind = tree.stat(where) if where != "." and where.split("/")[0] != ".." else None
                 if behind is None or behind.kind != "file":
                     raise UnsafePath(
-                        f"{shown(path)} is a link to {shown(found.target)}, which is no file of this folder"
+                        f"{shown(path)} is a link to {shown(found.target)}, which is not a file of this folder"
                     )
                 found = behind
             elif found.kind != "file":

@@ -76,7 +76,7 @@ class Tree:
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR):
                         raise UnsafePath(
-                            f"{shown(path)}: {shown(one)} on the way is no folder, or a link"
+                            f"{shown(path)}: {shown(one)} on the path is not a folder, or is a link"
                         ) from error
                     raise
                 os.close(fd)
@@ -114,7 +114,7 @@ class Tree:
                 raise
         if not stat.S_ISREG(os.fstat(found).st_mode):
             os.close(found)
-            raise UnsafePath(f"{shown(path)} is no file")
+            raise UnsafePath(f"{shown(path)} is not a file")
         return found
 
     def move(self, source: str, target: str) -> None:
@@ -247,7 +247,7 @@ def _open_folder(name: str, fd: int, path: str) -> int:
         return os.open(name, _FOLDER, dir_fd=fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise UnsafePath(f"{shown(path)}: {shown(name)} on the way is no folder, or a link") from error
+            raise UnsafePath(f"{shown(path)}: {shown(name)} on the path is not a folder, or is a link") from error
         raise
 
 

@@ -564,7 +564,7 @@ class KubeClient:
 
 def _required(resource: Resource, namespace: str | None) -> str | None:
     if resource.namespaced and not namespace:
-        raise BadRequest(f"{resource} live in a namespace, and none is given")
+        raise BadRequest(f"{resource} are namespaced: give a namespace")
     return namespace
 
 
@@ -584,7 +584,7 @@ def _decode(text: bytes) -> Obj:
         except RecursionError:
             document = msgspec.json.decode(without_depth(text))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ServerError(f"the API's answer is no JSON: {text[:100]!r}", reason="BadAnswer") from error
+        raise ServerError(f"the API's answer is not JSON: {text[:100]!r}", reason="BadAnswer") from error
     return document
 
 

@@ -136,7 +136,7 @@ def _from_files(paths: list[Path], wanted: str | None) -> Connection:
     name = wanted or current
     if not name:
         if len(tables["contexts"]) != 1 or wanted is not None:
-            raise UsageError(f"kubeconfig {shown} names no current context", hint=_known(tables["contexts"]))
+            raise UsageError(f"kubeconfig {shown} has no current context", hint=_known(tables["contexts"]))
         name = next(iter(tables["contexts"]))
     chosen = tables["contexts"].get(name)
     if chosen is None:
@@ -153,7 +153,7 @@ def _connection(name: str, context: _Entry, cluster: _Entry, user: _Entry) -> Co
     server = str(cluster.value.get("server") or "").rstrip("/")
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{where}: server {server!r} is no address", hint="it reads like https://host:6443")
+        raise UsageError(f"{where}: invalid server {server!r}", hint="use an address such as https://host:6443")
     token_file = user.value.get("tokenFile")
     return Connection(
         server=server,
@@ -186,9 +186,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise UsageError(
-            f"kubeconfig {path} is no kubeconfig: it holds a {type(document).__name__}, not a mapping"
-        )
+        raise UsageError(f"kubeconfig {path} is not valid: it holds a {type(document).__name__}, not a mapping")
     return document
 
 
@@ -209,7 +207,7 @@ def _pem(entry: _Entry, key: str, where: str) -> bytes:
         try:
             return base64.b64decode(data, validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise UsageError(f"{where}: {key}-data is no base64") from error
+            raise UsageError(f"{where}: {key}-data is not base64") from error
     if path:
         full = entry.file.parent / Path(str(path)).expanduser()
         try:
@@ -232,7 +230,7 @@ def _exec(user: _Entry, where: str) -> ExecPlugin | None:
         )
     command = str(spec.get("command") or "")
     if not command:
-        raise UsageError(f"{where}: exec names no command")
+        raise UsageError(f"{where}: exec has no command")
     if os.sep in command:
         command = str(user.file.parent / Path(command).expanduser())
     return ExecPlugin(

@@ -116,7 +116,7 @@ def make_tls_context(connection: Connection) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=text)
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
         raise UsageError(
-            f"kubeconfig {connection.source}, context {connection.context!r}: the certificate authority is no"
+            f"kubeconfig {connection.source}, context {connection.context!r}: the certificate authority is not a"
             f" PEM certificate: {error}"
         ) from error
     if hasattr(ssl, "VERIFY_X509_STRICT"):

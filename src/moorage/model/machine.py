@@ -276,7 +276,7 @@ def check_machine(obj: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = 
     for at, one in enumerate(spec.get("machineTypes") or ()):
         where = f"spec.machineTypes[{at}]"
         if one.get("name") in types:
-            found.append(Fault(f"{where}.name", str(one["name"]), "stands twice"))
+            found.append(Fault(f"{where}.name", str(one["name"]), "is there twice"))
         types.add(str(one.get("name")))
         found += _check_size(one.get("spec") or {}, f"{where}.spec")
     if not types:
@@ -332,10 +332,10 @@ def _check_nodes(nodes: Iterable[Obj], types: set[str], taken: Mapping[str, str]
     for at, node in enumerate(nodes):
         where, name = f"spec.nodePool[{at}]", str(node.get("name"))
         if name in seen:
-            found.append(Fault(f"{where}.name", name, "stands twice"))
+            found.append(Fault(f"{where}.name", name, "is there twice"))
         seen.add(name)
         if name in taken:
-            found.append(Fault(f"{where}.name", name, f"is a node of Machine {taken[name]} already"))
+            found.append(Fault(f"{where}.name", name, f"is a node of Machine {taken[name]}"))
         if node.get("mode") not in MODES:
             found.append(Fault(f"{where}.mode", str(node.get("mode")), f"must be one of {', '.join(MODES)}"))
         for number, one in enumerate(node.get("machineType") or ()):

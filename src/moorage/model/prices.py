@@ -174,7 +174,7 @@ def parse_quota(text: str) -> Quota:
     found = _QUOTA_TEXT.fullmatch(text.strip())
     if not found:
         raise UsageError(
-            f"{text!r} is no quota", hint="[REGION/][spot-]RESOURCE=LIMIT, as in us-west1/spot-cpus=9600"
+            f"invalid quota {text!r}", hint="use [REGION/][spot-]RESOURCE=LIMIT, as in us-west1/spot-cpus=9600"
         )
     fields = {"resource": found["resource"], "limit": found["limit"], "region": found["region"] or ""}
     return _quota({**fields, "spot": bool(found["spot"])}, text)
@@ -366,7 +366,7 @@ def _transfers(rows: Sequence[object]) -> dict[tuple[str, str], float]:
 
 def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where} is no mapping of fields but {type(value).__name__}")
+        raise UsageError(f"{where} must be a mapping of fields, not {type(value).__name__}")
     unknown = sorted(str(key) for key in value if key not in known)
     if unknown:
         raise UsageError(f"{where} has no field {unknown[0]!r}; known are {', '.join(sorted(known))}")
@@ -375,7 +375,7 @@ def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:
 
 def _list(value: object, where: str) -> Sequence[object]:
     if not isinstance(value, list):
-        raise UsageError(f"{where} is no list but {type(value).__name__}")
+        raise UsageError(f"{where} must be a list, not {type(value).__name__}")
     return value
 
 
@@ -390,14 +390,14 @@ def _number(fields: Mapping[str, Any], name: str, where: str, *, least: float = 
     except (TypeError, ValueError):
         found = math.nan
     if not least <= found < math.inf:
-        raise UsageError(f"{where}.{name} is {value!r}, no number of at least {least:g}")
+        raise UsageError(f"{where}.{name} is {value!r}, not a number of at least {least:g}")
     return found
 
 
 def _quantity(value: object, where: str, *, milli: bool = False) -> int:
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise QuantityError(f"{value!r} is no quantity")
+            raise QuantityError(f"invalid quantity {value!r}: use a number with a unit, such as 500m or 2Gi")
         found = parse_milli(value) if milli else parse_count(value)
     except QuantityError as error:
         raise UsageError(f"{where}: {error.message}", hint=error.hint) from error
@@ -412,4 +412,4 @@ def _date(value: object) -> date | None:
     try:
         return date.fromisoformat(str(value))
     except ValueError:
-        raise UsageError(f"date is {value!r}, no date such as 2026-11-01") from None
+        raise UsageError(f"date is {value!r}, not a date such as 2026-11-01") from None

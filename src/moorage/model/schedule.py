@@ -20,7 +20,7 @@ def zone_named(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, OSError, ValueError) as error:
-        raise ValueError(f"{name!r} is no time zone known here") from error
+        raise ValueError(f"invalid time zone {name!r}: use an IANA name, such as Europe/Berlin") from error
 
 
 def problem_of_zone(name: str) -> str:

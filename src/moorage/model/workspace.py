@@ -533,7 +533,7 @@ def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
         said = "leave it out where spec.machine is given: a machine has its size"
         found.append(Fault("spec.resources", "", said))
     if spec.resources.gpu_type and not spec.resources.gpus:
-        found.append(Fault("spec.resources.gpuType", spec.resources.gpu_type, "goes with spec.resources.gpus"))
+        found.append(Fault("spec.resources.gpuType", spec.resources.gpu_type, "needs spec.resources.gpus"))
     for where, given in (
         ("spec.resources.cpu", spec.resources.cpu),
         ("spec.resources.memory", spec.resources.memory),
@@ -589,7 +589,7 @@ def _check_mounts(spec: WorkspaceSpec) -> list[Fault]:
         if ":" in one.mount_path or ".." in one.mount_path.split("/") or not path:
             found.append(Fault(f"{where}.mountPath", one.mount_path, NO_FOLDER))
         elif path in seen:
-            found.append(Fault(f"{where}.mountPath", one.mount_path, f"{seen[path]} is mounted there already"))
+            found.append(Fault(f"{where}.mountPath", one.mount_path, f"{seen[path]} is mounted there too"))
         seen.setdefault(path, where)
         if one.sub_path.startswith("/") or ".." in one.sub_path.split("/"):
             found.append(Fault(f"{where}.subPath", one.sub_path, "must be a path in the volume, without '..'"))

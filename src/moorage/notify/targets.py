@@ -52,7 +52,9 @@ class Email:
             raise UsageError(f"an e-mail goes to 1 to {RECIPIENTS_MAX} addresses, not {len(self.to)}")
         for one in self.to:
             if not _EMAIL.fullmatch(one):
-                raise UsageError(f"{one!r} is no e-mail address", hint="write it bare: ada@example.com")
+                raise UsageError(
+                    f"invalid e-mail address {one!r}", hint="use the bare address, such as ada@example.com"
+                )
 
     @property
     def label(self) -> str:
@@ -95,7 +97,7 @@ class MailServer:
         if self.password and self.security == "none":
             raise UsageError("a password is not sent to a mail server without TLS")
         if not _EMAIL.fullmatch(self.sender):
-            raise UsageError(f"the sender {self.sender!r} is no e-mail address")
+            raise UsageError(f"invalid sender {self.sender!r}: use an e-mail address, such as moorage@example.com")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,7 @@ def parse_target(text: str) -> Target:
                 return Command(tuple(shlex.split(rest)))
             except ValueError as error:
                 raise UsageError(f"a command's arguments cannot be told apart: {error}") from error
-    raise UsageError("a target is none of https://…, mailto:… and command:…")
+    raise UsageError("invalid target: use https://…, mailto:… or command:…")
 
 
 def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
@@ -153,7 +155,7 @@ def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
     known = {"smtps": ("tls", 465), "smtp": ("starttls", 587), "smtp+plain": ("none", 25)}
     parts = _split(address)
     if parts.scheme not in known or not parts.hostname:
-        raise UsageError("MOORAGE_SMTP_URL is none of smtps://…, smtp://… and smtp+plain://…")
+        raise UsageError("invalid MOORAGE_SMTP_URL: use smtps://…, smtp://… or smtp+plain://…")
     security, port = known[parts.scheme]
     return MailServer(
         host=parts.hostname,
@@ -172,5 +174,7 @@ def _split(text: str) -> SplitResult:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        raise UsageError("an address is no URL") from None  # its text, and urlsplit's message, may be a secret
+        raise UsageError(
+            "invalid address: use a URL"
+        ) from None  # its text, and urlsplit's message, may be a secret
     return parts

@@ -105,4 +105,4 @@ def slack_text(notice: Notice) -> str:
 
 
 def _not_allowed(host: str) -> str:
-    return f"{host} is no public address, and the administrator does not allow it"
+    return f"{host} is not a public address, and the administrator does not allow it"

@@ -148,10 +148,10 @@ class Queue:
             return known
         uid, _, signature = token.partition(".")
         if not (uid and signature) or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
-            raise Unauthorized("this is no worker's token", hint="the token is in the map's Secret")
+            raise Unauthorized("the token is not a worker's token", hint="use the token in the map's Secret")
         found = await self._read(lambda store: store.find_uid(uid))
         if found is None:
-            raise NotFound("the map of this token is gone", hint="it was deleted; stop")
+            raise NotFound("the map of this token was deleted", hint="stop the worker")
         self._tokens[token] = found.map.id
         while len(self._tokens) > TOKENS_KEPT:
             self._tokens.popitem(last=False)

@@ -201,7 +201,7 @@ class Store:
             changes = leasing.step(loaded, known, now)
             self._apply(changes, now)
         replies = iter(changes.replies)
-        gone = NotFound("the map is gone", hint="it was deleted; stop")
+        gone = NotFound("the map was deleted", hint="stop the worker")
         return _answered(loaded.maps, changes, [next(replies) if call.map in maps else gone for call in calls])
 
     def tick(self, now: int) -> Answered:
@@ -415,9 +415,7 @@ class Store:
             if found:
                 if found[0][1] == request:
                     return self._stored_by_id(found[0][0])
-                raise AlreadyExists(
-                    f"map {namespace}/{name} exists already", hint="delete it, or use another name"
-                )
+                raise AlreadyExists(f"map {namespace}/{name} exists", hint="delete it, or use another name")
             check_map(self._quota, self._used(namespace), namespace)
             for limit, capacity in limits.items():
                 self._db.run(
@@ -429,8 +427,8 @@ class Store:
             for limit in policy.limits:
                 if limit not in known:
                     raise UsageError(
-                        f"map {namespace}/{name} wants tokens of {limit!r}; there is no limit of that name",
-                        hint="say how many there are: `limits: {NAME: {capacity: 20}}`",
+                        f"map {namespace}/{name} uses the limit {limit!r}, which does not exist",
+                        hint="set its capacity: `limits: {NAME: {capacity: 20}}`",
                     )
             created = self._db.rows(
                 "INSERT INTO maps (uid, namespace, name, owner, request, state, closed, priority, policy,"
@@ -484,7 +482,7 @@ class Store:
             fresh = items[total - start :]
             if fresh and closed:
                 raise UsageError(
-                    "the map is closed: it takes no more items", hint="open it: PATCH {closed: false}"
+                    "the map is closed: it accepts no more items", hint="open it: PATCH {closed: false}"
                 )
             size = sum(ITEM_BYTES + len(bytes(one.value)) + len((one.key or "").encode()) for one in fresh)
             if fresh:

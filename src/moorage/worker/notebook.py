@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
         sys.stderr.write(f"error: cannot read {source}: {error.strerror}\n")
         return 2
     except Exception as error:  # nbformat raises whatever json and its schema raise
-        sys.stderr.write(f"error: {source} is no notebook: {error}\n")
+        sys.stderr.write(f"error: {source} is not a notebook: {error}\n")
         return 2
     if parameters:
         inject(notebook, parameters, nbformat.v4.new_code_cell)

@@ -178,7 +178,7 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
         ("10Gi", True, 0, "data has 10Gi already"),
         ("5Gi", True, 2, "cannot make volume 'data' smaller"),
         ("20Gi", False, 1, "its StorageClass disks does not allow expansion"),
-        ("big", True, 2, "'big' is no quantity"),
+        ("big", True, 2, "invalid quantity 'big'"),
     ],
 )
 def test_a_volume_grows_where_its_class_lets_it_and_never_shrinks(moor, size, expands, code, says):
@@ -211,7 +211,7 @@ def test_classes_say_what_they_can_do(moor):
     ("words", "code", "says"),
     [
         (["volume", "create", "Data"], 2, "error: invalid volume name 'Data'"),
-        (["volume", "create", "d", "--size", "big"], 2, "error: 'big' is no quantity"),
+        (["volume", "create", "d", "--size", "big"], 2, "error: invalid quantity 'big'"),
         (["volume", "create", "d", "--size", "0"], 2, "error: invalid size '0'"),
         (["volume", "create", "there"], 1, "error: the name 'there' is taken: another volume"),
         (["volume", "delete", "none", "--yes"], 1, "error: there is no volume 'none' in namespace default"),

@@ -17,7 +17,7 @@ def test_a_target_that_got_nothing_is_told_and_fails(capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "e-mail to ada@example.com: no mail server is set" in err
     assert "command 'true': delivered" in err
-    assert "webhook at 127.0.0.1: 127.0.0.1 is no public address" in err
+    assert "webhook at 127.0.0.1: 127.0.0.1 is not a public address" in err
     assert "error: 2 of 3 targets did not get the notice" in err
     assert "s3cret" not in err
 

@@ -391,7 +391,7 @@ async def test_a_page_that_is_no_listing_is_refused(tmp_path):
     app = web.Application()
     app.router.add_get("/x/", page)
     async with serving(app) as url:
-        with pytest.raises(BadSource, match="no listing"):
+        with pytest.raises(BadSource, match="not a listing"):
             await filled(open_source(f"{url}/x/"), tmp_path)
 
 

@@ -172,12 +172,10 @@ def broken(**changes: Any) -> dict[str, Any]:
         pytest.param(broken(clusters=[]), "cluster 'lab' is not defined", id="cluster missing"),
         pytest.param(broken(users=[]), "user 'lab-user' is not defined", id="user missing"),
         pytest.param(broken(users=[{"user": {}}]), "an entry of users has no name", id="entry without name"),
-        pytest.param(
-            a_kubeconfig(cluster={"server": "lab:6443"}), "server 'lab:6443' is no address", id="address"
-        ),
+        pytest.param(a_kubeconfig(cluster={"server": "lab:6443"}), "invalid server 'lab:6443'", id="address"),
         pytest.param(
             a_kubeconfig(cluster={"certificate-authority-data": "%%"}),
-            "certificate-authority-data is no base64",
+            "certificate-authority-data is not base64",
             id="base64",
         ),
         pytest.param(
@@ -195,7 +193,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ),
         pytest.param(
             a_kubeconfig(user={"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}),
-            "exec names no command",
+            "exec has no command",
             id="plugin without command",
         ),
     ],

@@ -92,7 +92,7 @@ def load(path: str) -> tuple[Callable[[Any], Any], str]:
     for part in name.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise TypeError("{} is no function, it is a {}".format(about["entry"], type(found).__name__))
+        raise TypeError("{} is not a function, it is a {}".format(about["entry"], type(found).__name__))
     return found, codec
 
 
