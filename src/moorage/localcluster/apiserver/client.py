@@ -11,7 +11,8 @@ from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.localcluster.apiserver.auth import User, service_user
 from moorage.localcluster.apiserver.operations import Operations
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, ListOptions, meta_of
+from moorage.localcluster.apiserver.pipeline.bodies import meta_of
+from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions, ListOptions
 
 
 class InProcessClient:

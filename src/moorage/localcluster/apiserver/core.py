@@ -12,7 +12,7 @@ from moorage.errors import NotFound
 from moorage.localcluster.apiserver.auth import Tokens
 from moorage.localcluster.apiserver.kinds.builtin import builtin_kinds
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
-from moorage.localcluster.apiserver.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
 from moorage.localcluster.apiserver.rbac import RbacAuthorizer
 from moorage.localcluster.storage import Storage
 

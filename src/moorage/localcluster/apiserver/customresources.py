@@ -22,7 +22,8 @@ from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import age
 from moorage.localcluster.apiserver.kinds.customresourcedefinition import CLEANUP
 from moorage.localcluster.apiserver.kinds.kind import Column, Kind, Rules, Subresource
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Pipeline
+from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
 from moorage.localcluster.apiserver.structural import StructuralCodec
 from moorage.localcluster.apiserver.wire.patch import go_text
 from moorage.localcluster.storage.contract import WatchClosed

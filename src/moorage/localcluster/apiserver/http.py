@@ -37,7 +37,8 @@ from moorage.localcluster.apiserver import discovery, openapi, streams
 from moorage.localcluster.apiserver.auth import ANONYMOUS, Attributes, User, impersonate, refuse
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.operations import Operations
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, Event, ListOptions, not_found
+from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions, Event, ListOptions
+from moorage.localcluster.apiserver.pipeline.refusals import not_found
 from moorage.localcluster.apiserver.wire import protobuf
 from moorage.localcluster.apiserver.wire.options import SHOWN_MAX, delete_options_of
 from moorage.localcluster.apiserver.wire.tables import Table, partial_object, to_table

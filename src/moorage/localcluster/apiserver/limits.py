@@ -10,7 +10,9 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, forbidden
+from moorage.localcluster.apiserver.pipeline.calls import Admission
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline.refusals import forbidden
 
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange")
 NOTE = "kubernetes.io/limit-ranger"

@@ -14,7 +14,8 @@ from moorage.localcluster.apiserver.admission import BuiltinAdmission
 from moorage.localcluster.apiserver.auth import Tokens, User
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Call, check_namespace, meta_of
+from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of
+from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.wire import patch
 from moorage.localcluster.storage import Storage
 

@@ -18,7 +18,9 @@ from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import ApiError, Conflict, NotFound
 from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Admission, Call, Pipeline, forbidden
+from moorage.localcluster.apiserver.pipeline.calls import Admission, Call
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline.refusals import forbidden
 from moorage.localcluster.quota import Amounts
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")

@@ -14,7 +14,9 @@ from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Forbidden
 from moorage.localcluster.apiserver.auth import MASTERS, Attributes, Decision, User
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Admission, Pipeline, not_found
+from moorage.localcluster.apiserver.pipeline.calls import Admission
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
+from moorage.localcluster.apiserver.pipeline.refusals import not_found
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES = Resource(GROUP, "v1", "roles", "Role")

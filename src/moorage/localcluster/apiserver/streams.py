@@ -20,7 +20,7 @@ from moorage.apimachinery.resources import PODS, Obj
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.core import Core, Running
-from moorage.localcluster.apiserver.pipeline import Call
+from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.portforward import serve_ports
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
 

@@ -26,7 +26,9 @@ from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Call, DeleteOptions, check_namespace, meta_of, not_found
+from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of
+from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions
+from moorage.localcluster.apiserver.pipeline.refusals import not_found
 from moorage.localcluster.apiserver.wire.options import delete_options_of
 
 SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

@@ -25,7 +25,8 @@ from moorage.apimachinery.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDA
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import ApiError, BadRequest, DocumentError, Forbidden, ServerError
 from moorage.localcluster.apiserver.kinds.kind import Kind
-from moorage.localcluster.apiserver.pipeline import Admission, Pipeline
+from moorage.localcluster.apiserver.pipeline.calls import Admission
+from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
 from moorage.localcluster.apiserver.wire.patch import json_patch
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import BadRequest, NumberError
 from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.pipeline import DeleteOptions
+from moorage.localcluster.apiserver.pipeline.calls import DeleteOptions
 
 SHOWN_MAX = 100  # characters of a client's text in a message
 

@@ -1,0 +1,210 @@
+"""Reading: one object, a list by pages, and changes as they happen.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+from moorage.apimachinery.resources import Obj
+from moorage.clock import Clock
+from moorage.errors import BadRequest, Expired
+from moorage.localcluster.apiserver.auth import Attributes, Authorizer, refuse
+from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
+from moorage.localcluster.apiserver.pipeline.calls import Call, Event, Listed, ListOptions
+from moorage.localcluster.apiserver.pipeline.pages import (
+    Matcher,
+    continue_at,
+    continue_from,
+    from_the_future,
+    listed_version,
+    named_by,
+    parse_version,
+)
+from moorage.localcluster.apiserver.pipeline.records import Records
+from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
+from moorage.localcluster.storage import Record, Storage
+from moorage.localcluster.storage.contract import WatchClosed
+
+
+class Reader(Records):
+    """`get`, `list` and `watch`, each only for users who may."""
+
+    def __init__(self, storage: Storage, kinds: Kinds, *, authorizer: Authorizer, clock: Clock) -> None:
+        super().__init__(storage, kinds, clock)
+        self.authorizer = authorizer
+
+    def authorise(
+        self, call: Call, verb: str, kind: Kind, namespace: str | None, name: str, subresource: str | None = None
+    ) -> None:
+        """Raises Forbidden."""
+        where = kind.resource
+        if where.plural == "namespaces" and not where.group and verb != "create":
+            namespace = name  # a role in a namespace may be about the namespace itself
+        request = Attributes(
+            verb=verb,
+            group=where.group,
+            version=where.version,
+            resource=where.plural,
+            subresource=subresource or "",
+            namespace=namespace or "",
+            name=name,
+        )
+        decision = self.authorizer.authorize(call.user, request)
+        if not decision.allowed:
+            raise refuse(call.user, request, decision.reason)
+
+    def check_verb(self, kind: Kind, verb: str) -> None:
+        """Raises MethodNotAllowed."""
+        if verb not in kind.verbs:
+            raise not_allowed()
+
+    async def get(self, call: Call, kind: Kind, name: str, namespace: str | None) -> Obj:
+        """The object, the caller's own."""
+        self.authorise(call, "get", kind, namespace, name)
+        self.check_verb(kind, "get")
+        return self.view(kind, self.read(kind, name, namespace), own=True)
+
+    async def list(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Listed:
+        self.authorise(call, "list", kind, namespace, named_by(options.field_selector))
+        self.check_verb(kind, "list")
+        matcher = Matcher(kind, options.label_selector, options.field_selector)
+        revision: int | None = None
+        after: str | None = None
+        if options.cont:
+            revision, after = continue_from(options.cont)
+            if not after.startswith(kind.list_prefix(namespace)):
+                raise BadRequest("invalid continue token: continue key is not valid")
+            if revision > self.storage.revision:
+                raise Expired("the continue token is newer than this cluster; list again without it")
+        elif options.resource_version and options.resource_version_match == "Exact":
+            revision = listed_version(options.resource_version)
+        elif options.resource_version not in (None, "", "0"):
+            wanted = listed_version(str(options.resource_version))
+            if wanted > self.storage.revision:
+                raise from_the_future(wanted, self.storage.revision)
+        prefix = kind.list_prefix(namespace)
+        items: list[Obj] = []
+        limit = max(0, options.limit or 0)  # the real server, too, takes none and a negative one for no limit
+        while True:
+            page = self.storage.list(prefix, after=after, limit=limit or None, revision=revision)
+            if revision is None:
+                revision = page.revision
+            for record in page.records:
+                obj = self.view(kind, record)
+                if matcher.matches(obj):
+                    items.append(obj)
+                    if limit and len(items) == limit:
+                        after = record.key
+                        more = page.remaining + len(page.records) - page.records.index(record) - 1
+                        if not more:
+                            return Listed(items=items, resource_version=str(revision))
+                        token = continue_at(revision, after)
+                        return Listed(
+                            items=items,
+                            resource_version=str(revision),
+                            cont=token,
+                            remaining=more if matcher.everything else None,
+                        )
+            if not page.remaining:
+                return Listed(items=items, resource_version=str(revision))
+            after = page.records[-1].key
+
+    def watch(
+        self,
+        call: Call,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        resource_version: str | None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        bookmarks: bool = False,
+        initial_events: bool | None = None,
+    ) -> AsyncGenerator[Sequence[Event]]:
+        """Changes after `resource_version`; without one (or "0") first everything that is there as ADDED.
+
+        Each batch holds what has come since the last one was taken, at least one event.
+        `initial_events` True sends what is there even with a version, and a bookmark with the annotation
+        `k8s.io/initial-events-end` after it. With `bookmarks`, one follows each batch that brought nothing the
+        selectors match. Refuses (BadRequest, Forbidden) at once; the iterator raises Expired.
+        """
+        self.authorise(call, "watch", kind, namespace, named_by(field_selector))
+        self.check_verb(kind, "watch")
+        matcher = Matcher(kind, label_selector, field_selector)
+        from_start = resource_version in (None, "", "0") if initial_events is None else initial_events
+        start = parse_version(str(resource_version)) if resource_version and not from_start else None
+        return self._watched(
+            kind, kind.list_prefix(namespace), matcher, start, from_start, bookmarks, initial_events
+        )
+
+    async def _watched(
+        self,
+        kind: Kind,
+        prefix: str,
+        matcher: Matcher,
+        start: int | None,
+        from_start: bool,
+        bookmarks: bool,
+        initial_events: bool | None,
+    ) -> AsyncGenerator[Sequence[Event]]:
+        page = None
+        if from_start:
+            page = self.storage.list(prefix)
+            start = page.revision
+        elif start is None:
+            start = self.storage.revision
+        assert start is not None
+        watch = self.storage.watch(prefix, after=start)
+        try:
+            if page is not None:
+                for record in page.records:
+                    obj = self.view(kind, record)
+                    if matcher.matches(obj):
+                        yield [Event("ADDED", obj)]
+                if initial_events and bookmarks:
+                    yield [self._bookmark(kind, start, {"k8s.io/initial-events-end": "true"})]
+            while True:
+                try:
+                    changes = await watch.next()
+                except WatchClosed:
+                    return
+                batch = []
+                for change in changes:
+                    event = self._event(kind, matcher, change.before, change.after, change.revision)
+                    if event is not None:
+                        batch.append(event)
+                if not batch and bookmarks:
+                    batch.append(self._bookmark(kind, changes[-1].revision, None))
+                if batch:
+                    yield batch
+        finally:
+            watch.close()
+
+    def _event(
+        self, kind: Kind, matcher: Matcher, before: Record | None, after: Record | None, revision: int
+    ) -> Event | None:
+        old = None if before is None else self.view(kind, before)
+        was = old is not None and matcher.matches(old)
+        if after is not None:
+            new = self.view(kind, after)
+            if matcher.matches(new):
+                return Event("MODIFIED" if was else "ADDED", new)
+        if was and old is not None:
+            last = {**old, "metadata": {**old["metadata"], "resourceVersion": str(revision)}}
+            return Event("DELETED", last)
+        return None
+
+    def _bookmark(self, kind: Kind, revision: int, annotations: Mapping[str, str] | None) -> Event:
+        meta: Obj = {"resourceVersion": str(revision), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = dict(annotations)
+        return Event(
+            "BOOKMARK",
+            {"kind": kind.resource.kind, "apiVersion": kind.resource.api_version, "metadata": meta},
+        )
+
+    def bookmark(self, kind: Kind) -> Event:
+        """One that says: all up to now has been sent."""
+        return self._bookmark(kind, self.storage.revision, None)
