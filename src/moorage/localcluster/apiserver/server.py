@@ -14,7 +14,7 @@ from moorage.errors import AlreadyExists
 from moorage.localcluster.apiserver.auth import Tokens, User, service_user
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.customresources import CustomResources
-from moorage.localcluster.apiserver.http import HttpApp
+from moorage.localcluster.apiserver.http.app import HttpApp
 from moorage.localcluster.apiserver.limits import LimitRanger
 from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.podsecurity import PodSecurity

@@ -1,0 +1,61 @@
+"""Paths that name no resource: health, version, discovery and OpenAPI."""
+
+from __future__ import annotations
+
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.apiserver import discovery, openapi
+from moorage.localcluster.apiserver.auth import Attributes, User, refuse
+from moorage.localcluster.apiserver.http.target import VERBS
+from moorage.localcluster.apiserver.kinds.kind import Kinds
+from moorage.localcluster.apiserver.operations import Operations
+from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
+from moorage.localcluster.apiserver.wire.answers import TEXT, Answer, no_page
+from moorage.localcluster.apiserver.wire.requests import Request
+
+
+def answer_page(server: Operations, request: Request, user: User, path: str) -> Answer:
+    """The answer to a path outside the resources: health, version, discovery, OpenAPI."""
+    attributes = Attributes(verb=VERBS.get(request.method, request.method.lower()), path=path)
+    decision = server.pipeline.authorizer.authorize(user, attributes)
+    if not decision.allowed:
+        raise refuse(user, attributes, decision.reason)
+    if request.method not in ("GET", "HEAD"):
+        raise not_allowed()
+    first = path.split("/")[1]
+    if first in ("healthz", "livez", "readyz"):
+        if first == "readyz" and not server.ready:
+            return Answer(b"not ready", 500, content_type=TEXT)
+        return Answer(b"ok", content_type=TEXT)
+    if path == "/version":
+        return Answer(discovery.version_info())
+    kinds = server.kinds
+    accept = request.header("accept")
+    if path in ("/api", "/apis"):
+        if "APIGroupDiscoveryList" in accept and "v=v2;" in accept.replace(" ", "") + ";":
+            return Answer(
+                discovery.aggregated(kinds, core=path == "/api"),
+                content_type=b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            )
+        return Answer(discovery.api_versions() if path == "/api" else discovery.group_list(kinds))
+    if path == "/":
+        return Answer({"paths": discovery.root_paths(kinds)})
+    document = _document(kinds, path)
+    return no_page() if document is None else Answer(document)
+
+
+def _document(kinds: Kinds, path: str) -> Obj | None:
+    """A document of discovery or OpenAPI; None where there is none."""
+    parts = path.split("/")[1:]
+    if parts[0] == "api" and len(parts) == 2:
+        return discovery.resource_list(kinds, "", parts[1])
+    if parts[0] == "apis" and len(parts) == 2:
+        return discovery.group(kinds, parts[1])
+    if parts[0] == "apis" and len(parts) == 3:
+        return discovery.resource_list(kinds, parts[1], parts[2])
+    if path == "/openapi/v2":
+        return openapi.v2()
+    if path == "/openapi/v3":
+        return openapi.v3_index(kinds)
+    if path.startswith("/openapi/v3/"):
+        return openapi.v3(kinds, path.removeprefix("/openapi/v3/"))
+    return None

@@ -1,0 +1,156 @@
+"""Answers: whole ones and streams, errors, warnings, and the forms that Accept can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.resources import Obj
+from moorage.clock import Clock
+from moorage.errors import ApiError
+from moorage.localcluster.apiserver.kinds.kind import Kind
+from moorage.localcluster.apiserver.wire.requests import Request
+from moorage.localcluster.apiserver.wire.tables import partial_object, to_table
+
+WARNINGS_MAX, WARNING_MAX = 4096, 256  # characters of all warnings of an answer, and of each when they are more
+JSON = b"application/json"
+TEXT = b"text/plain; charset=utf-8"
+
+
+class Answer:
+    """Status, body and headers of a whole answer."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        body: Any,
+        status: int = 200,
+        *,
+        content_type: bytes = JSON,
+        headers: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        self.body = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        self.status = status
+        self.content_type = content_type
+        self.headers = headers or []
+
+
+class Stream:
+    """An answer that goes on. `close` is awaited in the end, whoever ended it."""
+
+    __slots__ = ("chunks", "content_type", "headers", "seconds")
+
+    def __init__(self, chunks: AsyncIterator[bytes], *, content_type: bytes, seconds: float | None = None) -> None:
+        self.chunks = chunks
+        self.content_type = content_type
+        self.seconds = seconds
+        self.headers: list[tuple[bytes, bytes]] = []
+
+
+def no_page() -> Answer:
+    """The answer where no API is."""
+    return Answer(b"404 page not found\n", 404, content_type=TEXT)
+
+
+def refusal(error: ApiError) -> Answer:
+    status = error.to_status()
+    if not status["reason"]:
+        del status["reason"]
+    headers = []
+    wait = (error.details or {}).get("retryAfterSeconds")
+    if wait:
+        headers.append((b"retry-after", str(wait).encode()))
+    code = error.status if 400 <= error.status < 600 else 500
+    return Answer(status, code, headers=headers)
+
+
+def wants_table(request: Request) -> bool:
+    """Whether a Table comes before plain JSON in Accept."""
+    for part in request.header("accept").split(","):
+        text = part.replace(" ", "")
+        if not text.startswith("application/json"):
+            continue
+        if "as=Table" in text:
+            return "v=v1" in text.split(";")
+        if "as=" not in text:
+            return False
+    return False
+
+
+def wants_metadata(request: Request) -> bool:
+    """Whether Accept asks for metadata alone."""
+    for part in request.header("accept").split(","):
+        text = part.replace(" ", "")
+        if text.startswith("application/json"):
+            return "as=PartialObjectMetadata" in text
+    return False
+
+
+def formatted(
+    request: Request,
+    clock: Clock,
+    kind: Kind,
+    what: Obj | Sequence[Obj],
+    meta: Obj | None,
+    *,
+    status: int = 200,
+) -> Answer:
+    """An object (meta None) or a list in the form that Accept asks for."""
+    items: Sequence[Obj] = [what] if isinstance(what, dict) else what
+    if wants_table(request):
+        table_meta = meta or {"resourceVersion": items[0]["metadata"].get("resourceVersion", "")}
+        include = request.query.get("includeObject", "Metadata")
+        return Answer(to_table(kind, items, table_meta, clock, include), status)
+    if wants_metadata(request):
+        shaped = [partial_object(item) for item in items]
+        if meta is None:
+            return Answer(shaped[0], status)
+        return Answer(
+            {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": meta,
+                "items": shaped,
+            }
+        )
+    if meta is None:
+        return Answer(what, status)
+    if kind.custom:
+        meta.setdefault("continue", "")
+    else:  # as Go's typed lists do: what the items are, the list says
+        items = [
+            {key: value for key, value in item.items() if key not in ("kind", "apiVersion")} for item in items
+        ]
+    return Answer(
+        {"kind": kind.list_kind, "apiVersion": kind.resource.api_version, "metadata": meta, "items": items}, status
+    )
+
+
+def warning_headers(warnings: Iterable[str]) -> list[tuple[bytes, bytes]]:
+    return [(b"warning", f'299 - "{_quoted(text)}"'.encode()) for text in _fitting(warnings)]
+
+
+def _fitting(warnings: Iterable[str]) -> list[str]:
+    """As many warnings as the real API server sends: 4096 characters in all, 256 each when they are more.
+
+    https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go
+    """
+    texts = list(warnings)
+    if sum(map(len, texts)) <= WARNINGS_MAX:
+        return texts
+    short, room = [], WARNINGS_MAX
+    for text in texts:
+        text = text[:WARNING_MAX]
+        if (room := room - len(text)) < 0:
+            break
+        short.append(text)
+    return short
+
+
+def _quoted(text: str) -> str:
+    """What a header can carry: a name in somebody's manifest may hold anything."""
+    safe = "".join(one if " " <= one <= "~" else " " if one in "\r\n\t" else "?" for one in text)
+    return safe.replace("\\", "\\\\").replace('"', '\\"')
