@@ -9,13 +9,18 @@ from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
 from moorage.errors import BadRequest, MethodNotAllowed, NotFound
-from moorage.localcluster.apiserver import subresources
 from moorage.localcluster.apiserver.admission import BuiltinAdmission
 from moorage.localcluster.apiserver.auth import Tokens, User
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of
 from moorage.localcluster.apiserver.pipeline.calls import Call
+from moorage.localcluster.apiserver.subresources import logs, tokens
+from moorage.localcluster.apiserver.subresources.binding import bind
+from moorage.localcluster.apiserver.subresources.eviction import evict
+from moorage.localcluster.apiserver.subresources.finalize import finalize
+from moorage.localcluster.apiserver.subresources.reviews import review
+from moorage.localcluster.apiserver.subresources.scale import scale_of, set_scale
 from moorage.localcluster.apiserver.wire import patch
 from moorage.localcluster.storage import Storage
 
@@ -32,7 +37,7 @@ class Operations(Core):
         self.ready = False
 
     def authenticate(self, token: str) -> User | None:
-        return subresources.authenticate(self, token)
+        return tokens.authenticate(self, token)
 
     async def create(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
         """Create an object, or answer a review; a Binding posted to `bindings` binds."""
@@ -42,11 +47,9 @@ class Operations(Core):
                 raise BadRequest("not a Binding object")
             name = meta_of(obj).get("name") or ""
             self.admission.check_namespace(self.kind_of(PODS), namespace, name)
-            return await subresources.bind(self, call, self.kind_of(PODS), name, namespace, obj)
+            return await bind(self, call, self.kind_of(PODS), name, namespace, obj)
         if kind.rules.virtual:
-            return subresources.review(
-                self, call, kind, self.pipeline.decode(call, kind, obj, namespace), namespace
-            )
+            return review(self, call, kind, self.pipeline.decode(call, kind, obj, namespace), namespace)
         return await self.pipeline.create(call, kind, obj, namespace)
 
     async def get_subresource(
@@ -57,7 +60,7 @@ class Operations(Core):
             raise _not_allowed()
         self.pipeline.authorise(call, "get", kind, namespace, name, subresource)
         obj = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
-        return subresources.scale_of(kind, obj) if subresource == "scale" else obj
+        return scale_of(kind, obj) if subresource == "scale" else obj
 
     async def update(
         self, call: Call, kind: Kind, obj: Any, name: str, namespace: str | None, subresource: str | None
@@ -71,9 +74,9 @@ class Operations(Core):
         if isinstance(obj, dict):
             check_namespace(kind.resource, meta_of(obj), namespace)
         if subresource == "scale":
-            return await subresources.set_scale(self, call, kind, name, namespace, obj)
+            return await set_scale(self, call, kind, name, namespace, obj)
         if subresource == "finalize":
-            return await subresources.finalize(self, call, kind, name, obj)
+            return await finalize(self, call, kind, name, obj)
         raise _not_allowed()
 
     async def patch(
@@ -97,9 +100,9 @@ class Operations(Core):
             raise _not_allowed()
         self.pipeline.authorise(call, "patch", kind, namespace, name, subresource)
         current = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
-        scale = subresources.scale_of(kind, current)
+        scale = scale_of(kind, current)
         wanted = patch.json_patch(scale, body) if patch_kind == "json" else patch.merge_patch(scale, body)
-        return await subresources.set_scale(self, call, kind, name, namespace, wanted)
+        return await set_scale(self, call, kind, name, namespace, wanted)
 
     async def create_subresource(
         self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str, body: Any
@@ -112,18 +115,18 @@ class Operations(Core):
         self.admission.check_namespace(kind, namespace, name)
         match (kind.resource.plural, subresource):
             case ("pods", "binding"):
-                return await subresources.bind(self, call, kind, name, namespace, body)
+                return await bind(self, call, kind, name, namespace, body)
             case ("pods", "eviction"):
-                return await subresources.evict(self, call, kind, name, namespace, body)
+                return await evict(self, call, kind, name, namespace, body)
             case ("serviceaccounts", "token"):
-                return await subresources.create_token(self, call, kind, name, namespace, body)
+                return await tokens.create_token(self, call, kind, name, namespace, body)
         raise _not_allowed()
 
     async def logs(
         self, call: Call, name: str, namespace: str | None, **options: Any
     ) -> AsyncIterator[bytes] | None:
-        """The log of a pod's container, as `subresources.logs`."""
-        return await subresources.logs(self, call, name, namespace, **options)
+        """The log of a pod's container, as `subresources.logs.logs`."""
+        return await logs.logs(self, call, name, namespace, **options)
 
     def _offers(self, kind: Kind, subresource: str | None, verb: str) -> None:
         if subresource is None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver.portforward import _port
+from moorage.localcluster.apiserver.subresources.portforward import _port
 from moorage.localcluster.apiserver.wire.spdy import (
     DICTIONARY,
     FRAME_MAX,

@@ -11,11 +11,11 @@ import logging
 from urllib.parse import unquote
 
 from moorage.errors import ApiError, BadRequest, ServerError, Unauthorized
-from moorage.localcluster.apiserver import streams
 from moorage.localcluster.apiserver.auth import ANONYMOUS, User, impersonate
 from moorage.localcluster.apiserver.http.pages import answer_page
 from moorage.localcluster.apiserver.http.resources import answer_resource
 from moorage.localcluster.apiserver.operations import Operations
+from moorage.localcluster.apiserver.subresources import streams
 from moorage.localcluster.apiserver.wire.answers import Answer, Stream, refusal, warning_headers
 from moorage.localcluster.apiserver.wire.requests import Disconnected, Request
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send

@@ -6,7 +6,6 @@ import json
 
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.errors import BadRequest, NotFound
-from moorage.localcluster.apiserver import streams
 from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.http.reading import node_stats, read
 from moorage.localcluster.apiserver.http.target import Target
@@ -15,6 +14,7 @@ from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.pipeline.refusals import not_found
+from moorage.localcluster.apiserver.subresources import streams
 from moorage.localcluster.apiserver.wire.answers import Answer, Stream, no_page
 from moorage.localcluster.apiserver.wire.requests import Request
 

@@ -21,7 +21,7 @@ from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth import User
 from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline.calls import Call
-from moorage.localcluster.apiserver.portforward import serve_ports
+from moorage.localcluster.apiserver.subresources.portforward import serve_ports
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
 
 log = logging.getLogger(__name__)
