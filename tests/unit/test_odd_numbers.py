@@ -12,7 +12,7 @@ from moorage.decide.docker.containers import START_LABEL, start_of
 from moorage.errors import MoorageError
 from moorage.extender.cache import version_of
 from moorage.kube.client import _retry_after
-from moorage.localcluster.apiserver.jsonpath import find
+from moorage.localcluster.apiserver.types.jsonpath import find
 from moorage.localcluster.controllers.cronjob.plan import Schedule, ScheduleError
 from moorage.localcluster.controllers.intorpercent import scaled
 from moorage.localcluster.controllers.job.plan import INDEX, completion_index

@@ -22,7 +22,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.apiserver.types.metadata import name_problems
 from moorage.localcluster.nodeagent.podfolder import Admission, PodFolder
 from moorage.localcluster.storage import Record
 

@@ -9,7 +9,7 @@ import msgspec
 
 from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.localcluster.apiserver.auth import User, service_user
+from moorage.localcluster.apiserver.auth.users import User, service_user
 from moorage.localcluster.apiserver.operations import Operations
 from moorage.localcluster.apiserver.pipeline.bodies import meta_of
 from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions, ListOptions

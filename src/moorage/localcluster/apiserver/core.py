@@ -9,11 +9,11 @@ from typing import Protocol
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import Clock
 from moorage.errors import NotFound
-from moorage.localcluster.apiserver.auth import Tokens
+from moorage.localcluster.apiserver.auth.rbac import RbacAuthorizer
+from moorage.localcluster.apiserver.auth.users import Tokens
 from moorage.localcluster.apiserver.kinds.builtin import builtin_kinds
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
-from moorage.localcluster.apiserver.rbac import RbacAuthorizer
 from moorage.localcluster.storage import Storage
 
 LogSource = Callable[..., AsyncIterator[bytes]]

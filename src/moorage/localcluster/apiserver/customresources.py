@@ -16,15 +16,15 @@ from typing import Any
 
 from moorage.apimachinery.resources import CRDS, Obj, Resource
 from moorage.errors import ApiError, NotFound, StorageError
-from moorage.localcluster.apiserver import jsonpath
-from moorage.localcluster.apiserver.auth import service_user
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.auth.users import service_user
 from moorage.localcluster.apiserver.kinds.cells import age
 from moorage.localcluster.apiserver.kinds.customresourcedefinition import CLEANUP
 from moorage.localcluster.apiserver.kinds.kind import Column, Kind, Rules, Subresource
 from moorage.localcluster.apiserver.pipeline.calls import Call, DeleteOptions
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
-from moorage.localcluster.apiserver.structural import StructuralCodec
+from moorage.localcluster.apiserver.types import jsonpath
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.structural import StructuralCodec
 from moorage.localcluster.apiserver.wire.patch import go_text
 from moorage.localcluster.storage.contract import WatchClosed
 

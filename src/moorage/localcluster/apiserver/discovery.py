@@ -12,7 +12,7 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds, Subresource
-from moorage.localcluster.apiserver.schema import builtin
+from moorage.localcluster.apiserver.types.schema import builtin
 
 SUFFIX = "+moorage"
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver import schema
 from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
+from moorage.localcluster.apiserver.types import schema
 
 _DELETE_OPTIONS = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"
 _LIST_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"

@@ -9,8 +9,8 @@ from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
 from moorage.errors import BadRequest, MethodNotAllowed, NotFound
-from moorage.localcluster.apiserver.admission import BuiltinAdmission
-from moorage.localcluster.apiserver.auth import Tokens, User
+from moorage.localcluster.apiserver.admission.builtin import BuiltinAdmission
+from moorage.localcluster.apiserver.auth.users import Tokens, User
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of

@@ -11,17 +11,17 @@ from typing import Any
 from moorage.apimachinery.resources import NAMESPACES, PRIORITYCLASSES, SERVICES, Obj, Resource
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists
-from moorage.localcluster.apiserver.auth import Tokens, User, service_user
+from moorage.localcluster.apiserver.admission.limits import LimitRanger
+from moorage.localcluster.apiserver.admission.podsecurity import PodSecurity
+from moorage.localcluster.apiserver.admission.quota import QuotaAdmission
+from moorage.localcluster.apiserver.admission.webhooks import Webhooks
+from moorage.localcluster.apiserver.auth.rbac import NoEscalation
+from moorage.localcluster.apiserver.auth.rbacdefaults import default_objects
+from moorage.localcluster.apiserver.auth.users import Tokens, User, service_user
 from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.customresources import CustomResources
 from moorage.localcluster.apiserver.http.app import HttpApp
-from moorage.localcluster.apiserver.limits import LimitRanger
 from moorage.localcluster.apiserver.operations import Operations
-from moorage.localcluster.apiserver.podsecurity import PodSecurity
-from moorage.localcluster.apiserver.quota import QuotaAdmission
-from moorage.localcluster.apiserver.rbac import NoEscalation
-from moorage.localcluster.apiserver.rbacdefaults import default_objects
-from moorage.localcluster.apiserver.webhooks import Webhooks
 from moorage.localcluster.storage import Storage
 
 BOOT_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.errors import QuantityError
-from moorage.localcluster.apiserver.schema import Reading, WrongType, builtin, canonical_quantity, read
+from moorage.localcluster.apiserver.types.schema import Reading, WrongType, builtin, canonical_quantity, read
 
 POD = "io.k8s.api.core.v1.Pod"
 LEASE = "io.k8s.api.coordination.v1.Lease"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from moorage.apimachinery.resources import CRDS, Obj, Resource
 from moorage.errors import ApiError, Invalid, MethodNotAllowed, NotFound
 from moorage.localcluster.apiserver.client import InProcessClient
-from moorage.localcluster.apiserver.jsonpath import find
 from moorage.localcluster.apiserver.server import ApiServer
-from moorage.localcluster.apiserver.structural import StructuralCodec, fill_defaults, prune
+from moorage.localcluster.apiserver.types.jsonpath import find
+from moorage.localcluster.apiserver.types.structural import StructuralCodec, fill_defaults, prune
 from moorage.localcluster.storage import MemoryStorage
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, SERVICEACCOUNTS, Obj
+from moorage.localcluster.apiserver.auth.rbac import ROLEBINDINGS, ROLES
 from moorage.localcluster.apiserver.client import InProcessClient
-from moorage.localcluster.apiserver.rbac import ROLEBINDINGS, ROLES
 from moorage.localcluster.apiserver.server import ApiServer
 
 pytestmark = pytest.mark.anyio

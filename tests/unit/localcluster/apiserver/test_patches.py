@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.documents import parse_json
 from moorage.errors import BadRequest, Invalid, ServerError, TooLarge
-from moorage.localcluster.apiserver.schema import OBJECT_META
+from moorage.localcluster.apiserver.types.schema import OBJECT_META
 from moorage.localcluster.apiserver.wire.patch import apply_merge, json_patch, merge_patch, strategic_merge
 
 POD_SPEC = "io.k8s.api.core.v1.PodSpec"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS
 from moorage.errors import Forbidden, Invalid
-from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.admission.podsecurity import violations
+from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.pipeline.calls import Call
-from moorage.localcluster.apiserver.podsecurity import violations
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.controllers.known import CRONJOBS
 from moorage.localcluster.storage.memory import MemoryStorage

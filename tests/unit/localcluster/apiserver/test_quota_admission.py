@@ -15,8 +15,8 @@ from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, PVCS, SERVICES, Resource
 from moorage.clock import rfc3339
 from moorage.errors import AlreadyExists, Forbidden
-from moorage.localcluster.apiserver.schema import canonical_quantity
 from moorage.localcluster.apiserver.server import ApiServer
+from moorage.localcluster.apiserver.types.schema import canonical_quantity
 from moorage.localcluster.controllers.known import KNOWN, RESOURCEQUOTAS, Catalogue
 from moorage.localcluster.controllers.quota.controller import QuotaController
 from moorage.localcluster.controllers.quota.plan import Observed, plan

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.resources import PODS, SECRETS
 from moorage.errors import Forbidden
-from moorage.localcluster.apiserver.auth import Attributes, User
-from moorage.localcluster.apiserver.client import InProcessClient
-from moorage.localcluster.apiserver.rbac import (
+from moorage.localcluster.apiserver.auth.rbac import (
     CLUSTERROLES,
     ROLEBINDINGS,
     ROLES,
@@ -18,6 +16,8 @@ from moorage.localcluster.apiserver.rbac import (
     Rule,
     missing_rights,
 )
+from moorage.localcluster.apiserver.auth.users import Attributes, User
+from moorage.localcluster.apiserver.client import InProcessClient
 from moorage.localcluster.apiserver.server import ApiServer
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import logging
 from urllib.parse import unquote
 
 from moorage.errors import ApiError, BadRequest, ServerError, Unauthorized
-from moorage.localcluster.apiserver.auth import ANONYMOUS, User, impersonate
+from moorage.localcluster.apiserver.auth.users import ANONYMOUS, User, impersonate
 from moorage.localcluster.apiserver.http.pages import answer_page
 from moorage.localcluster.apiserver.http.resources import answer_resource
 from moorage.localcluster.apiserver.operations import Operations

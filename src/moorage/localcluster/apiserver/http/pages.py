@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.apiserver import discovery, openapi
-from moorage.localcluster.apiserver.auth import Attributes, User, refuse
+from moorage.localcluster.apiserver.auth.users import Attributes, User, refuse
 from moorage.localcluster.apiserver.http.target import VERBS
 from moorage.localcluster.apiserver.kinds.kind import Kinds
 from moorage.localcluster.apiserver.operations import Operations

@@ -6,7 +6,7 @@ import json
 
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.errors import BadRequest, NotFound
-from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.http.reading import node_stats, read
 from moorage.localcluster.apiserver.http.target import Target
 from moorage.localcluster.apiserver.http.writing import write

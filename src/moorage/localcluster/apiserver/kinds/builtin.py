@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver import schema
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.kind import DEFAULT_RULES, Column, Decoded, Kind, Subresource
 from moorage.localcluster.apiserver.kinds.registry import RULES
+from moorage.localcluster.apiserver.types import schema
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 DEPRECATED = {
     ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",

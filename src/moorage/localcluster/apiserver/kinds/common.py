@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.metadata import label_value_problems, qualified_name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import label_value_problems, qualified_name_problems
 
 IMMUTABLE = "field is immutable"
 

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created, size
 from moorage.localcluster.apiserver.kinds.common import immutable
 from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 MAX_BYTES = 1024 * 1024
 _SECRET_KEYS = {

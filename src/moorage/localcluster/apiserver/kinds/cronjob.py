@@ -12,7 +12,6 @@ from typing import Any
 
 from moorage.apimachinery.integers import INT32_MAX, integer_or
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import (
     NONE,
     age,
@@ -26,6 +25,7 @@ from moorage.localcluster.apiserver.kinds.common import born_with, not_negative,
 from moorage.localcluster.apiserver.kinds.job import default_failure_policy, validate_job_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.podspec.defaults import default_template
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")

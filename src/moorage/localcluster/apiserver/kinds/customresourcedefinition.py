@@ -11,11 +11,11 @@ from typing import Any
 
 from moorage.apimachinery.meta import with_condition
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import name_date
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
-from moorage.localcluster.apiserver.metadata import IS_LABEL_1035, name_problems
-from moorage.localcluster.apiserver.structural import PRESERVE, compile_schema
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import IS_LABEL_1035, name_problems
+from moorage.localcluster.apiserver.types.structural import PRESERVE, compile_schema
 
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import (
     created,
     selector_text,
@@ -22,6 +21,7 @@ from moorage.localcluster.apiserver.kinds.cells import (
 from moorage.localcluster.apiserver.kinds.common import born_with, own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.workloads import default_selected, selector_immutable, validate_selected
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 def _default(obj: Obj) -> None:

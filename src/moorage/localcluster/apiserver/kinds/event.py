@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import age
 from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 _NEW_TO_CORE = {
     "regarding": "involvedObject",

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import NONE, created, spec_of, status_of, with_more
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
-from moorage.localcluster.apiserver.metadata import NAME_MAX, name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import NAME_MAX, name_problems
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 SEQUENCES = ("//", "/./", "/../", "%2f", "%2F")

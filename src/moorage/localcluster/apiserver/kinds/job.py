@@ -14,7 +14,6 @@ from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import format_duration, parse_rfc3339
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import (
     created,
     selector_text,
@@ -27,7 +26,8 @@ from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
 from moorage.localcluster.apiserver.kinds.podspec.defaults import containers_of
 from moorage.localcluster.apiserver.kinds.workloads import default_selected
-from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import name_problems
 
 JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")

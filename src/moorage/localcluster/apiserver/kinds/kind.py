@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

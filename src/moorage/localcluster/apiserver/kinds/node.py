@@ -12,11 +12,11 @@ from typing import Any
 
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import NONE, UNKNOWN, created, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules
-from moorage.localcluster.apiserver.metadata import label_value_problems, qualified_name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import label_value_problems, qualified_name_problems
 
 _NODE_INFO = (
     "machineID",

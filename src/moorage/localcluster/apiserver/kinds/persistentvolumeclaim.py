@@ -12,11 +12,11 @@ from typing import Any
 
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import UNSET, created, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules
-from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import name_problems
 
 _MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 

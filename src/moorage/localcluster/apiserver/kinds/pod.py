@@ -12,13 +12,13 @@ from typing import Any
 
 from moorage.apimachinery.meta import condition, is_condition_true
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import NONE, age, created, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.podspec.changes import validate_pod_update
 from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
 from moorage.localcluster.apiserver.kinds.podspec.defaults import default_pod, qos_class
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 _FIELD_SELECTORS = frozenset(
     {

@@ -12,10 +12,10 @@ from typing import Any
 
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import born_with, own_spec, validate_selector
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 def _validate(obj: Obj, errors: FieldErrors) -> None:

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created
 from moorage.localcluster.apiserver.kinds.common import immutable
 from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 SYSTEM_PRIORITY = 1_000_000_000  # user priority classes lie at or below it
 

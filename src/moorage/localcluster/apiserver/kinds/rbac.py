@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created, name_date
 from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 def _default_binding(obj: Obj) -> None:

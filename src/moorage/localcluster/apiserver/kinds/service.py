@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import NONE, created, labels_text, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules
-from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import name_problems
 
 
 def _default(obj: Obj) -> None:

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created, spec_of, status_of, template_containers
 from moorage.localcluster.apiserver.kinds.common import born_with, own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.workloads import default_selected, validate_selected
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 _MUTABLE = frozenset(
     {

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import NONE, UNSET, created, name_date, spec_of, status_of
 from moorage.localcluster.apiserver.kinds.common import fixed
 from moorage.localcluster.apiserver.kinds.kind import Rules
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 def _default_storageclass(obj: Obj) -> None:

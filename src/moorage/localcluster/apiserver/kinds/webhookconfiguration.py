@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.cells import created, size
 from moorage.localcluster.apiserver.kinds.kind import Rules
-from moorage.localcluster.apiserver.metadata import name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import name_problems
 
 
 def _default(obj: Obj) -> None:

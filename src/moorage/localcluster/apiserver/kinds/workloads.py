@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.common import immutable, not_negative, own_spec, validate_selector
 from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
 from moorage.localcluster.apiserver.kinds.podspec.defaults import default_template
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 def default_selected(obj: Obj) -> None:

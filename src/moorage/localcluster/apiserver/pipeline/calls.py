@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.kinds.kind import Kind
 
 Settle = list[Callable[[], None]]

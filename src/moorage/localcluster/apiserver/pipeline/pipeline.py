@@ -8,7 +8,7 @@ from dataclasses import replace
 from moorage.apimachinery.resources import Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import Conflict, NotFound
-from moorage.localcluster.apiserver.auth import Authorizer
+from moorage.localcluster.apiserver.auth.users import Authorizer
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline.calls import Admission, Admitter, Call, DeleteOptions, ListOptions
 from moorage.localcluster.apiserver.pipeline.marking import marked

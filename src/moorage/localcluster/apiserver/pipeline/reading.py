@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
 from moorage.errors import BadRequest, Expired
-from moorage.localcluster.apiserver.auth import Attributes, Authorizer, refuse
+from moorage.localcluster.apiserver.auth.users import Attributes, Authorizer, refuse
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline.calls import Call, Event, Listed, ListOptions
 from moorage.localcluster.apiserver.pipeline.pages import (

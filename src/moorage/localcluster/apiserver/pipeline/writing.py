@@ -14,9 +14,7 @@ from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import Clock, rfc3339
 from moorage.errors import AlreadyExists, BadRequest, Conflict, ServerError, UnsupportedMediaType
-from moorage.localcluster.apiserver import metadata
-from moorage.localcluster.apiserver.auth import Authorizer
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.auth.users import Authorizer
 from moorage.localcluster.apiserver.kinds.kind import Kind, Kinds
 from moorage.localcluster.apiserver.pipeline.bodies import meta_of, shaped
 from moorage.localcluster.apiserver.pipeline.calls import Admission, Admitter, Call, Made, Settle
@@ -24,6 +22,8 @@ from moorage.localcluster.apiserver.pipeline.marking import is_finished
 from moorage.localcluster.apiserver.pipeline.patching import keep_other_side, patched, with_manager
 from moorage.localcluster.apiserver.pipeline.reading import Reader
 from moorage.localcluster.apiserver.pipeline.refusals import already_exists, details_of, modified, not_found
+from moorage.localcluster.apiserver.types import metadata
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 from moorage.localcluster.storage import CompareFailed, Storage
 
 log = logging.getLogger(__name__)

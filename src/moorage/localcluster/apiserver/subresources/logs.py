@@ -10,9 +10,9 @@ from moorage.apimachinery.resources import NODES, PODS, Resource
 from moorage.clock import parse_rfc3339
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver.core import Core
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.pipeline.refusals import not_found
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
 async def logs(

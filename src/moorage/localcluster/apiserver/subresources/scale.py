@@ -8,12 +8,12 @@ from moorage.apimachinery.resources import Obj, Resource
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.errors import BadRequest
 from moorage.localcluster.apiserver.core import Core
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.subresources.bodies import read_as
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 SCALE = BuiltinCodec("io.k8s.api.autoscaling.v1.Scale", Resource("autoscaling", "v1", "scales", "Scale"))
 

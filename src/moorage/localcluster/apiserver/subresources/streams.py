@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
-from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.subresources.portforward import serve_ports

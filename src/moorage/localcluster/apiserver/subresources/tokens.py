@@ -9,13 +9,13 @@ from typing import Any
 from moorage.apimachinery.resources import PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage.clock import rfc3339
 from moorage.errors import BadRequest, Conflict
-from moorage.localcluster.apiserver.auth import ISSUER, User, service_account_user
+from moorage.localcluster.apiserver.auth.users import ISSUER, User, service_account_user
 from moorage.localcluster.apiserver.core import Core
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.builtin import BuiltinCodec
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.subresources.bodies import read_as
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 TOKEN_SECONDS = 3600
 TOKEN_SECONDS_MIN = 600

@@ -15,7 +15,7 @@ import re
 import sys
 from pathlib import Path
 
-from moorage.localcluster.apiserver.schema import builtin
+from moorage.localcluster.apiserver.types.schema import builtin
 
 _STRUCT = re.compile(r"^type (\w+) struct \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\t(?:(\w+) +)?([\w.*\[\]]+) +`([^`]*)`", re.MULTILINE)

@@ -8,8 +8,8 @@ from typing import Any
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import BadRequest, NumberError
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.pipeline.calls import DeleteOptions
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 SHOWN_MAX = 100  # characters of a client's text in a message
 

@@ -16,7 +16,7 @@ from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.integers import integer_or, is_digits
 from moorage.apimachinery.resources import Obj
 from moorage.errors import BadRequest, DocumentError, Invalid, ServerError, TooLarge
-from moorage.localcluster.apiserver.schema import OBJECT_META, FieldInfo, field_info, item_type
+from moorage.localcluster.apiserver.types.schema import OBJECT_META, FieldInfo, field_info, item_type
 
 JSON_PATCH_MAX_OPERATIONS = 10_000  # as the real server's limit
 # of all that `copy` adds; as the real server's AccumulatedCopySizeLimit

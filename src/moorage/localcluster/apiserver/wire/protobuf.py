@@ -20,7 +20,7 @@ import msgspec
 from moorage.apimachinery.resources import Obj
 from moorage.clock import rfc3339, rfc3339_micro
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver.schema import builtin
+from moorage.localcluster.apiserver.types.schema import builtin
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"

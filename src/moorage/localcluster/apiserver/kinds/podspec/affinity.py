@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from moorage.localcluster.apiserver.fields import FieldErrors
-from moorage.localcluster.apiserver.metadata import qualified_name_problems
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import qualified_name_problems
 
 
 def validate_affinity(affinity: Mapping[str, Any], path: str, errors: FieldErrors) -> None:

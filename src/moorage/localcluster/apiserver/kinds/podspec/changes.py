@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 _UPDATABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`"

@@ -10,9 +10,9 @@ from typing import Any
 
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.errors import QuantityError
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.podspec.affinity import validate_affinity
-from moorage.localcluster.apiserver.metadata import name_problems, qualified_name_problems, validate_labels
+from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.apiserver.types.metadata import name_problems, qualified_name_problems, validate_labels
 from moorage.localcluster.quota import pod_amounts
 
 MAX_INT32 = 2**31 - 1

@@ -15,10 +15,10 @@ from typing import Any
 
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import NAMESPACES, PODS, Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.pipeline.calls import Admission
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
 from moorage.localcluster.apiserver.pipeline.refusals import forbidden
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 PREFIX = "pod-security.kubernetes.io/"
 PRIVILEGED, BASELINE, RESTRICTED = "privileged", "baseline", "restricted"

@@ -7,8 +7,8 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/#default-roles-and-
 from __future__ import annotations
 
 from moorage.apimachinery.resources import Obj, Resource
-from moorage.localcluster.apiserver.auth import AUTHENTICATED, MASTERS, UNAUTHENTICATED
-from moorage.localcluster.apiserver.rbac import CLUSTERROLEBINDINGS, CLUSTERROLES, EVERYTHING, GROUP, Rule
+from moorage.localcluster.apiserver.auth.rbac import CLUSTERROLEBINDINGS, CLUSTERROLES, EVERYTHING, GROUP, Rule
+from moorage.localcluster.apiserver.auth.users import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 
 CREATE, READ = ("create",), ("get", "list", "watch")
 WRITE = ("create", "delete", "deletecollection", "patch", "update")

@@ -12,7 +12,7 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import Forbidden
-from moorage.localcluster.apiserver.auth import MASTERS, Attributes, Decision, User
+from moorage.localcluster.apiserver.auth.users import MASTERS, Attributes, Decision, User
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Admission
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline

@@ -23,12 +23,12 @@ from moorage.apimachinery.resources import (
     Obj,
 )
 from moorage.errors import Forbidden, Invalid
-from moorage.localcluster.apiserver.fields import FieldErrors
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.kinds.podspec.defaults import default_tolerations
 from moorage.localcluster.apiserver.pipeline.calls import Admission
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline
 from moorage.localcluster.apiserver.pipeline.refusals import forbidden, not_found
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 IMMORTAL = ("default", "kube-system", "kube-public")
 SERVICE_NETWORK = ipaddress.IPv4Network("10.96.0.0/16")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import ApiError, Conflict, NotFound
-from moorage.localcluster.apiserver.auth import User
+from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.calls import Admission, Call
 from moorage.localcluster.apiserver.pipeline.pipeline import Pipeline

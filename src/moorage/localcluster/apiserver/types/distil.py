@@ -1,6 +1,6 @@
 """Make `builtin.json` from a running kube-apiserver: types, resources and table columns of the built-in kinds.
 
-    python -m moorage.localcluster.apiserver.distil https://127.0.0.1:6443 TOKEN CA.crt > builtin.json
+    python -m moorage.localcluster.apiserver.types.distil https://127.0.0.1:6443 TOKEN CA.crt > builtin.json
 
 Run by hand when the local cluster moves to another version of Kubernetes. What the real server publishes
 about itself (OpenAPI v2, discovery, the columns of its tables) is kept, descriptions and paths are not.

@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.apiserver.fields import FieldErrors
+from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 GENERATED_SUFFIX = 5  # characters that generateName adds
 NAME_MAX = 253

@@ -16,9 +16,9 @@ import msgspec
 
 from moorage.apimachinery.resources import Obj
 from moorage.errors import BadRequest
-from moorage.localcluster.apiserver import schema as types
-from moorage.localcluster.apiserver.fields import Cause, FieldErrors, shown
 from moorage.localcluster.apiserver.kinds.kind import Decoded
+from moorage.localcluster.apiserver.types import schema as types
+from moorage.localcluster.apiserver.types.fields import Cause, FieldErrors, shown
 
 PRESERVE = "x-kubernetes-preserve-unknown-fields"
 EMBEDDED = "x-kubernetes-embedded-resource"
