@@ -11,8 +11,8 @@ from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import SYSTEM
 from moorage.decide.explain.answers import explain_text, to_json
+from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.storage import storage_of
-from moorage.decide.explain.verdicts import explain
 from moorage.kube.client import KubeClient
 from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes

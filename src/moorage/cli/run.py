@@ -190,7 +190,7 @@ async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
 
 async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
     """The pod that the Job would make, as admission would change it; and why the API server would not have it."""
-    from moorage.decide.explain.verdicts import pod_of_job
+    from moorage.decide.explain.snapshot import pod_of_job
 
     pod = pod_of_job(job)
     meta = pod["metadata"] | {"name": f"{job['metadata']['name']}-dry-run"}
@@ -217,8 +217,8 @@ async def _why(session: Session, pod: Obj, refused: str, seen: Seen, plan: RunPl
     if seen.facts.nodes is None:
         return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
     from moorage.decide.explain.answers import explain_text
+    from moorage.decide.explain.explainer import explain
     from moorage.decide.explain.storage import storage_of
-    from moorage.decide.explain.verdicts import explain
 
     events = [{"reason": "FailedCreate", "message": refused}] if refused else []
     found = explain(

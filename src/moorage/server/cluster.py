@@ -12,8 +12,6 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS,
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.explain.storage import Storage, storage_of
-from moorage.decide.explain.verdicts import Snapshot, snapshot
-from moorage.decide.runs.forecast import History
 from moorage.decide.runs.state import RunView, view_runs
 from moorage.decide.usage.gpus import GpuView, gpu_type, view_gpus
 from moorage.errors import ApiError
@@ -91,9 +89,6 @@ class Cluster:
         """Every run, newest first."""
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self.nodes.all()}
         return view_runs(self.jobs.all(), self.pods.all(), now=self._clock.now(), node_types=kinds)
-
-    def snapshot(self, *, history: History | None = None, machines: list[Obj] | None = None) -> Snapshot:
-        return snapshot(self.nodes.all(), self.pods.all(), history=history, machines=machines or ())
 
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]:
         return [pod for pod in self.pods.by_index(BY_RUN, run) if pod["metadata"].get("namespace") == namespace]

@@ -40,7 +40,8 @@ from moorage.controllers.workspace.plan import (
     waits_for_machine,
 )
 from moorage.decide.explain.answers import short_reason
-from moorage.decide.explain.verdicts import concerning, explain_in, snapshot
+from moorage.decide.explain.explainer import Explainer
+from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.runs.gputypes import GpuType, gpu_types
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.kube.events import EventRecorder
@@ -219,9 +220,9 @@ class WorkspaceController:
             return ""
         group = labels_of(pod).get(MACHINE_GROUP_LABEL, "")
         others = concerning(pod, self._machines.pods.by_index("group", group))
-        seen = snapshot(self._nodes.all(), others, machines=self._machines.machines.all())
+        explainer = Explainer(snapshot(self._nodes.all(), others, machines=self._machines.machines.all()))
         try:
-            found = explain_in(seen, pod, now=self._clock.now(), brief=True)
+            found = explainer.explain(pod, now=self._clock.now(), brief=True)
         except (ValueError, KeyError, TypeError) as error:
             log.warning("cannot say why a pod waits", extra={"pod": str(key_of(pod)), "error": repr(error)})
             return ""

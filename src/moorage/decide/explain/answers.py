@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_amount
 from moorage.apimachinery.resources import Obj
-from moorage.decide.explain.verdicts import Earliest, Explanation, HeldBy, Missing, amount_text, gpus_text
+from moorage.decide.explain.amounts import amount_text, gpus_text
+from moorage.decide.explain.types import Earliest, Explanation, HeldBy, Missing
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import Holder, holder_json
 from moorage.model.machine import FAIR

@@ -17,7 +17,8 @@ from moorage.apimachinery.moments import format_duration, moment, span_of
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.explain.verdicts import pod_of_job, wanted_types
+from moorage.decide.explain.snapshot import pod_of_job
+from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.restarts import AttemptSeen, Cause, PodSeen, cause_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.errors import QuantityError

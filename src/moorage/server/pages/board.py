@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide.explain.answers import about, short_reason, usual_text
-from moorage.decide.explain.verdicts import Explanation
+from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus

@@ -20,16 +20,12 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.answers import explain_text
+from moorage.decide.explain.explainer import Explainer
+from moorage.decide.explain.line import turn
+from moorage.decide.explain.public import as_public
+from moorage.decide.explain.snapshot import pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
-from moorage.decide.explain.verdicts import (
-    Explanation,
-    Snapshot,
-    as_public,
-    explain_in,
-    pod_of_job,
-    snapshot,
-    turn,
-)
+from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
 from moorage.decide.usage.gpus import gpu_type, view_gpus
@@ -158,12 +154,12 @@ def render(
     """From objects to HTML. Takes about a second for 5,000 pods, so it is called in a thread."""
     kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
     runs = view_runs(jobs, pods, now=now, node_types=kinds)
-    seen = snapshot(nodes, pods, history=past, machines=machines)
-    line, more = waiting_line(seen, runs, jobs, now, storages or {})
+    explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines))
+    line, more = waiting_line(explainer, runs, jobs, now, storages or {})
     usuals = {
         (one.pod.namespace, one.pod.name): usual
-        for one in seen.pods
-        if one.holder is not None and one.pod.gpus and (usual := seen.usual(one, now)) is not None
+        for one in explainer.lookup.snapshot.pods
+        if one.holder is not None and one.pod.gpus and (usual := explainer.lookup.usual(one, now)) is not None
     }
     model = lay_out(
         view=view_gpus(nodes, pods),
@@ -178,7 +174,7 @@ def render(
 
 
 def waiting_line(
-    seen: Snapshot,
+    explainer: Explainer,
     runs: tuple[RunView, ...],
     jobs: list[Obj],
     now: datetime,
@@ -190,7 +186,7 @@ def waiting_line(
     """
     queue = []
     there = set()
-    for one in seen.pods:
+    for one in explainer.lookup.snapshot.pods:
         pod = one.pod
         if pod.finished:
             continue
@@ -212,7 +208,7 @@ def waiting_line(
     said = []
     for obj in shown:
         storage = storages.get(obj["metadata"].get("namespace") or "default")
-        said.append((obj, as_public(explain_in(seen, obj, now=now, storage=storage, brief=True))))
+        said.append((obj, as_public(explainer.explain(obj, now=now, storage=storage, brief=True))))
     return said, len(queue) - len(shown)
 
 

@@ -17,8 +17,11 @@ from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.answers import explain_text, to_json
+from moorage.decide.explain.explainer import Explainer
+from moorage.decide.explain.public import as_public
+from moorage.decide.explain.snapshot import concerning, pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
-from moorage.decide.explain.verdicts import Explanation, as_public, concerning, explain_in, pod_of_job, snapshot
+from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import attempt_of
 from moorage.errors import QuantityError
 from moorage.model.names import MACHINE_GATE
@@ -104,8 +107,8 @@ async def _explained(
     nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
 
     def work() -> Explanation:
-        seen = snapshot(nodes, concerning(pod, pods), history=past, machines=machines)
-        return explain_in(seen, pod, now=now, storage=storage, events=events, suspended=suspended)
+        explainer = Explainer(snapshot(nodes, concerning(pod, pods), history=past, machines=machines))
+        return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended)
 
     return await asyncio.to_thread(work)
 

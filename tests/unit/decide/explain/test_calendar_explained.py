@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from moorage.decide.explain.answers import explain_text, short_reason, to_json
-from moorage.decide.explain.verdicts import explain_in, snapshot
+from moorage.decide.explain.explainer import Explainer
+from moorage.decide.explain.snapshot import snapshot
 from moorage.testing.clock import NOON
 
 SIZE = {"cpu": 1, "memory": "1Gi"}
@@ -29,7 +30,7 @@ POD = {
 
 
 def test_a_guest_held_back_by_the_calendar_is_told_for_whom_and_until_when() -> None:
-    found = explain_in(snapshot([NODE], [POD], machines=[MACHINE]), POD, now=NOON)
+    found = Explainer(snapshot([NODE], [POD], machines=[MACHINE])).explain(POD, now=NOON)
     assert found.state == "gated"
     assert found.earliest is not None
     assert found.earliest.at.isoformat() == "2026-11-22T12:00:00+00:00"

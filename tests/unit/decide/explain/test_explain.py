@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.answers import explain_text, short_reason, to_json
+from moorage.decide.explain.explainer import explain
+from moorage.decide.explain.public import as_public
+from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
-from moorage.decide.explain.verdicts import as_public, explain, pod_of_job, wanted_types
+from moorage.decide.explain.wishes import wanted_types
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -202,7 +205,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
             [a_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
             "no_node_accepts",
             "run lab/run-me is kept off every node that would serve, by taints: team=b:NoSchedule (1 node)",
-            "who may use those nodes is the admin's choice: ask to be let in by a toleration",
+            "the admin decides who may use those nodes: ask for a toleration",
             id="tainted",
         ),
     ],

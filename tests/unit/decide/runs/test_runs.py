@@ -22,7 +22,7 @@ from moorage.apimachinery.scheduling import (
     refusal_by_labels,
     refusal_by_taints,
 )
-from moorage.decide.explain.verdicts import pod_of_job
+from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
 from moorage.decide.runs.names import base_name, generated_name

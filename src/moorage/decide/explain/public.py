@@ -1,0 +1,55 @@
+"""What everybody may know of a pod's start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moorage.apimachinery.scheduling import is_gpu
+from moorage.decide.explain.storage import Trouble
+from moorage.decide.explain.types import Explanation, Refusal, Verdict
+from moorage.model.names import MACHINE_GATE
+
+
+def as_public(full: Explanation) -> Explanation:
+    """The explanation with what everybody may know, and nothing else of it: whose it is, GPUs, where and when.
+
+    Taken out: amounts of CPU and memory, names of volumes, what its labels, taints and selectors are, the words of
+    the scheduler, of quotas and of admission.
+    """
+    hidden = Trouble("", "a volume is not ready")
+    codes = {
+        "no_gpus": "no node of this cluster has GPUs",
+        "unknown_gpu_type": f"no node has GPU type {' or '.join(full.gpu_types)}",
+        "more_than_any_node": "it asks for more than any node has",
+    }
+    return replace(
+        full,
+        public=True,
+        asks={name: value for name, value in full.asks.items() if is_gpu(name)},
+        missing=tuple(one for one in full.missing if is_gpu(one.resource)),
+        held_by=tuple(one for one in full.held_by if is_gpu(one.resource)),
+        verdicts=tuple(
+            replace(one, reasons=_public_reasons(one, full.gpus) if one.reasons else ()) for one in full.verdicts
+        ),
+        obstacles=tuple(one for one in full.obstacles if one.endswith((" is cordoned", " is not Ready"))),
+        missing_claims=(),
+        troubles=(hidden,) if full.troubles else (),
+        quota="its namespace's quota is used up" if full.quota else "",
+        not_made="its pod could not be created" if full.not_made else "",
+        scheduler_says="",
+        gates=tuple(one if one == MACHINE_GATE else "of another part" for one in full.gates),
+        killed="",
+        smaller=(),
+        starting="being started" if full.starting else "",
+        refusals=tuple(
+            Refusal(code=one.code, message=codes.get(one.code, "no node accepts it as it is"), hint="")
+            for one in full.refusals
+        ),
+    )
+
+
+def _public_reasons(one: Verdict, gpus: int) -> tuple[str, ...]:
+    open_to_all = [text for text in one.reasons if text in ("it is not Ready", "it is cordoned (unschedulable)")]
+    if open_to_all:
+        return tuple(open_to_all)
+    return ("too few GPUs free",) if gpus and one.gpus_free < gpus else ("it does not suit",)

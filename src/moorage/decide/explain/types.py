@@ -1,0 +1,178 @@
+"""What can be said about one pod's start: the verdict on each node, what is missing, who holds it, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from moorage.decide.explain.storage import Trouble
+from moorage.decide.runs.forecast import Usual
+from moorage.decide.usage.gpus import Holder
+
+State = Literal["fits", "waiting", "gated", "never", "running", "finished"]
+Sure = Literal["limit", "usual", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One node: it fits, or every reason why not."""
+
+    node: str
+    gpu_type: str  # empty: no GPUs
+    gpus: int
+    gpus_free: int
+    reasons: tuple[str, ...]  # empty: it fits
+
+    @property
+    def fits(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A resource of which no node that the pod may use has enough free."""
+
+    resource: str
+    gpu_types: tuple[str, ...]  # what the pod asks for, of GPUs; empty: any
+    asks: int  # units of `quantity.amount`
+    most_free: int  # on one node
+    most_free_node: str  # empty: the pod may use no node
+    free_in_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBy:
+    """Who holds what is missing. `sure`: the end is a limit that is enforced, what is usual, or nobody knows."""
+
+    holder: Holder
+    node: str
+    resource: str
+    amount: int
+    sure: Sure
+    usual: Usual | None = None  # by past runs like it
+    reserved_for: str = ""  # "group/type": no user holds it, but a machine's reservation
+
+    @property
+    def usual_until(self) -> datetime | None:
+        """When past runs like it were done, counted from its start."""
+        return usual_end(self.holder, self.usual)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earliest:
+    """A forecast: when, where, and whose end makes the room (None: nobody's, there is room)."""
+
+    at: datetime
+    node: str
+    after: Holder | None = None
+    usual: Usual | None = None  # what the end of `after` was told by; None: its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter:
+    """A pod before this one in the line."""
+
+    owner: str
+    run: str
+    namespace: str
+    pod: str
+    priority: int
+    created: datetime | None
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smaller:
+    """A lesser or other wish that would start now."""
+
+    gpus: int
+    gpu_types: tuple[str, ...]  # the wish; empty: any type
+    node: str
+    node_type: str
+    change: str = ""  # what is different, for people: "1 GPU", "4 cpu"
+    options: str = ""  # the options of `moor run` that say so
+    cost: float = 0.0  # how much of the wish is given up, 0 to 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why the pod can never run on this cluster as it is."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLine:
+    """How the machine type stands whose guest the pod is."""
+
+    group: str
+    type: str
+    order: str  # fifo or fair
+    available: int
+    used: int  # places held by guests, or on their way to one
+    waits_for: str = ""  # a sentence: a place is free, and kept for somebody's reservation
+    waits_until: datetime | None = None  # the end of that reservation
+    known: bool = True  # False: there is no such Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that can be said about one pod's start, at `now`."""
+
+    namespace: str
+    name: str
+    run: str
+    owner: str
+    state: State
+    now: datetime
+    asks: Mapping[str, int]
+    gpus: int
+    gpu_types: tuple[str, ...]
+    node: str = ""  # where it runs, or (state fits) where it would land
+    verdicts: tuple[Verdict, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    obstacles: tuple[str, ...] = ()  # why no node that could serve takes pods: cordoned, not Ready
+    held_by: tuple[HeldBy, ...] = ()
+    earliest: Earliest | None = None  # if all who have one keep their limit
+    likely: Earliest | None = None  # sooner than that, if all take as long as is usual
+    line: tuple[Waiter, ...] = ()  # those ahead, first first
+    machine: MachineLine | None = None
+    gates: tuple[str, ...] = ()
+    killed: str = ""  # why the gate for memory holds it, as admission wrote it
+    missing_claims: tuple[str, ...] = ()
+    troubles: tuple[Trouble, ...] = ()  # with volumes, the missing ones among them
+    quota: str = ""  # the API server's own sentence
+    not_made: str = ""  # why the pod cannot be created, in the API server's words
+    suspended: bool = False  # the Job is
+    scheduler_says: str = ""
+    smaller: tuple[Smaller, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    until: Holder | None = None  # of a pod that has its place: since when, and its limit
+    usual: Usual | None = None  # and how long what is like it took
+    starting: str = ""  # it has its place, but its containers do not run: the kubelet's reason
+    public: bool = False  # only what everybody may know
+
+    @property
+    def position(self) -> int:
+        """1: next in line."""
+        return len(self.line) + 1
+
+    @property
+    def fits(self) -> bool:
+        """Some node would take it now."""
+        return any(one.fits for one in self.verdicts)
+
+    @property
+    def usual_until(self) -> datetime | None:
+        """When past runs like it were done, counted from its start."""
+        return usual_end(self.until, self.usual) if self.until else None
+
+
+def usual_end(holder: Holder, usual: Usual | None) -> datetime | None:
+    if usual is None or usual.total is None or holder.since is None:
+        return None
+    return holder.since + usual.total
