@@ -10,10 +10,11 @@ import pytest
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
 from moorage.clock import SYSTEM
-from moorage.decide.explain.answers import explain_text, to_json
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.storage import storage_of
 from moorage.kube.client import KubeClient
+from moorage.present.explanation import explain_text
+from moorage.present.explanationjson import to_json
 from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes
 

@@ -37,7 +37,8 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
     """
 
     async def work(session: Session) -> int:
-        from moorage.decide.tools.doctor import diagnose, report_json, report_text
+        from moorage.cli.doctortext import report_json, report_text
+        from moorage.decide.tools.doctor import diagnose
 
         api = session.api
         found, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))

@@ -52,10 +52,11 @@ def explain(target: Target, name: str, output: str) -> int:
 
 async def _explain_here(session: Session, name: str) -> dict[str, Any]:
     """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
-    from moorage.decide.explain.answers import explain_text, to_json
     from moorage.decide.explain.explainer import explain as explained
     from moorage.decide.explain.snapshot import pod_of_job
     from moorage.decide.explain.storage import storage_of
+    from moorage.present.explanation import explain_text
+    from moorage.present.explanationjson import to_json
 
     api, job = session.api, None
     try:

@@ -36,8 +36,8 @@ def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: 
     FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin. The
     exit code is 1 when a rule of level deny is broken or a file cannot be read.
     """
+    from moorage.cli.linttext import report_json, report_text
     from moorage.decide.tools.lint import lint as judged
-    from moorage.decide.tools.lint import report_json, report_text
 
     policy = None if policy_name is None else _policy(policy_name)
     facts: Facts | None = None

@@ -216,9 +216,9 @@ async def _why(session: Session, pod: Obj, refused: str, seen: Seen, plan: RunPl
         pass
     if seen.facts.nodes is None:
         return "where it would land is not known: you may not list this cluster's nodes, and no server answered"
-    from moorage.decide.explain.answers import explain_text
     from moorage.decide.explain.explainer import explain
     from moorage.decide.explain.storage import storage_of
+    from moorage.present.explanation import explain_text
 
     events = [{"reason": "FailedCreate", "message": refused}] if refused else []
     found = explain(

@@ -39,7 +39,6 @@ from moorage.controllers.workspace.plan import (
     plan,
     waits_for_machine,
 )
-from moorage.decide.explain.answers import short_reason
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.runs.gputypes import GpuType, gpu_types
@@ -65,6 +64,7 @@ from moorage.model.workspace import (
     parse_workspace,
     templates_of,
 )
+from moorage.present.explanation import short_reason
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
-from moorage.decide.explain.answers import about, short_reason, usual_text
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, NodeGpus
 from moorage.decide.usage.intervals import UsageRow
+from moorage.present.explanation import about, short_reason, usual_text
 
 HUES = 9  # owner colours in moorage.css
 QUEUE_SHOWN = 25

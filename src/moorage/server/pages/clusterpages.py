@@ -19,7 +19,6 @@ from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
-from moorage.decide.explain.answers import explain_text
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
@@ -32,6 +31,7 @@ from moorage.decide.usage.gpus import gpu_type, view_gpus
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
+from moorage.present.explanation import explain_text
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out

@@ -16,7 +16,6 @@ from starlette.routing import Route
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
-from moorage.decide.explain.answers import explain_text, to_json
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning, pod_of_job, snapshot
@@ -25,6 +24,8 @@ from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import attempt_of
 from moorage.errors import QuantityError
 from moorage.model.names import MACHINE_GATE
+from moorage.present.explanation import explain_text
+from moorage.present.explanationjson import to_json
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.identity.auth import User

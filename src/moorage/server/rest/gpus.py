@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.usage.gpus import gpu_view_json
 from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.model.tenant import tenant_of
+from moorage.present.gpusjson import gpu_view_json
 from moorage.server.context import Context
 from moorage.server.docker.containers import known_tenants
 from moorage.server.problems import Json

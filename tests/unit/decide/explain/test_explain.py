@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_pod
-from moorage.decide.explain.answers import explain_text, short_reason, to_json
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.wishes import wanted_types
+from moorage.present.explanation import explain_text, short_reason
+from moorage.present.explanationjson import to_json
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"

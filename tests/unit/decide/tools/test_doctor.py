@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.cli.doctortext import report_json, report_text
 from moorage.decide.tools.doctor import (
     HOLD_RULES,
     SAFE_TO_EVICT,
     SAFE_VOLUMES,
     SCALE_DOWN_DISABLED,
     diagnose,
-    report_json,
-    report_text,
 )
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.cli.linttext import report_json, report_text
 from moorage.decide.admission.rulebook import RULES, facts_of
-from moorage.decide.tools.lint import Report, lint, report_json, report_text
+from moorage.decide.tools.lint import Report, lint
 from moorage.model.policy import Policy, gpu_cluster_policy
 
 DENY = Policy({rule.name: {"level": "deny"} for rule in RULES})

@@ -13,10 +13,10 @@ from moorage.decide.usage.gpus import (
     GpuState,
     device_ids,
     gpu_type,
-    gpu_view_json,
     started_at,
     view_gpus,
 )
+from moorage.present.gpusjson import gpu_view_json
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import parse_node, parse_pod, refusals
-from moorage.decide.explain.answers import about, explain_text, short_reason
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.runs.forecast import Like, Stay, history_of
+from moorage.present.explanation import about, explain_text, short_reason
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
