@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.meta import Key, key_of
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.errors import ApiError, Expired
@@ -115,8 +116,8 @@ class Informer:
                 failures = 0
             except (ApiError, OSError) as error:
                 log.warning("watch broke", extra={"resource": str(self.resource), "error": str(error)})
-                delay = min(RETRY_MAX_SECONDS, RETRY_SECONDS * 2.0**failures)
-                failures = min(failures + 1, 20)
+                failures += 1
+                delay = DoublingDelay(RETRY_SECONDS, RETRY_MAX_SECONDS).after(failures)
                 await asyncio.sleep(delay * (1 + random.random()))
 
     async def _list(self) -> None:

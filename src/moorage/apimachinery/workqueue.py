@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from moorage.apimachinery.backoff import DoublingDelay
+
 K = TypeVar("K", bound=Hashable)
 
-BASE_DELAY_SECONDS = 0.05  # first retry; doubled each time
-MAX_DELAY_SECONDS = 60.0
+RETRIES = DoublingDelay(0.05, 60.0)
 
 
 class WorkQueue(Generic[K]):
@@ -71,7 +72,7 @@ class WorkQueue(Generic[K]):
         """Ask for another pass after a delay that doubles with each failure; returns it in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = float(min(MAX_DELAY_SECONDS, BASE_DELAY_SECONDS * 2.0 ** min(failures, 20)))
+        delay = RETRIES.after(failures + 1)
         self.add_after(key, delay)
         return delay
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.maps.notices import Notice
 from moorage.notify.targets import Command, Email, Outbound, Target, Webhook
@@ -15,7 +16,7 @@ from moorage.notify.targets import Command, Email, Outbound, Target, Webhook
 log = logging.getLogger(__name__)
 
 TRIES = 4
-FIRST_WAIT = 2.0  # seconds before the second try; doubled each time, so 14 in all
+WAITS = DoublingDelay(2.0, 8.0)  # before the second try and the next: 14 s in all
 LONGEST_WAIT = 30.0  # that a receiver may ask for by Retry-After
 
 
@@ -52,7 +53,6 @@ async def send(
 
 
 async def _deliver(notice: Notice, target: Target, outbound: Outbound, clock: Clock) -> Delivery:
-    wait = FIRST_WAIT
     for tries in range(1, TRIES + 1):
         try:
             await _once(notice, target, outbound)
@@ -64,8 +64,7 @@ async def _deliver(notice: Notice, target: Target, outbound: Outbound, clock: Cl
                     extra={"notice": notice.key, "target": target.label, "problem": error.problem, "tries": tries},
                 )
                 return Delivery(target.label, tries, error.problem)
-            await clock.sleep(max(wait, min(error.after, LONGEST_WAIT)))
-            wait *= 2
+            await clock.sleep(max(WAITS.after(tries), min(error.after, LONGEST_WAIT)))
     raise AssertionError("unreachable: the last try returns")
 
 

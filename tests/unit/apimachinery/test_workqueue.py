@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage.apimachinery.workqueue import BASE_DELAY_SECONDS, MAX_DELAY_SECONDS, QueueClosed, WorkQueue
+from moorage.apimachinery.workqueue import RETRIES, QueueClosed, WorkQueue
 
 pytestmark = pytest.mark.anyio
 
@@ -75,11 +75,11 @@ async def test_of_several_delays_the_earliest_counts():
 async def test_retries_wait_longer_and_longer_until_success():
     queue = WorkQueue()
     delays = [queue.retry("a") for _ in range(30)]
-    assert delays[:3] == [BASE_DELAY_SECONDS, 2 * BASE_DELAY_SECONDS, 4 * BASE_DELAY_SECONDS]
+    assert delays[:3] == [RETRIES.first, 2 * RETRIES.first, 4 * RETRIES.first]
     assert delays == sorted(delays)
-    assert delays[-1] == MAX_DELAY_SECONDS
+    assert delays[-1] == RETRIES.most
     queue.forget("a")
-    assert queue.retry("a") == BASE_DELAY_SECONDS
+    assert queue.retry("a") == RETRIES.first
     queue.close()
 
 

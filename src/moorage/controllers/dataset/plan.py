@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.model.dataset import (
     CLONE,
     DATASET_FINALIZER,
@@ -30,8 +31,7 @@ from moorage.model.dataset import (
 from moorage.model.storageclass import ROX, RWO, RWX, ClassView
 
 STALLED_MAX = 8  # attempts in a row that got no further: some five minutes
-STALLED_SECONDS = 2.0  # pause after the first of them; it doubles
-STALLED_MOST_SECONDS = 120.0
+STALLED_DELAYS = DoublingDelay(2.0, 120.0)  # pauses after them
 LOOK_SECONDS = 2.0  # between two looks at a fill under way
 REFUSED_SECONDS = 30.0  # until what the API refused is tried again
 WAIT_SECONDS = 10.0  # for what no informer of ours tells of
@@ -298,7 +298,7 @@ def _after_failure(seen: Seen, told: Told, last: AttemptSeen, old: tuple[Action,
         message = f"{counted.stalled} attempts got no further; the last: {why}"
         return _failed(told, str(result.get("reason") or "FillFailed"), message)
     if counted.stalled and last.ended is not None:
-        pause = min(STALLED_MOST_SECONDS, STALLED_SECONDS * 2.0 ** (counted.stalled - 1))
+        pause = STALLED_DELAYS.after(counted.stalled)
         left = pause - (seen.now - last.ended).total_seconds()
         if left > 0:
             return _filling(told, "Retrying", f"tried again within {pause:.0f} s: {why}", actions=old, again=left)

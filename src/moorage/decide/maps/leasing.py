@@ -30,6 +30,8 @@ from typing import Annotated
 
 import msgspec
 
+from moorage.apimachinery.backoff import DoublingDelay
+
 RESULT_BYTES = 256 * 1024  # a longer result goes by path
 VALUE_BYTES = 64 * 1024  # of one item's own value
 GRANT_BYTES = 1024 * 1024  # of the values in one grant
@@ -379,7 +381,7 @@ def rank_of(*, priority: int = 0, seconds: float | None = None) -> int:
 
 def backoff_ms(policy: Policy, tries: int, seq: int) -> int:
     """How long an item waits after its `tries`-th failure: doubled each time, ±25 % by the item's number."""
-    seconds = min(policy.backoff_limit_seconds, policy.backoff_seconds * 2.0 ** min(60, max(0, tries - 1)))
+    seconds = DoublingDelay(policy.backoff_seconds, policy.backoff_limit_seconds).after(max(1, tries))
     return round(seconds * 1000 * (0.75 + (seq * _HASH % 1000) / 2000))
 
 

@@ -15,10 +15,10 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.meta import Key
 
-FIRST_BACKOFF_SECONDS = 1.0
-LONGEST_BACKOFF_SECONDS = 10.0
+BACKOFF = DoublingDelay(1.0, 10.0)
 FLUSH_SECONDS = 300.0  # a pod that waits for a change is tried again after this without one
 
 
@@ -118,7 +118,7 @@ class SchedulingQueue:
         changes, unless something did while it was being tried."""
         if self._trying.pop(item.key, None) is not item:
             return  # taken out meanwhile
-        wait = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(item.attempts - 1, 10))
+        wait = BACKOFF.after(item.attempts)
         item.not_before = now + wait
         item.failed_at = now
         item.after_error = error
