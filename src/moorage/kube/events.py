@@ -7,11 +7,11 @@ write one never disturbs the work it is about.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.resources import EVENTS
 from moorage.clock import Clock, rfc3339
 from moorage.errors import AlreadyExists, ApiError, NotFound
@@ -27,7 +27,7 @@ class EventRecorder:
 
     def __init__(self, api: Api, *, component: str, clock: Clock) -> None:
         self._api, self._component, self._clock = api, component, clock
-        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._counts: BoundedCache[tuple[str, str], int] = BoundedCache(REMEMBERED)
 
     async def record(self, about: Mapping[str, Any], type_: EventType, reason: str, message: str) -> None:
         """Write or count one event about an object as read from the API. Never raises ApiError."""
@@ -59,7 +59,4 @@ class EventRecorder:
             self._remember(namespace, name, 1)
 
     def _remember(self, namespace: str, name: str, count: int) -> None:
-        self._counts[namespace, name] = count
-        self._counts.move_to_end((namespace, name))
-        while len(self._counts) > REMEMBERED:
-            self._counts.popitem(last=False)
+        self._counts.put((namespace, name), count)

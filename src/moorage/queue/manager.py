@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Reply
@@ -69,7 +70,7 @@ class Queue:
         self._parked: dict[int, OrderedDict[str, _Parked]] = {}
         self._rated: set[int] = set()  # maps with a rate, and
         self._limited: set[int] = set()  # maps with limits, that may have parked requests
-        self._tokens: OrderedDict[str, int] = OrderedDict()
+        self._tokens: BoundedCache[str, int] = BoundedCache(TOKENS_KEPT)
         self._secret: bytes | None = None
         self._samples: dict[int, deque[tuple[float, int]]] = {}
         self._closed = False
@@ -152,9 +153,7 @@ class Queue:
         found = await self._read(lambda store: store.find_uid(uid))
         if found is None:
             raise NotFound("the map of this token was deleted", hint="stop the worker")
-        self._tokens[token] = found.map.id
-        while len(self._tokens) > TOKENS_KEPT:
-            self._tokens.popitem(last=False)
+        self._tokens.put(token, found.map.id)
         return found.map.id
 
     async def exchange(self, of: int, asked: Exchange) -> Reply:
@@ -321,8 +320,7 @@ class Queue:
 
     async def delete_map(self, of: int) -> None:
         await self._write(lambda store: store.delete_map(of))
-        for token in [token for token, known in self._tokens.items() if known == of]:
-            del self._tokens[token]
+        self._tokens.drop_where(lambda known: known == of)
         self._wake_some(of, None)
 
     async def set_limit(self, name: str, capacity: int) -> None:

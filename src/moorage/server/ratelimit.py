@@ -6,12 +6,12 @@ https://www.rfc-editor.org/rfc/rfc6585#section-4 (429), https://www.rfc-editor.o
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import client_network
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.integers import parse_integer
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
@@ -29,17 +29,14 @@ class Limiter:
         self.rate = rate or Rate()
         self.refused = 0
         self._clock = clock
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: BoundedCache[str, Bucket] = BoundedCache(KEPT)
 
     def ask(self, who: str) -> float:
         """0: go on; else in how many seconds to ask again."""
         if not self.rate.per_second:
             return 0.0
         bucket, wait = take(self._buckets.get(who), self.rate, self._clock.monotonic())
-        self._buckets[who] = bucket
-        self._buckets.move_to_end(who)
-        while len(self._buckets) > KEPT:
-            self._buckets.popitem(last=False)
+        self._buckets.put(who, bucket)
         self.refused += wait > 0
         return wait
 

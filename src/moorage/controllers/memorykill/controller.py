@@ -8,13 +8,13 @@ again after a restart of ours.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import Informer, index_by_controller
 from moorage.apimachinery.meta import Key, controller_ref, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj, Resource
@@ -65,8 +65,8 @@ class MemoryKillController:
         self._namespaces = Informer(api, NAMESPACES)
         self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
         self.loop = Loop("memorykill", self.reconcile, clock=clock, metrics=metrics)
-        self._noted: OrderedDict[str, Ledger] = OrderedDict()  # by owner's uid, of kinds that are not KEEPERS
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()  # pods' uids, and what was said
+        self._noted: BoundedCache[str, Ledger] = BoundedCache(OTHERS_REMEMBERED)  # by owner's uid, of other kinds
+        self._told: BoundedCache[tuple[str, str], None] = BoundedCache(OTHERS_REMEMBERED)  # (pod's uid, state)
         for pods in (self._failed, self._marked):
             self.loop.hear(pods, _owner_key)
         for keepers in self._keepers.values():
@@ -173,10 +173,7 @@ class MemoryKillController:
             made = await self._api.patch(resource, owner.name, ledger_patch(action.ledger, keeper), namespace)
             keeper["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
         else:
-            self._noted[owner.uid] = action.ledger
-            self._noted.move_to_end(owner.uid)
-            while len(self._noted) > OTHERS_REMEMBERED:
-                self._noted.popitem(last=False)
+            self._noted.put(owner.uid, action.ledger)
         for kill in action.news:
             log.info(
                 "killed for memory", extra={"owner": f"{namespace}/{owner.kind}/{owner.name}", "pod": kill.pod}
@@ -192,9 +189,7 @@ class MemoryKillController:
                 continue
             if (pod.uid, pod.state) in self._told:
                 continue
-            self._told[pod.uid, pod.state] = None
-            while len(self._told) > OTHERS_REMEMBERED:
-                self._told.popitem(last=False)
+            self._told.put((pod.uid, pod.state), None)
             if pod.state == "held":
                 await self._events.record(obj, "Warning", "HeldForMemory", told_of_held(pod.name))
             else:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, controller_ref, is_deleting, labels_of
 from moorage.apimachinery.quantity import amount, format_bytes
@@ -315,15 +316,13 @@ class Vanished:
     """
 
     def __init__(self) -> None:
-        self._pods: dict[str, Obj] = {}  # by uid, oldest first
+        self._pods: BoundedCache[str, Obj] = BoundedCache(REMEMBERED_GONE)  # by uid
 
     def changed(self, before: Obj | None, after: Obj | None) -> None:
         """An informer's handler."""
         if before is None or after is not None or kill_of(before) is None:
             return
-        self._pods[before["metadata"]["uid"]] = before
-        while len(self._pods) > REMEMBERED_GONE:
-            del self._pods[next(iter(self._pods))]
+        self._pods.put(before["metadata"]["uid"], before)
 
     def of(self, owner_uid: str) -> Iterator[Obj]:
         for pod in self._pods.values():

@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import logging
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.resources import EVENTS, Obj
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import MoorageError, NotFound
@@ -45,7 +45,7 @@ class EventRecorder:
         self._component = component
         self._clock = clock
         self._host = host
-        self._known: OrderedDict[bytes, _Recorded] = OrderedDict()  # by digest, a third of the text's size
+        self._known: BoundedCache[bytes, _Recorded] = BoundedCache(REMEMBERED)  # by digest: short
         self._waiting: asyncio.Queue[tuple[bytes, Obj]] = asyncio.Queue(WAITING_MAX)
         self._writer: asyncio.Task[None] | None = None
         self._serial = 0
@@ -115,12 +115,11 @@ class EventRecorder:
             try:
                 await self._api.patch(EVENTS, known.name, change, known.namespace)
             except NotFound:
-                del self._known[same]  # expired meanwhile: it starts anew
+                self._known.drop(same)  # expired meanwhile: it starts anew
             else:
                 known.count += 1
-                self._known.move_to_end(same)
+                self._known.put(same, known)
                 return
         made = await self._api.create(EVENTS, event)
-        self._known[same] = _Recorded(sys.intern(event["metadata"]["namespace"]), made["metadata"]["name"], 1)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        recorded = _Recorded(sys.intern(event["metadata"]["namespace"]), made["metadata"]["name"], 1)
+        self._known.put(same, recorded)

@@ -21,7 +21,6 @@ import hmac
 import html
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +35,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
@@ -123,7 +123,6 @@ class Code:
 
     ticket: Ticket
     state: str  # SHA-256 of the browser's; empty: for a program
-    until: float  # monotonic
 
 
 class Gateway:
@@ -151,8 +150,10 @@ class Gateway:
         self.platform = Platform()
         self._forwarder = Forwarder(clock=clock)
         self._key: bytes | None = None
-        self._codes: OrderedDict[str, Code] = OrderedDict()  # by SHA-256 of the code
-        self._logins: OrderedDict[tuple[str, str], tuple[float, bool]] = OrderedDict()
+        self._codes: BoundedCache[str, Code] = BoundedCache(CODES_KEPT, clock=clock)  # by SHA-256 of the code
+        self._logins: BoundedCache[tuple[str, str], bool] = BoundedCache(
+            CODES_KEPT, keep_seconds=LOGIN_SECONDS, clock=clock
+        )
 
     async def run(self) -> None:
         """Follow workspaces and where they answer, until cancelled."""
@@ -189,11 +190,8 @@ class Gateway:
             session=user.session.id if user.session is not None else "",
         )
         code = secrets.token_urlsafe(32)
-        now = self._clock.monotonic()
-        while self._codes and (len(self._codes) >= CODES_KEPT or next(iter(self._codes.values())).until <= now):
-            self._codes.popitem(last=False)
         life = CODE_SECONDS if state else LINK_SECONDS
-        self._codes[_digest(code)] = Code(ticket, state, now + life)
+        self._codes.put(_digest(code), Code(ticket, state), keep_seconds=life)
         asked = {"code": code, "path": path or self._first_path(view)}
         return self.platform.url(host, f"{ENTER}?{urlencode(asked)}")
 
@@ -334,10 +332,10 @@ class Gateway:
         )
 
     async def _login_holds(self, ticket: Ticket) -> bool:
-        now, key = self._clock.monotonic(), (ticket.account, ticket.session)
+        key = (ticket.account, ticket.session)
         known = self._logins.get(key)
-        if known is not None and known[0] > now:
-            return known[1]
+        if known is not None:
+            return known
         holds = True
         if is_account(ticket.account) and self._people is not None:
             account = await self._people.behind(ticket.account)
@@ -345,10 +343,7 @@ class Gateway:
         if holds and ticket.session and self._desk is not None:
             session = await self._desk.do(lambda store: store.get(ticket.session))
             holds = session is not None and not session.is_over(self._clock.now())
-        self._logins[key] = (now + LOGIN_SECONDS, holds)
-        self._logins.move_to_end(key)
-        while len(self._logins) > CODES_KEPT:
-            self._logins.popitem(last=False)
+        self._logins.put(key, holds)
         return holds
 
     async def _to_login(
@@ -389,7 +384,7 @@ class Gateway:
     async def _enter(self, scope: Scope, view: WorkspaceView, host: str, headers: Headers) -> Response:
         """Take a code, once, and give the cookie."""
         asked = parse_qs(scope["query_string"].decode("latin-1"))
-        code = self._codes.pop(_digest((asked.get("code") or [""])[-1]), None)
+        code = self._codes.drop(_digest((asked.get("code") or [""])[-1]))
         key = await self._secret_key()
         proofs = cookie_values(headers, self._proof_name)
         states = [
@@ -397,7 +392,7 @@ class Gateway:
             for one in cookie_values(headers, self._cookie_name(STATE_COOKIE))
             if any(hmac.compare_digest(_proof(key, one).encode(), proof.encode()) for proof in proofs)
         ]
-        good = code is not None and code.until > self._clock.monotonic() and code.ticket.host == host
+        good = code is not None and code.ticket.host == host
         if good and code is not None and code.state:
             good = any(hmac.compare_digest(_digest(one), code.state) for one in states)
         if not good or code is None or code.ticket.uid != view.uid:

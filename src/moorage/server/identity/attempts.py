@@ -17,12 +17,11 @@ https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Co
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from moorage.apimachinery.addresses import client_network
+from moorage.apimachinery.backoff import DoublingDelay
+from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import Clock
 from moorage.decide.rates import Bucket, Rate, give_back, take
 
@@ -31,11 +30,9 @@ PLACE = Rate(
 )  # wrong tries of one name from one address or device: 5, then one in 3 min
 ADDRESS = Rate(per_second=1.0, burst=60)  # tries of strangers from one address, whatever names they say
 FREE_FAILURES = 10  # wrong tries at one name from places it never logged in from; after these it waits
-WAIT_SECONDS, WAIT_SECONDS_MAX = 30.0, 3600.0  # NIST: "30 seconds up to an hour"
+WAITS = DoublingDelay(30.0, 3600.0)  # NIST: "30 seconds up to an hour"
 FORGIVEN_SECONDS = 3600.0  # a wrong try at a name is forgotten for each of these that passes
 KEPT = 50_000  # counts of each kind; the longest untouched go first
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +60,7 @@ class Failures:
 
     def wait(self, now: float) -> float:
         """Seconds until the next try: none for the first, then 30 s, doubled by each up to an hour."""
-        if round(self.count) < FREE_FAILURES:
-            return 0.0
-        doubled = min(WAIT_SECONDS_MAX, math.ldexp(WAIT_SECONDS, min(30, round(self.count) - FREE_FAILURES)))
-        return max(0.0, self.at + doubled - now)
+        return max(0.0, self.at + WAITS.after(round(self.count) - FREE_FAILURES + 1) - now)
 
 
 class Attempts:
@@ -74,9 +68,9 @@ class Attempts:
 
     def __init__(self, clock: Clock, *, kept: int = KEPT) -> None:
         self._clock = clock
-        self._places: _Counts[Bucket] = _Counts(kept)
-        self._addresses: _Counts[Bucket] = _Counts(kept)
-        self._names: _Counts[Failures] = _Counts(kept)
+        self._places: BoundedCache[str, Bucket] = BoundedCache(kept)
+        self._addresses: BoundedCache[str, Bucket] = BoundedCache(kept)
+        self._names: BoundedCache[str, Failures] = BoundedCache(kept)
 
     def begin(self, origin: Origin) -> float:
         """Count a try and return 0, or return the seconds to wait and count nothing.
@@ -116,40 +110,19 @@ class Attempts:
         failures = self._names.get(origin.name)
         if failures is not None:
             left = failures.count - 1.0
-            self._names.change(origin.name, Failures(left, failures.at) if left > 0 else None)
+            if left > 0:
+                self._names.change(origin.name, Failures(left, failures.at))
+            else:
+                self._names.drop(origin.name)
 
-    def _give_back(self, buckets: _Counts[Bucket], key: str, rate: Rate) -> None:
+    def _give_back(self, buckets: BoundedCache[str, Bucket], key: str, rate: Rate) -> None:
         bucket = buckets.get(key)
         if bucket is not None:
             left = give_back(bucket, rate)
-            buckets.change(key, left if left.tokens < rate.burst else None)
-
-
-class _Counts(Generic[T]):
-    """Counts by key, at most `kept`: the longest untouched go first."""
-
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
-        self._counts: OrderedDict[str, T] = OrderedDict()
-
-    def get(self, key: str) -> T | None:
-        return self._counts.get(key)
-
-    def put(self, key: str, count: T) -> None:
-        self._counts[key] = count
-        self._counts.move_to_end(key)
-        while len(self._counts) > self._kept:
-            self._counts.popitem(last=False)
-
-    def change(self, key: str, count: T | None) -> None:
-        """Without making it newer; None drops it."""
-        if count is None:
-            self.drop(key)
-        else:
-            self._counts[key] = count
-
-    def drop(self, key: str) -> None:
-        self._counts.pop(key, None)
+            if left.tokens < rate.burst:
+                buckets.change(key, left)
+            else:
+                buckets.drop(key)
 
 
 def _is_strange(origin: Origin) -> bool:

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
@@ -25,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import PORTS, is_odd_path, parse_authority, parse_origin
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError
@@ -150,9 +150,10 @@ class Auth:
         self.logins = logins
         self._page = User(page_person, account=account_user(page_person)) if page_person else PAGE
         self._page_token = page_token
-        self._clock = clock
-        self._reviews: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
-        self._access: OrderedDict[tuple[object, ...], tuple[float, bool]] = OrderedDict()
+        self._reviews: BoundedCache[str, User | None] = BoundedCache(REVIEWS_KEPT, clock=clock)
+        self._access: BoundedCache[tuple[object, ...], bool] = BoundedCache(
+            REVIEWS_KEPT, keep_seconds=REVIEW_SECONDS, clock=clock
+        )
 
     @property
     def has_login_page(self) -> bool:
@@ -193,10 +194,8 @@ class Auth:
         https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/
         """
         digest = hashlib.sha256(token.encode()).hexdigest()
-        now = self._clock.monotonic()
-        kept = self._reviews.get(digest)
-        if kept is not None and kept[0] > now:
-            return kept[1]
+        if digest in self._reviews:
+            return self._reviews.get(digest)
         body = {
             "apiVersion": TOKENREVIEWS.api_version,
             "kind": TOKENREVIEWS.kind,
@@ -211,10 +210,7 @@ class Auth:
         if user is not None:
             user = await self._as_person(user)
         believed = PERSON_SECONDS if user is not None and is_account(user.account) else REVIEW_SECONDS
-        self._reviews[digest] = (now + (believed if user else REFUSED_SECONDS), user)
-        self._reviews.move_to_end(digest)
-        while len(self._reviews) > REVIEWS_KEPT:
-            self._reviews.popitem(last=False)
+        self._reviews.put(digest, user, keep_seconds=believed if user else REFUSED_SECONDS)
         return user
 
     async def _as_person(self, user: User) -> User | None:
@@ -266,12 +262,11 @@ class Auth:
     async def _review(self, user: User, wanted: dict[str, dict[str, str]]) -> bool:
         if not user.account:
             return False
-        now = self._clock.monotonic()
         attributes = tuple((kind, *sorted(what.items())) for kind, what in wanted.items())
         key = (user.account, user.kube_groups, attributes)
         known = self._access.get(key)
-        if known is not None and known[0] > now:
-            return known[1]
+        if known is not None:
+            return known
         body = {
             "apiVersion": SUBJECTACCESSREVIEWS.api_version,
             "kind": SUBJECTACCESSREVIEWS.kind,
@@ -280,10 +275,7 @@ class Auth:
         }
         answer = await self._api.create(SUBJECTACCESSREVIEWS, body)
         allowed = (answer.get("status") or {}).get("allowed") is True
-        self._access[key] = (now + REVIEW_SECONDS, allowed)
-        self._access.move_to_end(key)
-        while len(self._access) > REVIEWS_KEPT:
-            self._access.popitem(last=False)
+        self._access.put(key, allowed)
         return allowed
 
     async def _impersonated(self, user: User, name: str) -> User | None:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import math
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ import msgspec
 
 from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.texts import hidden_characters, visible
@@ -146,7 +146,9 @@ class Logins:
         self.settings = settings or LoginSettings()
         self.attempts = Attempts(clock)
         self._sealer = Sealer(api, clock=clock)
-        self._believed: OrderedDict[bytes, tuple[float, Session]] = OrderedDict()  # by the token's SHA-256
+        self._believed: BoundedCache[bytes, Session] = BoundedCache(
+            KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
+        )  # by the token's SHA-256
         self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
         self._asking: dict[str, asyncio.Lock] = {}
         self._strangers, self._acquainted = Hashing(), Hashing()  # a flood of the first delays none of the others
@@ -169,10 +171,10 @@ class Logins:
     async def session_of(self, token: str) -> Session | None:
         """The session of a token, where it holds now. Raises Problem 503 when its provider is away too long."""
         key, ends = digest(token), self._ends
-        now, moment = self._clock.monotonic(), self._clock.now()
-        until, session = self._believed.get(key, (0.0, None))
-        if session is None or until <= now:
-            until = now + BELIEVED_SECONDS
+        moment = self._clock.now()
+        session = self._believed.get(key)
+        is_believed = session is not None
+        if session is None:
             session = await self._desk.do(lambda store: store.find(token))
             if session is None:
                 return None
@@ -193,10 +195,10 @@ class Logins:
             await self._desk.do(lambda store: store.touch(identity, moment))
             session = replace(session, used=moment)
         if ends == self._ends:
-            self._believed[key] = (until, session)
-            self._believed.move_to_end(key)
-            while len(self._believed) > KEPT:
-                self._believed.popitem(last=False)
+            if is_believed:
+                self._believed.change(key, session)
+            else:
+                self._believed.put(key, session)
         return session
 
     async def account_of(self, session: Session) -> Obj | None:
@@ -422,8 +424,7 @@ class Logins:
     # --- plumbing
 
     def _forget(self, session: Session) -> None:
-        for key in [key for key, (_, kept) in self._believed.items() if kept.id == session.id]:
-            del self._believed[key]
+        self._believed.drop_where(lambda kept: kept.id == session.id)
 
     async def _open(
         self,

@@ -9,9 +9,9 @@ Anybody may send any value: one that is not of an open session costs a read, nev
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from datetime import timedelta
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.server.identity.sessions import SessionDesk, digest
 
@@ -26,7 +26,9 @@ class PageSessions:
 
     def __init__(self, desk: SessionDesk, page_token: str, *, clock: Clock = SYSTEM) -> None:
         self._desk, self._page_token, self._clock = desk, page_token, clock
-        self._believed: OrderedDict[bytes, float] = OrderedDict()  # by the value's SHA-256
+        self._believed: BoundedCache[bytes, bool] = BoundedCache(
+            KEPT, keep_seconds=TOUCH_SECONDS, clock=clock
+        )  # by the value's SHA-256
         self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
 
     async def open(self) -> str:
@@ -44,7 +46,7 @@ class PageSessions:
         if not value or not self._page_token:
             return False
         key, now, ends = digest(value), self._clock.now(), self._ends
-        if self._believed.get(key, 0.0) > self._clock.monotonic():
+        if key in self._believed:
             return True
         holds = await self._desk.do(
             lambda store: store.use_page_session(
@@ -57,17 +59,14 @@ class PageSessions:
             )
         )
         if holds and ends == self._ends:
-            self._believed[key] = self._clock.monotonic() + TOUCH_SECONDS
-            self._believed.move_to_end(key)
-            while len(self._believed) > KEPT:
-                self._believed.popitem(last=False)
+            self._believed.put(key, True)
         return holds
 
     async def end(self, value: str) -> None:
         """Done again without harm. Raises StorageError."""
         if not value:
             return
-        self._believed.pop(digest(value), None)
+        self._believed.drop(digest(value))
         await self._desk.do(lambda store: store.end_page_session(value))
         self._ends += 1
-        self._believed.pop(digest(value), None)  # a look that began before the end may have put it back
+        self._believed.drop(digest(value))  # a look that began before the end may have put it back

@@ -7,8 +7,6 @@ annotations, at most every WRITE_SECONDS unless there is a newer file.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -17,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, Obj
@@ -47,14 +46,10 @@ class Report(msgspec.Struct, forbid_unknown_fields=False):
     files: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    newest: str | None
-    at: float  # monotonic seconds
-
-
 def routes(context: Context) -> list[Route]:
-    written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
+    written: BoundedCache[tuple[str, str], str] = BoundedCache(
+        REMEMBERED, keep_seconds=WRITE_SECONDS, clock=context.clock
+    )  # the newest file; empty: none
 
     async def checkpoint(request: Request) -> Response:
         """A run's runner tells how new its newest checkpoint is; the bearer is the run's own token."""
@@ -72,18 +67,13 @@ def routes(context: Context) -> list[Route]:
             request, Report, BODY_BYTES, hint="send {newest: RFC 3339 or null, checked: RFC 3339}"
         )
         newest = rfc3339(report.newest) if report.newest else None
-        last = written.get((namespace, run))
-        now = context.clock.monotonic()
-        if last is not None and last.newest == newest and now - last.at < WRITE_SECONDS:
+        if written.get((namespace, run)) == (newest or ""):
             return Json({"recorded": False})
         notes = {CHECKPOINT_AT_ANNOTATION: newest, CHECKPOINT_CHECKED_ANNOTATION: rfc3339(report.checked)}
         await context.api.patch(
             JOBS, job["metadata"]["name"], {"metadata": {"annotations": notes}}, namespace, kind="merge"
         )
-        written[namespace, run] = _Written(newest, now)
-        written.move_to_end((namespace, run))
-        while len(written) > REMEMBERED:
-            written.popitem(last=False)
+        written.put((namespace, run), newest or "")
         return Json({"recorded": True})
 
     return [Route("/api/v1/runs/{namespace}/{run}/checkpoint", checkpoint, methods=["POST"])]
