@@ -182,10 +182,10 @@ def test_cancelling_gives_the_command_its_grace_period(cluster, name, tmp_path):
     ("options", "says"),
     [
         (["--gpus", "1", "--gpu-type", "h100"], "no node has GPUs of type 'h100'"),
-        (["--gpus", "64"], "64 asked; the largest node with GPUs has 2"),
-        (["--memory", "much"], "invalid quantity 'much'"),
+        (["--gpus", "64"], "64 GPUs asked for; the largest node with GPUs has 2"),
+        (["--memory", "much"], "invalid memory 'much'"),
         (["--volume", "nothing:/data"], "volume 'nothing' not found"),
-        (["--image", "python:3.12"], "cannot be pulled"),
+        (["--image", "python:3.12"], "cannot pull image"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_nothing_is_made(cluster, unique, options, says):

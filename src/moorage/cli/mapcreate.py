@@ -165,8 +165,8 @@ def raise_problems(plan: MapJobPlan) -> None:
     if plan.problems:
         told = []
         for one in plan.problems:
-            bare = one.option in ("COMMAND", "NAME")
-            told.append((one.message if bare else f"{one.option}: {one.message}", one.hint))
+            is_of_map = one.field.startswith("--")  # problems of a run name their field in the message
+            told.append((f"{one.field}: {one.message}" if is_of_map else one.message, one.hint))
         raise Problems(told)
 
 

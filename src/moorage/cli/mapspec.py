@@ -141,8 +141,7 @@ def _fault(path: str, value: str, allowed: str) -> Problem:
 
 def _of_a_map(problem: Problem) -> Problem:
     """A problem of a run in the words of a map."""
-    option = "NAME" if problem.option == "--name" else problem.option
-    message = problem.message.replace("no name for a run", "no name for a map")
+    message = problem.message.replace("invalid run name", "invalid map name")
     hint = problem.hint
     if hint is not None:
         hint = hint.replace(
@@ -151,7 +150,7 @@ def _of_a_map(problem: Problem) -> Problem:
         hint = hint.replace(
             "or remove the old run: moor cancel --delete", "or remove what has it: moor map delete"
         )
-    return Problem(option, message, hint)
+    return Problem(problem.field, message, hint)
 
 
 def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:

@@ -242,9 +242,4 @@ def _shown(obj: dict[str, object]) -> dict[str, object]:
 
 def _raise_problems(plan: RunPlan) -> None:
     if plan.problems:
-        raise Problems(
-            [
-                (one.message if one.option == "COMMAND" else f"{one.option}: {one.message}", one.hint)
-                for one in plan.problems
-            ]
-        )
+        raise Problems([(problem.message, problem.hint) for problem in plan.problems])

@@ -294,7 +294,7 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
         pytest.param(["--range", "0:3", "--parallelism", "0"], "--parallelism: 0 workers", id="none at work"),
         pytest.param(["--range", "0:3", "--notify", "ftp://x"], "--notify: ", id="notify"),
         pytest.param(["--range", "0:3", "--memory-limit", "x"], "--memory-limit: 'x' is no quantity", id="memory"),
-        pytest.param(["--range", "0:3", "--volume", "a:/moorage/x"], "--volume: ", id="our own folder"),
+        pytest.param(["--range", "0:3", "--volume", "a:/moorage/x"], "cannot be mounted", id="our own folder"),
         pytest.param(["--range", "0:3", "--env", "MOORAGE_X=1"], "--env: ", id="our own variable"),
         pytest.param(["--range", "3:0"], "--range 3:0 has no items", id="an empty range"),
         pytest.param(

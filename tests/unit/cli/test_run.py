@@ -47,7 +47,7 @@ def test_a_run_prints_its_name_and_nothing_else_on_stdout(local):
 def test_what_was_filled_in_is_said(local):
     done = local("run", "--", "true")
     assert done.err.splitlines()[0] == (
-        "note: no --memory given: limited to 2Gi, the default; a job that grows beyond it is killed"
+        "note: no memory given: limited to 2Gi, the default; a job that grows beyond it is killed"
     )
 
 
@@ -76,11 +76,10 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
     done = local("run", "--gpus", "9", "--gpu-type", "h100", "--memory", "x", "--volume", "no:/x", "--", "nonsuch")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "error: --memory: invalid quantity 'x'\n"
-        "hint: write it as 512Mi, 8Gi or 1.5G\n"
-        "error: --gpu-type: no node has GPUs of type 'h100'\n"
+        "error: invalid memory 'x': use a quantity such as 512Mi, 8Gi or 1.5G\n"
+        "error: no node has GPUs of type 'h100'\n"
         "hint: this cluster has a100 (4 of 4 free)\n"
-        "error: --volume: volume 'no' not found in namespace default\n"
+        "error: volume 'no' not found in namespace default\n"
         "hint: create it first: moor volume create no --size 10Gi\n"
         "error: the command 'nonsuch' does not exist on this machine\n"
         "hint: check its spelling, or give its path; on this cluster it runs with your own PATH\n"
@@ -177,7 +176,7 @@ def test_a_user_who_may_not_list_nodes_can_still_run(local):
     done = local("run", "--image", "python:3.12", "--name", "a", "--workdir", "code:x", "--", "true")
     assert done.code == 2  # the claim is missing, but nothing else is wrong
     assert [line for line in done.err.splitlines() if line.startswith("error")] == [
-        "error: --workdir: volume 'code' not found in namespace default"
+        "error: volume 'code' not found in namespace default"
     ]
 
 
@@ -226,7 +225,7 @@ def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
 def test_what_is_wrong_is_told_before_the_directory_is_packed(real, tmp_path):
     (tmp_path / "big.bin").write_bytes(os.urandom(2_000_000))
     done = real("run", "--", "true")
-    assert done.err.startswith("error: --image: no image given, and this cluster needs one")
+    assert done.err.startswith("error: no image given, and this cluster needs one")
     done = real("run", "--image", "x", "--", "true")
     assert done.code == 2
     assert "at most 900Ki can be sent along; the largest files are big.bin (1.9Mi)" in done.err

@@ -148,7 +148,7 @@ async def test_a_dry_run_creates_nothing(ada):
         assert (await ada.api.list(resource, "lab")).items == []
 
 
-async def test_every_problem_is_said_in_the_bodys_words(ada):
+async def test_every_problem_is_in_the_answer_and_the_first_names_the_field(ada):
     body = {
         "command": ["x"],
         "namespace": "lab",
@@ -161,13 +161,12 @@ async def test_every_problem_is_said_in_the_bodys_words(ada):
     assert (refused.status, refused.json["code"], refused.json["field"]) == (422, "invalid", "memory")
     said = refused.json["message"] + refused.json["hint"]
     for words in (
-        "memory: invalid quantity 'much'",
-        "gpuType: no node has",
-        "volumes: invalid volume mount 'data'",
-        "image: no image given",
+        "invalid memory 'much': use a quantity",
+        "no node has GPUs of type 't4'",
+        "invalid volume mount 'data'",
+        "no image given",
     ):
         assert words in said
-    assert "--" not in said
     assert "NVIDIA-A100-SXM4-80GB" in refused.json["hint"]
 
 
@@ -218,7 +217,7 @@ async def test_on_processes_the_node_looks_for_the_program_and_an_image_is_refus
     )
     refused = await ada("POST", ALL, TRAIN)
     assert (refused.status, refused.json["field"]) == (422, "image")
-    assert "hostEnv" in refused.json["hint"]
+    assert "--host-env" in refused.json["hint"]
     assert (await ada("POST", ALL, TRAIN | {"hostEnv": True})).status == 201
     made = await ada("POST", ALL, {"command": ["no-such-program"], "namespace": "lab"})
     assert made.status == 201

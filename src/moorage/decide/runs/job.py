@@ -157,13 +157,13 @@ def _name(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Rem
         return generated_name(request.command, caller.salt, facts.taken)
     if not is_dns_label(name) or len(name) > RUN_NAME_MAX:
         remarks.refuse(
-            "--name",
+            "name",
             f"invalid run name {name!r}: use at most {RUN_NAME_MAX} of a-z, 0-9 and '-',"
             " beginning and ending with a letter or digit",
         )
     elif name in facts.taken:
         remarks.refuse(
-            "--name",
+            "name",
             f"the name {name!r} is taken in namespace {request.namespace}",
             f"choose another, or remove the old run: moor cancel --delete {name}",
         )
@@ -174,17 +174,16 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
     if facts.process_runtime:
         if request.image and not request.host_env:
             remarks.refuse(
-                "--image",
-                f"{request.image!r} cannot be pulled: this cluster runs commands on this machine itself",
-                "leave out --image, or add --host-env to run the command here all the same",
+                "image",
+                f"cannot pull image {request.image!r}: this cluster runs commands on this machine itself",
+                "leave out the image, or run the command here all the same: moor run --host-env",
             )
         return request.image or HOST_IMAGE
     if request.host_env:
-        remarks.note("--host-env has no effect on this cluster: containers run in their image")
+        remarks.note("host-env has no effect on this cluster: containers run in their image")
     image = request.image or facts.defaults.image
     if not image:
-        hint = "for example --image python:3.12-slim"
-        remarks.refuse("--image", "no image given, and this cluster needs one", hint)
+        remarks.refuse("image", "no image given, and this cluster needs one", "for example python:3.12-slim")
     return image or ""
 
 
@@ -196,16 +195,19 @@ def _env(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Rema
         name, given, value = text.partition("=")
         if not _ENV_NAME.fullmatch(name):
             hint = "write NAME=VALUE, or NAME to pass yours on"
-            remarks.refuse("--env", f"invalid variable name {name!r}", hint)
+            remarks.refuse("env", f"invalid variable name {name!r}", hint)
             continue
         if name in (CHECKPOINT_ENV, "MOORAGE_RUN"):
-            remarks.refuse("--env", f"{name} is set by Moorage itself")
+            remarks.refuse("env", f"variable {name} is set by Moorage itself")
             continue
         if not given:
             if name not in caller.environment:
-                remarks.refuse("--env", f"{name} is not set in your environment", f"write --env {name}=VALUE")
+                remarks.refuse("env", f"variable {name} is not set in your environment", f"write {name}=VALUE")
                 continue
             value = caller.environment[name]
+        if "\0" in value:
+            remarks.refuse("env", f"invalid value of variable {name}: it contains a NUL character")
+            continue
         variables[name] = value
     return [{"name": name, "value": unexpanded(value)} for name, value in variables.items()]
 
@@ -215,17 +217,19 @@ def _check_priority_class(request: RunRequest, facts: ClusterFacts, remarks: Rem
     if asked and known is not None and asked not in known:
         names = ", ".join(sorted(known))
         remarks.refuse(
-            "--priority-class", f"PriorityClass {asked!r} not found", f"available: {names}" if names else None
+            "priorityClass", f"PriorityClass {asked!r} not found", f"available: {names}" if names else None
         )
 
 
 def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:
     command = request.command
     if not command or not command[0]:
-        remarks.refuse("COMMAND", "no command given", "moor run [OPTIONS] -- python train.py")
+        remarks.refuse("command", "no command given", "moor run [OPTIONS] -- python train.py")
+    elif any("\0" in word for word in command):
+        remarks.refuse("command", "invalid command: a word contains a NUL character")
     elif facts.process_runtime and caller.program is None:
         remarks.refuse(
-            "COMMAND",
+            "command",
             f"the command {command[0]!r} does not exist on this machine",
             "check its spelling, or give its path; on this cluster it runs with your own PATH",
         )
@@ -234,10 +238,10 @@ def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, rem
 def _check_archive(caller: Caller, remarks: Remarks) -> None:
     if caller.archive is not None and len(caller.archive) > ARCHIVE_LIMIT_BYTES:
         remarks.refuse(
-            "--workdir",
+            "workdir",
             f"the current directory packs to {len(caller.archive)} bytes; at most {ARCHIVE_LIMIT_BYTES} can be"
             " sent along",
-            "put it on a volume and use --workdir VOLUME:PATH",
+            "put it on a volume: moor run --workdir VOLUME:PATH",
         )
 
 

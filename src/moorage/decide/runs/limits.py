@@ -18,38 +18,37 @@ def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -
     """Amounts of CPU and memory; without memory, where the user wants no limit."""
     defaults = facts.defaults
     amounts: dict[str, str] = {}
-    if cpu := remarks.quantity("--cpu", "cpu", request.cpu if request.cpu is not None else defaults.cpu):
+    if cpu := remarks.quantity("cpu", "cpu", request.cpu if request.cpu is not None else defaults.cpu):
         amounts["cpu"] = cpu
     if request.memory is None:
         amounts["memory"] = defaults.memory
         remarks.note(
-            f"no --memory given: limited to {defaults.memory}, {defaults.origin};"
+            f"no memory given: limited to {defaults.memory}, {defaults.origin};"
             " a job that grows beyond it is killed"
         )
     elif request.memory.lower() != "none":
-        if memory := remarks.quantity("--memory", "memory", request.memory):
+        if memory := remarks.quantity("memory", "memory", request.memory):
             amounts["memory"] = memory
     else:
         _check_unlimited(request, remarks)
     if request.gpus < 0:
-        remarks.refuse("--gpus", f"{request.gpus} is less than zero")
-    if request.retries < 0:
-        remarks.refuse("--retries", f"{request.retries} is less than zero")
-    elif request.retries > RETRIES_MAX:
-        remarks.refuse("--retries", f"{request.retries} tries; allowed are at most {RETRIES_MAX}")
+        remarks.refuse("gpus", f"invalid number of GPUs {request.gpus}: use 0 or more")
+    if not 0 <= request.retries <= RETRIES_MAX:
+        remarks.refuse("retries", f"invalid number of retries {request.retries}: use 0 to {RETRIES_MAX}")
     return amounts
 
 
 def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
     """R6: without a memory limit nothing may start the run again."""
-    remarks.note("--memory none: no limit, so this run is never started again, whatever ends it")
-    for option, value in (("--retries", request.retries), ("--restart-limit", request.restart_limit)):
+    remarks.note("memory none: no limit, so this run is never started again, whatever ends it")
+    given = (("retries", "retries", request.retries), ("restartLimit", "restart limit", request.restart_limit))
+    for field, noun, value in given:
         if value:
             remarks.refuse(
-                option,
-                f"{value} cannot be combined with --memory none: a job without a limit would take one node"
+                field,
+                f"{noun} {value} cannot be combined with memory none: a job without a limit would take one node"
                 " after the other",
-                f"give a --memory limit, or leave out {option}",
+                f"give a memory limit, or leave out the {noun}",
             )
 
 
@@ -58,16 +57,18 @@ def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> in
     if request.time is None:
         default = facts.defaults.seconds
         if default is not None:
-            remarks.note(f"no --time given: stopped after {format_seconds(default)}, {facts.defaults.origin}")
+            remarks.note(f"no time limit given: stopped after {format_seconds(default)}, {facts.defaults.origin}")
         return default
     try:
         seconds = parse_time(request.time)
     except ValueError:
         message = f"invalid time limit {request.time!r}: the range is {TIME_RANGE}"
-        remarks.refuse("--time", message, TIME_FORMAT_HINT)
+        remarks.refuse("time", message, TIME_FORMAT_HINT)
         return None
     if request.retries:
-        remarks.note(f"--time {format_seconds(seconds)} holds for each of the {request.retries + 1} tries")
+        remarks.note(
+            f"the time limit of {format_seconds(seconds)} holds for each of the {request.retries + 1} tries"
+        )
     return seconds
 
 
@@ -77,7 +78,7 @@ def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bo
     if grace is None:
         return CHECKPOINT_GRACE_SECONDS if keeps_checkpoints else GRACE_SECONDS
     if not 1 <= grace <= GRACE_MAX_SECONDS:
-        remarks.refuse("--grace", f"{grace} seconds; allowed are 1 to {GRACE_MAX_SECONDS}")
+        remarks.refuse("grace", f"invalid grace period {grace}: use 1 to {GRACE_MAX_SECONDS} seconds")
     return grace
 
 
@@ -86,7 +87,7 @@ def restart_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) ->
     limit = request.restart_limit
     most = RESTART_LIMIT_MAX if facts.defaults.restart_limit is None else facts.defaults.restart_limit
     if limit is not None and not 0 <= limit <= most:
-        remarks.refuse("--restart-limit", f"{limit} restarts; allowed are 0 to {most}")
+        remarks.refuse("restartLimit", f"invalid restart limit {limit}: use 0 to {most}")
     if request.memory is not None and request.memory.lower() == "none":
         return 0
     return min(RESTART_LIMIT, most) if limit is None else limit

@@ -34,10 +34,10 @@ class Mounts:
             path, _, mode = rest.partition(":")
             if not claim or not path.startswith("/") or mode not in ("", "ro", "rw"):
                 hint = "write VOLUME:/PATH or VOLUME:/PATH:ro"
-                self._remarks.refuse("--volume", f"invalid volume mount {text!r}", hint)
+                self._remarks.refuse("volumes", f"invalid volume mount {text!r}", hint)
                 continue
             path = path.rstrip("/") or "/"
-            if self._may_mount("--volume", text, path) and self._claim_exists("--volume", claim):
+            if self._may_mount("volumes", text, path) and self._claim_exists("volumes", claim):
                 self._mount(claim, path, read_only=mode == "ro")
 
     def add_datasets(self) -> None:
@@ -47,13 +47,13 @@ class Mounts:
             namespace, _, name = full.rpartition("/")
             namespace = namespace or self._request.namespace
             if not is_dns_label(name) or not is_dns_label(namespace) or not path.startswith("/") or ":" in path:
-                self._remarks.refuse("--dataset", f"invalid dataset mount {text!r}", "write DATASET:/PATH")
+                self._remarks.refuse("datasets", f"invalid dataset mount {text!r}", "write DATASET:/PATH")
                 continue
             if self.datasets.get(name, namespace) != namespace:
-                self._remarks.refuse("--dataset", f"two datasets are named {name!r}: mount one of them alone")
+                self._remarks.refuse("datasets", f"two datasets are named {name!r}: mount one of them alone")
                 continue
             path = path.rstrip("/") or "/"
-            if not self._may_mount("--dataset", text, path):
+            if not self._may_mount("datasets", text, path):
                 continue
             claim = self._dataset_claim(namespace, name)
             if claim is None:
@@ -72,12 +72,12 @@ class Mounts:
         claim, _, size = text.partition(":")
         if not is_dns_label(claim):
             self._remarks.refuse(
-                "--checkpoint",
-                f"invalid volume name {claim!r}: use at most 63 of a-z, 0-9 and '-'",
+                "checkpoint",
+                f"invalid checkpoint volume {claim!r}: use at most 63 of a-z, 0-9 and '-'",
                 "write NAME or NAME:20Gi",
             )
             return None
-        if size and self._remarks.quantity("--checkpoint", "memory", size) is None:
+        if size and self._remarks.quantity("checkpoint", "memory", size, noun="checkpoint size") is None:
             return None
         claims = self._facts.claims
         if claims is not None and claim in claims:
@@ -96,9 +96,9 @@ class Mounts:
         path = path.strip("/")
         if not claim or not colon or ".." in path.split("/"):
             hint = "write VOLUME:PATH, such as code:project"
-            self._remarks.refuse("--workdir", f"invalid place on a volume {text!r}", hint)
+            self._remarks.refuse("workdir", f"invalid working directory {text!r}", hint)
             return None
-        if not self._claim_exists("--workdir", claim):
+        if not self._claim_exists("workdir", claim):
             return None
         self._mount(claim, WORK_PATH)
         return f"{WORK_PATH}/{path}" if path else WORK_PATH
@@ -109,23 +109,23 @@ class Mounts:
 
     # -- the parts
 
-    def _may_mount(self, option: str, text: str, path: str) -> bool:
+    def _may_mount(self, field: str, text: str, path: str) -> bool:
         if path == "/" or path == "/moorage" or path.startswith("/moorage/") or ".." in path.split("/"):
-            self._remarks.refuse(option, f"{text!r} cannot be mounted at {path}", "choose a path such as /data")
+            self._remarks.refuse(field, f"{text!r} cannot be mounted at {path}", "choose a path such as /data")
             return False
         if path in self._paths:
-            self._remarks.refuse(option, f"two volumes are to be mounted at {path}")
+            self._remarks.refuse(field, f"two volumes are to be mounted at {path}")
             return False
         self._paths.add(path)
         return True
 
-    def _claim_exists(self, option: str, claim: str) -> bool:
+    def _claim_exists(self, field: str, claim: str) -> bool:
         claims = self._facts.claims
         if claims is None or claim in claims:
             return True
         known = ", ".join(sorted(claims))
         self._remarks.refuse(
-            option,
+            field,
             f"volume {claim!r} not found in namespace {self._request.namespace}",
             f"available: {known}" if known else f"create it first: moor volume create {claim} --size 10Gi",
         )
@@ -138,7 +138,7 @@ class Mounts:
             claim = reader_claim_name(namespace, name)
             if self._facts.claims is not None and claim not in self._facts.claims:
                 self._remarks.refuse(
-                    "--dataset",
+                    "datasets",
                     f"the dataset {namespace}/{name} is not shared with namespace {here}",
                     f"its owner may share it: moor dataset share {name} --with TENANT",
                 )
@@ -150,7 +150,7 @@ class Mounts:
         if name not in known:
             names = ", ".join(sorted(known))
             self._remarks.refuse(
-                "--dataset",
+                "datasets",
                 f"dataset {name!r} not found in namespace {namespace}",
                 f"available: {names}" if names else f"create it first: moor dataset create {name} --from SOURCE",
             )
@@ -158,7 +158,7 @@ class Mounts:
         phase, claim = known[name]
         if phase != READY:
             self._remarks.refuse(
-                "--dataset",
+                "datasets",
                 f"the dataset {name!r} is not ready: it is {phase or 'Pending'}",
                 f"`moor dataset show {name}` shows its progress",
             )

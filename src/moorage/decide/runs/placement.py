@@ -29,9 +29,10 @@ class Placement:
 
 def place(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> Placement:
     """Choose nodes for the request. What cannot be met is added to `remarks`."""
-    for option, given in (("--gpu-type", request.gpu_type), ("--gpu-resource", request.gpu_resource)):
-        if given is not None and not request.gpus:
-            remarks.refuse(option, f"{given!r} without GPUs", "add --gpus N")
+    wishes = (("gpuType", "GPU type", request.gpu_type), ("gpuResource", "GPU resource", request.gpu_resource))
+    for field, noun, value in wishes:
+        if value is not None and not request.gpus:
+            remarks.refuse(field, f"{noun} {value!r} without GPUs", "give the number of GPUs, 1 or more")
             return Placement(None)
     if request.gpus > 0:
         resource, terms = _with_gpus(request, facts, remarks)
@@ -56,14 +57,14 @@ def _with_gpus(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> tu
     if nodes is None:
         if request.gpu_type is not None:
             remarks.refuse(
-                "--gpu-type",
-                f"{request.gpu_type!r} cannot be looked up: you may not list this cluster's nodes,"
+                "gpuType",
+                f"GPU type {request.gpu_type!r} cannot be looked up: you may not list this cluster's nodes,"
                 " and no Moorage server answered",
             )
         return request.gpu_resource or DEFAULT_GPU_RESOURCE, []  # the API server and the scheduler judge it
     offered = [node for node in nodes if node.gpus]
     if not offered:
-        remarks.refuse("--gpus", f"{request.gpus} asked, but no node of this cluster has GPUs", "see `moor gpus`")
+        remarks.refuse("gpus", f"{_gpus(request.gpus)} asked for, but no node of this cluster has GPUs")
         return DEFAULT_GPU_RESOURCE, []
     named = None
     if request.gpu_resource is not None:
@@ -79,7 +80,7 @@ def _with_gpus(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> tu
         terms = _terms_of(types, labels_known=facts.nodes is not None)
         values = [value for of_label in types.values() for value in of_label]
         if len(values) > 1:
-            remarks.note(f"--gpu-type {request.gpu_type} allows {', '.join(values)}")
+            remarks.note(f"GPU type {request.gpu_type} allows {', '.join(values)}")
         offered = [node for node in offered if (label := gpu_label_of(node)) and label[1] in values]
     resource = named or _usual_resource(offered)
     _check_gpus(request, facts, offered, resource, remarks)
@@ -93,9 +94,10 @@ def _named_resource(asked: str, nodes: Sequence[NodeInfo], remarks: Remarks) -> 
     if len(matching) == 1:
         return matching[0]
     if matching:
-        remarks.refuse("--gpu-resource", f"{asked!r} is more than one: {', '.join(matching)}", "write it in full")
+        names = ", ".join(matching)
+        remarks.refuse("gpuResource", f"GPU resource {asked!r} is ambiguous: {names}", "write it in full")
     else:
-        remarks.refuse("--gpu-resource", f"no node offers {asked!r}", f"available: {', '.join(known)}")
+        remarks.refuse("gpuResource", f"no node has GPU resource {asked!r}", f"available: {', '.join(known)}")
     return None
 
 
@@ -109,9 +111,9 @@ def _types_meant(
     if not chosen:
         known = ", ".join(str(gpu_type) for gpu_type in types)
         remarks.refuse(
-            "--gpu-type",
+            "gpuType",
             f"no node has GPUs of type {asked!r}",
-            f"this cluster has {known}" if known else "its GPU nodes have no type label; leave out --gpu-type",
+            f"this cluster has {known}" if known else "its GPU nodes have no type label; leave out the GPU type",
         )
     values: dict[str, list[str]] = {}
     for gpu_type in chosen:
@@ -149,13 +151,17 @@ def _check_gpus(
     if request.gpus > most:
         kind = f" of type {request.gpu_type}" if request.gpu_type else ""
         remarks.refuse(
-            "--gpus",
-            f"{request.gpus} asked; the largest node with GPUs{kind} has {most} ({largest.name})",
+            "gpus",
+            f"{_gpus(request.gpus)} asked for; the largest node with GPUs{kind} has {most} ({largest.name})",
             f"ask for at most {most}; `moor gpus` shows every node",
         )
     else:
         fitting = [node for node in nodes if node.allocatable.get(resource, 0) >= request.gpus]
         _check_size(request, facts, fitting, remarks)
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 # -- without GPUs
@@ -200,8 +206,10 @@ def _check_size(
         largest = max(offering, key=lambda node: (node.allocatable[resource], node.name))
         most = largest.allocatable[resource]
         if wanted > most:
+            noun = "CPUs" if resource == "cpu" else resource
             words = f" {kind}" if kind else (" with the GPUs asked for" if request.gpus else "")
             remarks.refuse(
-                f"--{resource}",
-                f"{text} asked; the largest node{words} has {format_amount(resource, most)} ({largest.name})",
+                resource,
+                f"{text} {noun} asked for;"
+                f" the largest node{words} has {format_amount(resource, most)} ({largest.name})",
             )

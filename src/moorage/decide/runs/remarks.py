@@ -16,24 +16,25 @@ class Remarks:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
 
-    def refuse(self, option: str, message: str, hint: str | None = None) -> None:
-        self.problems.append(Problem(option, message, hint))
+    def refuse(self, field: str, message: str, hint: str | None = None) -> None:
+        self.problems.append(Problem(field, message, hint))
 
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def quantity(self, option: str, resource: str, text: str) -> str | None:
-        """The text, where it is an amount above zero; else None, and a problem."""
+    def quantity(self, field: str, resource: str, text: str, *, noun: str = "") -> str | None:
+        """The text, where it is an amount above zero; else None, and a problem. `noun`: its name in messages."""
+        noun = noun or field
         try:
             value = parse_quantity(text)
         except QuantityError:
             examples = "500m, 2 or 1.5" if resource == "cpu" else "512Mi, 8Gi or 1.5G"
-            self.refuse(option, f"invalid quantity {text!r}", f"write it as {examples}")
+            self.refuse(field, f"invalid {noun} {text!r}: use a quantity such as {examples}")
             return None
         if value <= 0:
-            self.refuse(option, f"{text!r} is not more than zero")
+            self.refuse(field, f"invalid {noun} {text!r}: use more than zero")
             return None
         if resource == "memory" and value < MEMORY_LEAST_BYTES:
-            self.refuse(option, f"{text!r} is less than 1 MiB", f"the unit may be missing: {text}Gi?")
+            self.refuse(field, f"invalid {noun} {text!r}: less than 1 MiB", f"the unit may be missing: {text}Gi")
             return None
         return text

@@ -85,9 +85,9 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with the request: which option, and what is said about it."""
+    """One fault of the request. `field` is the field of `moorage.api.jobs.NewJob`; the message stands alone."""
 
-    option: str
+    field: str
     message: str
     hint: str | None = None
 

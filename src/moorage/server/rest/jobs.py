@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import re
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Iterable
@@ -52,28 +51,6 @@ log = logging.getLogger(__name__)
 ALL = "/api/v1/jobs"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
 APPEAR_SECONDS = 10.0  # so long after it was made a run may be unknown to the server's own watch
-FIELDS = {
-    "COMMAND": "command",
-    "--name": "name",
-    "--image": "image",
-    "--env": "env",
-    "--gpus": "gpus",
-    "--gpu-type": "gpuType",
-    "--gpu-resource": "gpuResource",
-    "--cpu": "cpu",
-    "--memory": "memory",
-    "--time": "time",
-    "--volume": "volumes",
-    "--dataset": "datasets",
-    "--checkpoint": "checkpoint",
-    "--workdir": "workdir",
-    "--grace": "grace",
-    "--priority-class": "priorityClass",
-    "--retries": "retries",
-    "--restart-limit": "restartLimit",
-    "--host-env": "hostEnv",
-}
-_OPTION = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 
 
 class NewJob(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -247,7 +224,7 @@ async def _create(context: Context, request: Request, asked: NewJob, mark: str) 
             for obj in (plan.job, plan.secret):
                 if obj is not None:
                     obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
-        notes = [in_fields(one) for one in plan.notes]
+        notes = list(plan.notes)
         if asked.dry_run:
             stored = await api.create(JOBS, plan.job, asked.namespace, dry_run=True)
         else:
@@ -270,28 +247,19 @@ async def _around(context: Context, wanted: RunRequest) -> Around:
 
 
 def _check_text(asked: NewJob) -> None:
-    """Raises Problem 422 for what no process can be given."""
-    for field, texts in (("command", asked.command), ("env", (*asked.env, *asked.env.values()))):
-        if any("\0" in text for text in texts):
-            raise Problem(422, "invalid", f"{field}: a text with a NUL character", field=field)
+    """Raises Problem 422 for a variable that the text of a run's options cannot hold."""
     if any("=" in name for name in asked.env):
         raise Problem(422, "invalid", "env: a name with a = in it", field="env")
 
 
 def _refusal(plan: RunPlan, *, taken: bool) -> Problem:
-    """Every problem of a plan, in the body's words."""
-    found = plan.problems
-    fields = [FIELDS[one.option] for one in found]
-    said = "; ".join(f"{field}: {in_fields(one.message)}" for field, one in zip(fields, found, strict=True))
-    hint = "; ".join(dict.fromkeys(in_fields(one.hint) for one in found if one.hint)) or None
-    if taken and fields == ["name"]:
-        return Problem(409, "exists", said, hint, "name")
-    return Problem(422, "invalid", said, hint, fields[0] if fields else None)
-
-
-def in_fields(text: str) -> str:
-    """A message with the body's fields where the command line's options stand."""
-    return _OPTION.sub(lambda option: FIELDS.get(option[0], option[0]), text)
+    """Every problem of a plan."""
+    problems = plan.problems
+    message = "; ".join(problem.message for problem in problems)
+    hint = "; ".join(dict.fromkeys(problem.hint for problem in problems if problem.hint)) or None
+    if taken and [problem.field for problem in problems] == ["name"]:
+        return Problem(409, "exists", message, hint, "name")
+    return Problem(422, "invalid", message, hint, problems[0].field if problems else None)
 
 
 async def _run(context: Context, request: Request) -> RunView:

@@ -110,122 +110,136 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
 
 
 @pytest.mark.parametrize(
-    ("options", "option", "says", "hint"),
+    ("options", "field", "says", "hint"),
     [
         pytest.param(
             {"gpus": 1, "gpu_type": "h100"},
-            "--gpu-type",
+            "gpuType",
             "no node has GPUs of type 'h100'",
             "this cluster has NVIDIA-A100-SXM4-80GB (4 of 4 free), Tesla-T4 (2 of 2 free)",
             id="an unknown type, with those there are",
         ),
-        pytest.param({"gpu_type": "a100"}, "--gpu-type", "'a100' without GPUs", "add --gpus N", id="a type alone"),
+        pytest.param(
+            {"gpu_type": "a100"},
+            "gpuType",
+            "GPU type 'a100' without GPUs",
+            "give the number of GPUs, 1 or more",
+            id="a type alone",
+        ),
         pytest.param(
             {"gpus": 5},
-            "--gpus",
-            "5 asked; the largest node with GPUs has 4 (gpu-a)",
+            "gpus",
+            "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
             "ask for at most 4; `moor gpus` shows every node",
             id="more GPUs than any node has",
         ),
         pytest.param(
             {"gpus": 3, "gpu_type": "t4"},
-            "--gpus",
-            "3 asked; the largest node with GPUs of type t4 has 2 (gpu-t)",
+            "gpus",
+            "3 GPUs asked for; the largest node with GPUs of type t4 has 2 (gpu-t)",
             "ask for at most 2; `moor gpus` shows every node",
             id="more GPUs than any node of that type has",
         ),
-        pytest.param({"gpus": -1}, "--gpus", "-1 is less than zero", None, id="fewer than no GPUs"),
+        pytest.param(
+            {"gpus": -1}, "gpus", "invalid number of GPUs -1: use 0 or more", None, id="fewer than no GPUs"
+        ),
         pytest.param(
             {"memory": "lots"},
-            "--memory",
-            "invalid quantity 'lots'",
-            "write it as 512Mi, 8Gi or 1.5G",
+            "memory",
+            "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G",
+            None,
             id="no quantity",
         ),
         pytest.param(
-            {"memory": "8"}, "--memory", "'8' is less than 1 MiB", "the unit may be missing: 8Gi?", id="no unit"
+            {"memory": "8"},
+            "memory",
+            "invalid memory '8': less than 1 MiB",
+            "the unit may be missing: 8Gi",
+            id="no unit",
         ),
-        pytest.param({"cpu": "0"}, "--cpu", "'0' is not more than zero", None, id="no cpu"),
+        pytest.param({"cpu": "0"}, "cpu", "invalid cpu '0': use more than zero", None, id="no cpu"),
         pytest.param(
             {"cpu": "17"},
-            "--cpu",
-            "17 asked; the largest node has 16 (gpu-t)",
+            "cpu",
+            "17 CPUs asked for; the largest node has 16 (gpu-t)",
             None,
             id="more cpu than any node has",
         ),
         pytest.param(
             {"gpus": 1, "memory": "65Gi"},
-            "--memory",
-            "65Gi asked; the largest node with the GPUs asked for has 64Gi (gpu-t)",
+            "memory",
+            "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)",
             None,
             id="more memory than any GPU node has",
         ),
         pytest.param(
             {"memory": "none", "retries": 2},
-            "--retries",
-            "2 cannot be combined with --memory none: a job without a limit would take one node after the other",
-            "give a --memory limit, or leave out --retries",
+            "retries",
+            "retries 2 cannot be combined with memory none:"
+            " a job without a limit would take one node after the other",
+            "give a memory limit, or leave out the retries",
             id="a wandering bomb by retries",
         ),
         pytest.param(
             {"memory": "none", "restart_limit": 1},
-            "--restart-limit",
-            "1 cannot be combined with --memory none: a job without a limit would take one node after the other",
-            "give a --memory limit, or leave out --restart-limit",
+            "restartLimit",
+            "restart limit 1 cannot be combined with memory none:"
+            " a job without a limit would take one node after the other",
+            "give a memory limit, or leave out the restart limit",
             id="a wandering bomb by restarts",
         ),
         pytest.param(
             {"time": "soon"},
-            "--time",
+            "time",
             "invalid time limit 'soon': the range is 1s to 365d",
             "write it as 2h, 90m or 1d12h",
             id="no time",
         ),
         pytest.param(
             {"volumes": ("dta:/data",)},
-            "--volume",
+            "volumes",
             "volume 'dta' not found in namespace default",
             "available: data",
             id="no such volume, with those there are",
         ),
         pytest.param(
             {"volumes": ("data",)},
-            "--volume",
+            "volumes",
             "invalid volume mount 'data'",
             "write VOLUME:/PATH or VOLUME:/PATH:ro",
             id="no mount path",
         ),
         pytest.param(
             {"volumes": ("data:/moorage/run",)},
-            "--volume",
+            "volumes",
             "'data:/moorage/run' cannot be mounted at /moorage/run",
             "choose a path such as /data",
             id="over our own mounts",
         ),
         pytest.param(
             {"volumes": ("data:/d", "data:/d/")},
-            "--volume",
+            "volumes",
             "two volumes are to be mounted at /d",
             None,
             id="twice at one path",
         ),
         pytest.param(
             {"env": ("NOT_THERE",)},
-            "--env",
-            "NOT_THERE is not set in your environment",
-            "write --env NOT_THERE=VALUE",
+            "env",
+            "variable NOT_THERE is not set in your environment",
+            "write NOT_THERE=VALUE",
             id="a variable that the caller has not",
         ),
         pytest.param(
             {"env": ("1A=2",)},
-            "--env",
+            "env",
             "invalid variable name '1A'",
             "write NAME=VALUE, or NAME to pass yours on",
             id="no variable name",
         ),
         pytest.param(
             {"name": "Train"},
-            "--name",
+            "name",
             "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
             " beginning and ending with a letter or digit",
             None,
@@ -233,46 +247,50 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
         ),
         pytest.param(
             {"name": "taken"},
-            "--name",
+            "name",
             "the name 'taken' is taken in namespace default",
             "choose another, or remove the old run: moor cancel --delete taken",
             id="a name that is taken",
         ),
         pytest.param(
             {"image": "python:3.12"},
-            "--image",
-            "'python:3.12' cannot be pulled: this cluster runs commands on this machine itself",
-            "leave out --image, or add --host-env to run the command here all the same",
+            "image",
+            "cannot pull image 'python:3.12': this cluster runs commands on this machine itself",
+            "leave out the image, or run the command here all the same: moor run --host-env",
             id="an image where none is pulled",
         ),
         pytest.param(
             {"checkpoint": "Bad_Name"},
-            "--checkpoint",
-            "invalid volume name 'Bad_Name': use at most 63 of a-z, 0-9 and '-'",
+            "checkpoint",
+            "invalid checkpoint volume 'Bad_Name': use at most 63 of a-z, 0-9 and '-'",
             "write NAME or NAME:20Gi",
             id="no volume name",
         ),
-        pytest.param({"grace": 0}, "--grace", "0 seconds; allowed are 1 to 86400", None, id="no grace"),
+        pytest.param({"grace": 0}, "grace", "invalid grace period 0: use 1 to 86400 seconds", None, id="no grace"),
         pytest.param(
             {"priority_class": "high"},
-            "--priority-class",
+            "priorityClass",
             "PriorityClass 'high' not found",
             "available: low",
             id="no such priority class",
         ),
         pytest.param(
             {"workdir": "data"},
-            "--workdir",
-            "invalid place on a volume 'data'",
+            "workdir",
+            "invalid working directory 'data'",
             "write VOLUME:PATH, such as code:project",
             id="no place on a volume",
         ),
         pytest.param(
-            {"restart_limit": 2000}, "--restart-limit", "2000 restarts; allowed are 0 to 998", None, id="too many"
+            {"restart_limit": 2000},
+            "restartLimit",
+            "invalid restart limit 2000: use 0 to 998",
+            None,
+            id="too many",
         ),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_is_allowed(options, option, says, hint):
+def test_a_wrong_option_is_refused_with_what_is_allowed(options, field, says, hint):
     facts = ClusterFacts(
         nodes=(A100, T4),
         process_runtime=True,
@@ -280,22 +298,22 @@ def test_a_wrong_option_is_refused_with_what_is_allowed(options, option, says, h
         taken=frozenset({"taken"}),
         priority_classes=frozenset({"low"}),
     )
-    assert problems(facts, **options) == (Problem(option, says, hint),)
+    assert problems(facts, **options) == (Problem(field, says, hint),)
 
 
 def test_every_problem_is_told_at_once():
     found = problems(gpus=9, memory="x", time="y", volumes=("none:/a",), name="-")
-    assert [one.option for one in found] == ["--name", "--memory", "--time", "--gpus", "--volume"]
+    assert [one.field for one in found] == ["name", "memory", "time", "gpus", "volumes"]
 
 
 def test_a_command_that_does_not_exist_is_refused_where_it_would_run_here():
     caller = Caller(user="ada", cwd="/", program=None)
-    assert [one.option for one in problems(caller=caller)] == ["COMMAND"]
+    assert [one.field for one in problems(caller=caller)] == ["command"]
     assert problems(REAL, caller, image="python:3.12") == ()
 
 
 def test_a_real_cluster_needs_an_image_which_a_tenant_may_give():
-    assert [one.option for one in problems(REAL)] == ["--image"]
+    assert [one.field for one in problems(REAL)] == ["image"]
     facts = ClusterFacts(nodes=(PLAIN,), defaults=Defaults(image="ours:1"))
     assert container(planned(facts))["image"] == "ours:1"
 
@@ -303,18 +321,18 @@ def test_a_real_cluster_needs_an_image_which_a_tenant_may_give():
 def test_a_directory_too_large_to_ship_is_refused():
     caller = Caller(user="ada", cwd="/", archive=b"x" * (ARCHIVE_LIMIT_BYTES + 1))
     [found] = problems(REAL, caller, image="python:3.12")
-    assert found.option == "--workdir"
+    assert found.field == "workdir"
 
 
 def test_gpus_on_a_cluster_without_any_are_refused():
     [found] = problems(ClusterFacts(nodes=(PLAIN,), process_runtime=True), gpus=1)
-    assert found.message == "1 asked, but no node of this cluster has GPUs"
+    assert found.message == "1 GPU asked for, but no node of this cluster has GPUs"
 
 
 def test_a_gpu_type_that_cannot_be_looked_up_is_refused_rather_than_waited_for():
     facts = ClusterFacts(nodes=None, process_runtime=True)
     [found] = problems(facts, gpus=1, gpu_type="a100")
-    assert found.option == "--gpu-type"
+    assert found.field == "gpuType"
     assert problems(facts, gpus=1) == ()
 
 
@@ -324,9 +342,7 @@ def test_a_gpu_type_that_cannot_be_looked_up_is_refused_rather_than_waited_for()
 def test_without_memory_the_default_is_filled_in_and_said():
     plan = planned()
     assert container(plan)["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
-    assert plan.notes[0] == (
-        "no --memory given: limited to 2Gi, the default; a job that grows beyond it is killed"
-    )
+    assert plan.notes[0] == ("no memory given: limited to 2Gi, the default; a job that grows beyond it is killed")
     assert plan.job["metadata"]["annotations"]["moorage.dev/memory-defaulted"] == "true"
 
 
@@ -346,11 +362,11 @@ def test_a_tenants_time_and_restart_limit_hold_for_its_runs():
     facts = ClusterFacts(nodes=(A100,), process_runtime=True, defaults=defaults)
     plan = planned(facts)
     assert pod_spec(plan)["activeDeadlineSeconds"] == 3600
-    assert "no --time given: stopped after 1h, tenant lab's default" in plan.notes
+    assert "no time limit given: stopped after 1h, tenant lab's default" in plan.notes
     assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "3"
     assert pod_spec(planned(facts, time="2h"))["activeDeadlineSeconds"] == 7200
     assert problems(facts, restart_limit=4) == (
-        Problem("--restart-limit", "4 restarts; allowed are 0 to 3", None),
+        Problem("restartLimit", "invalid restart limit 4: use 0 to 3", None),
     )
 
 
@@ -359,7 +375,7 @@ def test_without_a_limit_a_run_is_never_started_again():
     assert container(plan)["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
     assert plan.job["spec"]["backoffLimit"] == 0
     assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0"
-    assert "--memory none: no limit, so this run is never started again, whatever ends it" in plan.notes
+    assert "memory none: no limit, so this run is never started again, whatever ends it" in plan.notes
 
 
 def test_retries_stop_at_a_kill_for_memory():
@@ -391,7 +407,7 @@ def test_a_word_that_means_several_types_allows_them_all_and_says_so():
         nodes=(A100, a_node("gpu-b", gpus=8, kind="NVIDIA-A100-PCIE-40GB"), T4), process_runtime=True
     )
     plan = planned(facts, gpus=8, gpu_type="A100")
-    assert "--gpu-type A100 allows NVIDIA-A100-PCIE-40GB, NVIDIA-A100-SXM4-80GB" in plan.notes
+    assert "GPU type A100 allows NVIDIA-A100-PCIE-40GB, NVIDIA-A100-SXM4-80GB" in plan.notes
 
 
 def test_a_type_written_out_means_only_itself():
@@ -836,5 +852,5 @@ def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
     nodes = (NodeInfo(name="n1", allocatable={"cpu": 16000, "memory": 2**36, "nvidia.com/gpu": 4}),)
     request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
-    [problem] = [one for one in plan.problems if one.option == "--gpu-resource"]
-    assert (problem.message, problem.hint) == ("no node offers 'mig-9g'", "available: nvidia.com/gpu")
+    [problem] = [one for one in plan.problems if one.field == "gpuResource"]
+    assert (problem.message, problem.hint) == ("no node has GPU resource 'mig-9g'", "available: nvidia.com/gpu")
