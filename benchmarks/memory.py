@@ -26,6 +26,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from moorage.actions.runfacts import Around, read_facts, server_url
+from moorage.actions.runs import cancel_run
+from moorage.actions.submit import submit
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
@@ -34,9 +37,6 @@ from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
-from moorage.kube.facts import Around, read_facts, server_url
-from moorage.kube.runs import cancel_run
-from moorage.kube.submit import submit
 from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.killing import LAUNCHER, Trouble, until_so
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from moorage.actions.runs import cancel_run
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, Obj
@@ -18,7 +19,6 @@ from moorage.cli.session import Problems, Session, Target, in_session, target_op
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.errors import ApiError
-from moorage.kube.runs import cancel_run
 from moorage.model.names import label_value
 
 EVENTS_SHOWN = 8

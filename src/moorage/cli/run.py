@@ -8,6 +8,7 @@ from secrets import token_hex
 
 import click
 
+from moorage.actions.runfacts import Seen
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.facts import read_caller, read_cluster
@@ -25,7 +26,6 @@ from moorage.errors import (
     ServerError,
     Unauthorized,
 )
-from moorage.kube.facts import Seen
 
 
 @click.command(
@@ -161,7 +161,7 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
     if dry_run:
         await _dry_run(session, plan, seen)
         return 0
-    from moorage.kube.submit import submit
+    from moorage.actions.submit import submit
 
     try:
         await submit(session.api, plan, session.namespace, session.clock, note=console.note)

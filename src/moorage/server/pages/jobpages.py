@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from moorage.actions.runs import cancel_run
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.state import PodView, RunView, view_run
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
-from moorage.kube.runs import cancel_run
 from moorage.model.names import label_value
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
