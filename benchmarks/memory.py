@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from moorage.actions.runfacts import Around, read_facts, server_url
+from moorage.actions.runfacts import Around, read_facts
 from moorage.actions.runs import cancel_run
 from moorage.actions.submit import submit
 from moorage.apimachinery.informer import Informer, wait_synced
@@ -37,6 +37,7 @@ from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.errors import NotFound
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.testing.cluster import Cluster, local_cluster
 from moorage.testing.killing import LAUNCHER, Trouble, until_so
 

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from moorage.actions.runfacts import server_url
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.people import account_user, subjects_of
 from moorage.testing.cluster import Cluster, find_kubectl

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from moorage.actions.runfacts import server_url
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.clock import SYSTEM
 from moorage.kube import people
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.model.people import account_user, groups_in
 from moorage.testing.cluster import Cluster, find_kubectl, start_cluster
 from moorage.testing.oidc import Directory, oidc_provider

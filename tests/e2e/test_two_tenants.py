@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from moorage.actions.runfacts import server_url
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     JOBS,
@@ -38,6 +37,7 @@ from moorage.apimachinery.resources import INGRESSES as KUBE_INGRESSES
 from moorage.errors import AlreadyExists, NotFound
 from moorage.kube import people
 from moorage.kube.client import KubeClient
+from moorage.kube.serverurl import server_url
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL, account_name, account_user
 from moorage.model.tenant import TENANTS

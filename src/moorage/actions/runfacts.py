@@ -11,12 +11,12 @@ from typing import TypeVar
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
-from moorage.apimachinery.resources import CONFIGMAPS, JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
+from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, RunRequest
-from moorage.errors import ApiError, Forbidden, NotFound
+from moorage.errors import Forbidden, NotFound
 from moorage.model.dataset import DATASETS
-from moorage.model.names import INFO_CONFIGMAP, PROCESS_RUNTIME, RUN_LABEL, SYSTEM_NAMESPACE
+from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
 
@@ -104,15 +104,6 @@ def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
         restart_limit=(tenant.get("spec") or {}).get("restartLimit"),
         origin=f"tenant {tenant['metadata']['name']}'s default" if given.memory else "the default",
     )
-
-
-async def server_url(api: Api) -> str:
-    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
-    try:
-        found = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
-    except ApiError:
-        return ""
-    return str((found.get("data") or {}).get("serverUrl") or "")
 
 
 def runner_source() -> str:

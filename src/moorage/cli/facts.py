@@ -8,13 +8,14 @@ import secrets
 import shutil
 import sys
 
-from moorage.actions.runfacts import Around, Seen, or_none, read_facts, runner_source, server_url
+from moorage.actions.runfacts import Around, Seen, or_none, read_facts, runner_source
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.cli.session import Session
 from moorage.decide.runs.request import Caller, RunRequest
 from moorage.decide.usage.gpus import UNKNOWN_TYPE
 from moorage.errors import MoorageError
+from moorage.kube.serverurl import server_url
 from moorage.model.names import GPU_TYPE_LABELS
 
 

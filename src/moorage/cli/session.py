@@ -200,7 +200,7 @@ class HttpServer:
 
     async def address(self) -> tuple[str, dict[str, str]]:
         if self._url is None:
-            from moorage.actions.runfacts import server_url
+            from moorage.kube.serverurl import server_url
 
             self._url = (await server_url(self._api)).rstrip("/")
         if not self._url:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from moorage.actions.runfacts import Around, read_facts, runner_source, server_url
+from moorage.actions.runfacts import Around, read_facts, runner_source
 from moorage.actions.runs import cancel_run
 from moorage.actions.submit import submit
 from moorage.api.fields import Name
@@ -36,6 +36,7 @@ from moorage.decide.runs.state import AttemptView, PodView, RunView, State, view
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.kube.logs import STARTED, pod_lines
+from moorage.kube.serverurl import server_url
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
