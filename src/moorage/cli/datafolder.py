@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from moorage.client.datafolder import is_running
+from moorage.client.privatefile import write_private
 from moorage.errors import AlreadyRunning, DataFolderError, PortTaken, UsageError
 
 LAYOUT = 1  # written to VERSION; raised when an older program could not read the folder
@@ -30,14 +32,6 @@ SERVICE_USERS = {
 _PARTS = ("log", "run", "pki", "nodes", "volumes")
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
 """0: any free one. What was used once is remembered."""
-
-
-def default_folder() -> Path:
-    """$MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
-    if chosen := os.environ.get("MOORAGE_DATA"):
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return (Path(base).expanduser() / "moorage").absolute()
 
 
 _DAMAGED_HINT = "`moor restore` shows the copies that are kept of it and brings one back"
@@ -182,17 +176,7 @@ class DataFolder:
 
     def is_running(self) -> bool:
         """Whether some supervisor holds the lock."""
-        try:
-            fd = os.open(self.run / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_running(self.path)
 
     def read_pid(self, name: str) -> int | None:
         try:
@@ -316,22 +300,6 @@ class DataFolder:
 def _take_away(path: Path, mode: int) -> None:
     if path.lstat().st_mode & 0o077:
         path.chmod(mode)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that its owner alone can read; whole or not at all.
-
-    In a folder that others may write to, a file that they put in the way is removed, never written into.
-    """
-    scratch = path.parent / f".{path.name}.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        scratch.unlink()
-    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
 
 
 @contextlib.contextmanager

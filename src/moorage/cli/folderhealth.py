@@ -7,7 +7,8 @@ from datetime import UTC
 from pathlib import Path
 
 from moorage.apimachinery.databasefile import find_problem, mark_path
-from moorage.cli.datafolder import DataFolder, default_folder
+from moorage.cli.datafolder import DataFolder
+from moorage.client.datafolder import default_folder
 from moorage.clock import SYSTEM, Clock, format_duration
 from moorage.errors import DataFolderError, StorageDamaged
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from moorage.cli import console
-from moorage.cli.credentials import Known, Saved, ask_server, known_logins
+from moorage.client.logins import Known, Saved, ask_server, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339
 from moorage.errors import MoorageError, NotReady, UsageError
 
@@ -125,7 +125,7 @@ def token(url: str | None, seconds: int) -> None:
 )
 def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str, output: Path | None) -> None:
     """Write a kubeconfig whose user is you. kubectl gets fresh tokens by `moor token` while you are logged in."""
-    from moorage.cli.datafolder import write_private
+    from moorage.client.privatefile import write_private
 
     saved = _saved(url)
     cluster = ask_server(saved, "GET", "/api/v1/login/cluster")

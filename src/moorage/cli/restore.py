@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moorage.cli import console
-from moorage.cli.datafolder import DataFolder, default_folder
+from moorage.cli.datafolder import DataFolder
 from moorage.cli.dataset import bytes_text
 from moorage.cli.folderhealth import CLUSTER, find_damage
 from moorage.cli.up import data_option, stop_leftovers
+from moorage.client.datafolder import default_folder
 from moorage.clock import SYSTEM, format_duration, rfc3339
 from moorage.errors import AlreadyRunning, MoorageError, UsageError
 

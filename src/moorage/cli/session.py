@@ -18,6 +18,7 @@ import click
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.cli import console
+from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError, NotFound, NotReady, api_error
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
@@ -140,23 +141,17 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
     set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
     without a running cluster.
     """
-    from moorage.cli.datafolder import DataFolder, default_folder
-
     if target.kubeconfig is not None:
         return target.kubeconfig
     if target.data is not None:
-        folder = DataFolder(target.data.absolute())
-        if not (folder.exists() and folder.is_running() and folder.kubeconfig.exists()):
-            raise NotReady(
-                f"no cluster is running in {folder.path}", hint=f"start it: moor up --data {target.data}"
-            )
-        return folder.kubeconfig
+        folder = target.data.absolute()
+        kubeconfig = running_kubeconfig(folder)
+        if kubeconfig is None:
+            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
+        return kubeconfig
     if env.get("MOORAGE_KUBECONFIG") or env.get("KUBECONFIG") or target.context is not None:
         return None
-    folder = DataFolder(default_folder())
-    if folder.exists() and folder.kubeconfig.exists() and folder.is_running():
-        return folder.kubeconfig
-    return None
+    return running_kubeconfig(default_folder())
 
 
 @asynccontextmanager

@@ -210,7 +210,7 @@ def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list
     from moorage.apimachinery.meta import labels_of
     from moorage.apimachinery.resources import NODES
     from moorage.apimachinery.scheduling import parse_node
-    from moorage.cli.datafolder import default_folder
+    from moorage.client.datafolder import default_folder
     from moorage.decide.tools.simulation import node_of, pods_of
     from moorage.decide.usage.gpus import gpu_type
     from moorage.usage.store import UsageStore

@@ -19,7 +19,8 @@ from typing import Any
 import click
 
 from moorage.cli import console
-from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, default_folder, listening
+from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, listening
+from moorage.client.datafolder import default_folder
 from moorage.errors import AlreadyRunning, DocumentError, MoorageError, NotReady, UsageError
 
 SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it is told what the start waits for

@@ -61,7 +61,7 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
 
     Raises UsageError for a token without a URL, NotReady where there is nothing, or nobody is logged in.
     """
-    from moorage.cli.credentials import Known
+    from moorage.client.logins import Known
 
     by_cluster = given.context is not None or given.kubeconfig is not None
     if given.url is None and given.token is not None:

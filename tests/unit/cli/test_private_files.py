@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from moorage.cli import credentials
-from moorage.cli.datafolder import DataFolder, write_private
+from moorage.cli.datafolder import DataFolder
 from moorage.cli.supervisor import keep_small
+from moorage.client import logins
+from moorage.client.privatefile import write_private
 from moorage.localcluster.storage.sqlite import SqliteStorage
 from moorage.queue.outputs import Outputs
 from moorage.queue.store import open_store
@@ -124,7 +125,7 @@ def test_a_file_that_somebody_put_in_the_way_is_not_written_into(tmp_path: Path,
 
 def test_what_a_login_leaves_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOORAGE_CONFIG", str(tmp_path / "config"))
-    with credentials.known_logins():
+    with logins.known_logins():
         pass
     assert mode(tmp_path / "config") == 0o700
     assert {mode(file) for file in (tmp_path / "config").iterdir()} == {0o600}

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from moorage.cli.datafolder import write_private
+from moorage.client.privatefile import write_private
 from moorage.errors import NotReady, ServerError, api_error
 
 ANSWER_SECONDS = 30.0
