@@ -6,13 +6,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import grimp
 import pytest
 
 from moorage.cli import reference
 from moorage.cli.main import COMMANDS, load
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
@@ -61,3 +62,36 @@ def test_make_help_lists_every_target():
     shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in phony[1].split():
         assert f"make {target}" in shown
+
+
+def test_the_architecture_page_names_every_room():
+    rooms = {
+        one.name
+        for one in (ROOT / "src" / "moorage").iterdir()
+        if (one / "__init__.py").exists() or (one.suffix == ".py" and not one.name.startswith("__"))
+    }
+    named = re.findall(r"^\| `src/moorage/([a-z.]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(rooms)
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md"])
+def test_every_path_of_a_page_for_contributors_exists(page):
+    paths = re.findall(r"(?:src|tests|docs|examples|benchmarks|deploy)/[\w./-]*\w", (ROOT / page).read_text())
+    assert paths
+    assert [one for one in paths if not (ROOT / one).exists()] == []
+
+
+def test_every_arrow_of_the_map_of_rooms_is_an_import():
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = page.split("## Rooms")[1]
+    arrows = re.findall(r"^    (\w+) --> (\w+)$", rooms, re.MULTILINE)
+    assert len(arrows) > 10
+    graph = grimp.build_graph("moorage", cache_dir=None)
+    missing = [
+        f"{importer} --> {imported}"
+        for importer, imported in arrows
+        if not graph.direct_import_exists(
+            importer=f"moorage.{importer}", imported=f"moorage.{imported}", as_packages=True
+        )
+    ]
+    assert missing == []
