@@ -2,8 +2,8 @@
 
     shim, podshim   standard library only: runs one pod, outlives the agent
     podfolder       the folder of one pod: what was decided, what the shim reports, is it alive
-    leftovers       processes that must not live on
-    plan            pure: what is seen of one pod → what to do next
+    leftovers       processes that must not outlive their pod
+    plan            pure: what is observed of one pod → what to do next
     status          pure: pod + shim's report → `v1.PodStatus`
     environment     pure: variables, field references, `$(VAR)`
     volumes         volumes → folders on this machine
@@ -13,7 +13,11 @@
     addresses       an address for each pod
     probes, logs    liveness and readiness; CRI logs → `kubectl logs`
     execs           commands run in a container on request
-    agent           the loop that joins them
+    agent           the loop: sees one pod, asks `plan`, and has it done
+    podstate        all that is kept of one pod in memory; `context` holds the states and what all parts share
+    admitting, starting, podvolumes, probing, publishing   the steps of one pod
+    heartbeat       the Node object and its Lease
+    access          logs, commands and connections, for the API server
 
 What is different from a kubelet, on purpose: no images (a container's command runs in this machine's environment);
 pods share the machine's network and process table, though each has an address of its own out of 127.64.0.0/10

@@ -1,0 +1,18 @@
+"""Why a pod of this node cannot start, in kubelet's reasons."""
+
+from __future__ import annotations
+
+import os
+
+from moorage.apimachinery.resources import Obj
+from moorage.localcluster.nodeagent.environment import all_containers
+from moorage.localcluster.nodeagent.podstate import Problems
+
+DEADLINE_REASON = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
+
+def not_written(pod: Obj, error: OSError) -> Problems:
+    """The problem of a pod whose folder cannot be written: a full disk, mostly."""
+    message = f"the pod's folder cannot be written: {os.strerror(error.errno or 0).lower()}"
+    return {one["name"]: ("CreateContainerError", message) for one in all_containers(pod["spec"])}
