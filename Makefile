@@ -2,9 +2,13 @@
 UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PY := .venv/bin/python
+PYTEST := $(PY) -m pytest -n 2 --dist loadgroup
 DEMO_DATA := .moorage-demo
 
-.PHONY: help setup demo test explore test-all lint types docs manifests
+# Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help setup demo quick test explore test-all lint types docs manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -21,14 +25,18 @@ setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it i
 demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three trainings, one drained half-way
 	@$(PY) examples/digits/demo.py --data $(DEMO_DATA)
 
+quick: setup lint types ## Lint, types and unit tests: the loop while you work
+	@$(PYTEST) -m "not processes" tests/unit
+
 test: setup lint types ## Lint, types and the whole test suite
-	@$(PY) -m pytest -n 2 --dist loadgroup
+	@$(PYTEST)
 
 explore: setup ## Property tests, fuzzers and random kills with new draws: what they find becomes a fixed case
-	@MOORAGE_TEST_EXPLORE=1 $(PY) -m pytest -n 2 --dist loadgroup -s -m "not browser" \
+	@MOORAGE_TEST_EXPLORE=1 MOORAGE_TEST_FULL=1 $(PYTEST) -s -m "not browser" \
 		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" tests --include='*.py')
 
-test-all: test ## Everything, the benchmarks too
+test-all: setup lint types ## The whole suite with all examples, and the short benchmarks
+	@MOORAGE_TEST_FULL=1 $(PYTEST)
 	@$(PY) benchmarks/cold_start.py
 
 lint: setup ## Style, formatting and the import rules

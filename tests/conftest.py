@@ -17,12 +17,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from moorage.testing.cluster import Cluster, local_cluster, start_cluster
+from moorage.testing.examples import examples
 
-# shared machines are slow at times, and no test judges time: examples have no deadline. They are the same in every
-# run, so that a run judges the change and not the dice; MOORAGE_TEST_EXPLORE=1 throws them anew
+# Shared machines are slow at times, and no test judges time: examples have no deadline. They are the same in every
+# run, so that a run judges the change and not the dice; MOORAGE_TEST_EXPLORE=1 throws them anew.
 settings.register_profile(
     "moorage",
     deadline=None,
+    max_examples=examples(30, full=100),
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=not os.environ.get("MOORAGE_TEST_EXPLORE"),
 )

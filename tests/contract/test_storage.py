@@ -25,6 +25,7 @@ from moorage.localcluster.storage.contract import HOT_EVENTS, TAKE_BYTES, WatchC
 from moorage.localcluster.storage.memory import Mirror, weight
 from moorage.localcluster.storage.sqlite import SqliteStorage
 from moorage.testing.clock import FakeClock
+from moorage.testing.examples import examples
 
 pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 30
@@ -212,7 +213,7 @@ def held(mirror: Mirror) -> int:
     return sum(len(one.value) for at, one in records.items() if one is not None and at not in standing)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(20, full=50))
 @given(
     sizes=st.lists(st.integers(0, 3000), max_size=150),
     limit=st.integers(1000, 20_000),
@@ -282,7 +283,7 @@ async def test_a_watch_whose_keys_are_quiet_outlives_any_number_of_other_changes
     assert [change.revision for change in await quiet.next()] == [101]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(25, full=100))
 @given(data=st.data())
 def test_a_watch_hands_out_every_change_once_or_says_that_it_expired(data: st.DataObject) -> None:
     async def play() -> None:
@@ -650,7 +651,9 @@ class AnySequenceInSqlite(AnySequence):
 
 TestAnySequenceInMemory = AnySequenceInMemory.TestCase
 TestAnySequenceInSqlite = AnySequenceInSqlite.TestCase
-TestAnySequenceInMemory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnySequenceInMemory.settings = settings(
+    max_examples=examples(20, full=60), stateful_step_count=30, deadline=None
+)
 TestAnySequenceInSqlite.settings = settings(
     max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )

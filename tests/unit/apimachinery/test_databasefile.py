@@ -116,6 +116,7 @@ WAYS: list[tuple[str, str, Callable[[Path], object], str]] = [
 ]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("end", "harm", "word"),
     [pytest.param(end, harm, word, id=f"{end}d: {name}") for end, name, harm, word in WAYS],
@@ -148,6 +149,7 @@ def test_wherever_the_log_is_cut_it_is_found_before_anything_is_written(
     assert contents(path) == before
 
 
+@pytest.mark.processes
 def test_an_older_file_in_its_place_and_one_of_another_cluster_are_found(
     tmp_path: Path, left: dict[str, dict[str, bytes]]
 ) -> None:
@@ -164,6 +166,7 @@ def test_an_older_file_in_its_place_and_one_of_another_cluster_are_found(
     assert "is not the file that was used here last" in str(find_problem(path, deep=True))
 
 
+@pytest.mark.processes
 def test_a_kill_at_any_moment_gives_no_false_alarm(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     told = 0

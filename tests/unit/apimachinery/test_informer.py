@@ -19,6 +19,7 @@ from moorage.apimachinery.informer import (
 )
 from moorage.apimachinery.resources import PODS
 from moorage.errors import Expired, ServerError
+from moorage.testing.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -172,7 +173,7 @@ def test_objects_are_indexed_by_their_controller():
     assert list(index_by_controller({"metadata": {}})) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, full=60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "delete", "break", "expire", "end"]), st.sampled_from("abcd")),

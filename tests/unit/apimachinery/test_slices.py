@@ -14,6 +14,7 @@ from moorage.apimachinery.slices import ask_for_short_slices
 ASK = "import os, moorage.apimachinery.slices as s; {}; print(s.ask_for_short_slices(), os.nice(0))"
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own interface")
 @pytest.mark.parametrize("before", ["pass", "os.nice(7)"])
 def test_a_process_keeps_its_niceness_when_it_asks_for_short_slices(before: str) -> None:

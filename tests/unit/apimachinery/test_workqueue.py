@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.workqueue import RETRIES, QueueClosed, WorkQueue
+from moorage.testing.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +96,7 @@ async def test_a_closed_queue_ends_its_workers_and_takes_nothing():
         await queue.get()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(25, full=100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["add", "get", "done"]), st.sampled_from("abc")), max_size=60))
 def test_every_key_added_is_handed_out_after_it_was_added(steps):
     async def play():

@@ -118,6 +118,7 @@ def test_a_completion_script_is_printed(shell, moor):
     assert "_MOOR_COMPLETE" in done.out
 
 
+@pytest.mark.processes
 def test_the_shell_is_told_commands_and_options():
     def complete(words: str, at: int) -> list[str]:
         env = os.environ | {"_MOOR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
@@ -131,6 +132,7 @@ def test_the_shell_is_told_commands_and_options():
     assert complete("moor volume cr", 2) == ["create"]
 
 
+@pytest.mark.processes
 def test_a_reader_that_goes_away_is_no_traceback():
     done = subprocess.run(
         f"{sys.executable} -m moorage.cli.main --help | head -1",

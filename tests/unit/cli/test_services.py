@@ -33,6 +33,7 @@ def test_days_are_read_and_usual_where_none_are_given() -> None:
     assert login_settings({"MOORAGE_AUDIT_DAYS": "7"}).audit_days == 7
 
 
+@pytest.mark.processes
 def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()

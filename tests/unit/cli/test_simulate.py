@@ -19,6 +19,7 @@ def trace(tmp_path):
     return ["simulate", "--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "pods.csv")]
 
 
+@pytest.mark.processes
 def test_policies_are_compared_in_a_table_with_the_bound_and_a_plot(trace, tmp_path, capsys):
     plot = tmp_path / "out.svg"
     assert (
@@ -29,6 +30,7 @@ def test_policies_are_compared_in_a_table_with_the_bound_and_a_plot(trace, tmp_p
     assert ElementTree.fromstring(plot.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.processes
 def test_figures_come_as_json_too(trace, capsys):
     assert main([*trace, "--policy", "spread", "--seeds", "2", "--whole-gpus", "-o", "json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
@@ -54,6 +56,7 @@ def test_a_plot_that_would_be_no_svg_is_refused_before_anything_is_played(trace,
     assert "a plot is written as SVG" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 def test_slices_of_gpus_are_a_resource_of_their_own(trace, tmp_path, capsys):
     (tmp_path / "nodes.csv").write_text(
         "sn,cpu_milli,memory_mib,gpu,model,resource\n"

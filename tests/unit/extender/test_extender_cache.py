@@ -15,6 +15,7 @@ from moorage.decide.packing.policies import GpuNode
 from moorage.extender.cache import ExtenderCache
 from moorage.extender.ledger import ASSUME_SECONDS, Hold
 from moorage.testing.clock import FakeClock
+from moorage.testing.examples import examples
 from moorage.testing.fakeapi import FakeApi
 
 GPU = "nvidia.com/gpu"
@@ -105,7 +106,7 @@ changes = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(20, full=50))
 @given(changes)
 def test_counters_moved_by_changes_equal_a_count_from_scratch(steps):
     async def play() -> None:

@@ -576,6 +576,7 @@ def _die_at(process: subprocess.Popen[str], done: threading.Event, bytes_seen: i
     process.stdout.read()
 
 
+@pytest.mark.processes
 async def test_a_filler_killed_five_times_fills_the_rest_and_nothing_twice(tmp_path):
     chance = random.Random(7)
     files = {f"d{n % 7}/{n}.bin": chance.randbytes(chance.randrange(30_000)) for n in range(600)}

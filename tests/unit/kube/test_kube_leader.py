@@ -27,6 +27,7 @@ from moorage.kube.leader import (
     observe,
 )
 from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.examples import examples
 from moorage.testing.fakeapi import FakeApi
 
 
@@ -142,7 +143,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(75, full=300))
 @given(clocks=candidates, story=steps)
 def test_at_most_one_leads_whatever_the_clocks_read(
     clocks: list[tuple[float, float]], story: list[tuple[int, str, float]]

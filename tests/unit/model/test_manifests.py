@@ -101,6 +101,7 @@ def test_the_operator_may_renew_the_lease_it_asks_for() -> None:
     assert OPERATOR_LEASE == LEASE
 
 
+@pytest.mark.processes
 def test_kubectl_renders_the_tree() -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:

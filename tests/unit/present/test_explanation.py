@@ -16,6 +16,7 @@ from moorage.decide.explain.snapshot import concerning
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.runs.forecast import Like, Stay, history_of
 from moorage.present.explanation import about, explain_text, short_reason
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -267,7 +268,7 @@ def test_under_fair_who_used_less_goes_first():
     assert ask(a_guest(ago=0.5), [a_node()], waiting, machines=[a_machine()]).line[0].run == "old"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, full=150), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -393,7 +394,7 @@ def test_what_exists_nowhere_is_offered_as_another_type_at_once():
 small = st.integers(0, 4)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(50, full=200))
 @given(
     st.lists(st.tuples(small, st.sampled_from(["a100", "t4"]), st.integers(1, 16), st.booleans()), max_size=4),
     st.lists(st.tuples(st.integers(0, 3), small, st.integers(1, 8)), max_size=5),

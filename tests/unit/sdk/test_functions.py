@@ -27,6 +27,7 @@ def contents(packed: bytes) -> tuple[dict[str, str], list[str]]:
         return json.loads(archive.read("map.json")), archive.namelist()
 
 
+@pytest.mark.processes
 def test_a_pickled_function_loads_where_cloudpickle_is_not_installed(tmp_path):
     pytest.importorskip("cloudpickle")
     base = 40

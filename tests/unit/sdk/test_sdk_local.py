@@ -27,10 +27,12 @@ def square(x: int) -> tuple[int, int]:
     return x, x * x
 
 
+@pytest.mark.processes
 def test_results_come_in_the_order_of_the_items():
     assert list(moorage.map(square, range(300), **HERE)) == [square(x) for x in range(300)]
 
 
+@pytest.mark.processes
 def test_results_come_as_they_are_done_when_order_is_not_asked_for(tmp_path):
     flag = tmp_path / "flag"
 
@@ -45,6 +47,7 @@ def test_results_come_as_they_are_done_when_order_is_not_asked_for(tmp_path):
     assert list(found) == [0]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "value",
     [
@@ -70,6 +73,7 @@ def fails_at_three(x: int) -> int:
     return x
 
 
+@pytest.mark.processes
 def test_a_failed_item_raises_with_its_value_and_output_after_the_results_before_it():
     found = moorage.map(fails_at_three, range(6), **HERE)
     assert [next(found) for _ in range(3)] == [0, 1, 2]
@@ -80,6 +84,7 @@ def test_a_failed_item_raises_with_its_value_and_output_after_the_results_before
     assert error.output.startswith("looking at 3\nTraceback")
 
 
+@pytest.mark.processes
 def test_errors_stand_among_the_results_when_asked_to():
     found = list(moorage.map(fails_at_three, range(6), on_error="return", **HERE))
     assert [one if isinstance(one, int) else (one.item, one.reason) for one in found] == [
@@ -87,6 +92,7 @@ def test_errors_stand_among_the_results_when_asked_to():
     ]  # fmt: skip
 
 
+@pytest.mark.processes
 def test_a_worker_that_dies_hurts_only_its_item():
     def dies_at_one(x: int) -> int:
         if x == 1:
@@ -98,6 +104,7 @@ def test_a_worker_that_dies_hurts_only_its_item():
     assert "SIGKILL" in found[1].reason
 
 
+@pytest.mark.processes
 def test_an_iterator_that_is_left_ends_its_map():
     found = moorage.map(square, range(5000), **HERE)
     assert next(found) == (0, 0)
@@ -110,6 +117,7 @@ def test_no_items_give_no_results():
     assert list(moorage.map(square, [], **HERE)) == []
 
 
+@pytest.mark.processes
 def test_items_that_fail_are_run_again_by_a_handle(tmp_path):
     mark = tmp_path / "there"
 
@@ -137,11 +145,13 @@ def test_a_map_that_is_cancelled_says_what_is_missing():
             list(handle.results())
 
 
+@pytest.mark.processes
 @pytest.mark.anyio
 async def test_async_code_maps_without_being_held_up():
     assert [one async for one in moorage.amap(square, range(20), **HERE)] == [square(x) for x in range(20)]
 
 
+@pytest.mark.processes
 def test_a_decorated_function_is_called_as_it_is_and_mapped():
     @moorage.mapped(**HERE)
     def double(x: int) -> int:
@@ -174,10 +184,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
         del sys.modules["mine_of_sdk"]
 
 
+@pytest.mark.processes
 def test_a_function_is_named_as_module_and_name(module):
     assert list(moorage.map("mine_of_sdk:times_three", [1, 2], **HERE)) == [3, 6]
 
 
+@pytest.mark.processes
 def test_without_cloudpickle_an_importable_function_is_named(module, monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert list(moorage.map(module.times_three, [1, 2], **HERE)) == [3, 6]
@@ -185,6 +197,7 @@ def test_without_cloudpickle_an_importable_function_is_named(module, monkeypatch
         moorage.map(lambda x: x, [1], **HERE)
 
 
+@pytest.mark.processes
 def test_a_function_that_does_not_load_ends_the_map_with_the_reason():
     with pytest.raises(MoorageError, match="the function does not load: ModuleNotFoundError"):
         list(moorage.map("no_such_module:f", [1], **HERE))
@@ -216,6 +229,7 @@ def test_what_cannot_be_pickled_is_refused_with_a_hint():
         moorage.map(lambda x: lock, [1], **HERE)
 
 
+@pytest.mark.processes
 def test_a_worker_leaves_when_the_process_that_started_it_is_gone(tmp_path):
     import subprocess
     import time

@@ -16,6 +16,7 @@ from moorage.decide.usage.intervals import Open, stepped
 from moorage.errors import StorageError
 from moorage.model.retention import USAGE_DAYS
 from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.examples import examples
 from moorage.testing.fakeapi import FakeApi
 from moorage.usage.recorder import HEARTBEAT_SECONDS, Recorder, Seen, plan
 from moorage.usage.store import UsageStore
@@ -107,7 +108,7 @@ def as_seen(lives, minute):
     return pods
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(50, full=200))
 @given(lives, looks)
 def test_a_recorder_killed_between_any_two_steps_counts_nothing_twice_and_never_too_much(lives, looks):
     """Each look is a recorder's pass at some minute; `killed` ones do only the first `kept` steps."""

@@ -149,6 +149,7 @@ def test_a_full_disk_is_told_as_such(tmp_path):
     store.close()
 
 
+@pytest.mark.processes
 def test_what_was_written_survives_a_kill(tmp_path):
     code = f"""
 import os, signal

@@ -38,6 +38,7 @@ def run(command, folder, *, isolated=False, **env):
     )
 
 
+@pytest.mark.processes
 def test_the_notebook_is_run_with_its_parameters_and_kept_with_its_outputs(tmp_path):
     a_notebook(tmp_path, "n = 1", "print('n is', n); n * 2", tags=["parameters"])
     kept = tmp_path / "checkpoint"
@@ -52,6 +53,7 @@ def test_the_notebook_is_run_with_its_parameters_and_kept_with_its_outputs(tmp_p
     )
 
 
+@pytest.mark.processes
 def test_a_cell_that_raises_fails_the_run_and_keeps_what_was_reached(tmp_path):
     a_notebook(tmp_path, "print('before')", "1 / 0", "print('never')")
     done = run(notebook_command(["work.ipynb", "-o", "out/here.ipynb"]), tmp_path)
@@ -62,6 +64,7 @@ def test_a_cell_that_raises_fails_the_run_and_keeps_what_was_reached(tmp_path):
     assert made["cells"][0]["outputs"]
 
 
+@pytest.mark.processes
 def test_an_image_without_jupyter_says_what_it_lacks(tmp_path):
     a_notebook(tmp_path, "1")
     done = run(notebook_command(["work.ipynb"]), tmp_path, isolated=True)
@@ -70,6 +73,7 @@ def test_an_image_without_jupyter_says_what_it_lacks(tmp_path):
     assert "pip install" in done.stderr
 
 
+@pytest.mark.processes
 def test_a_kernel_that_is_not_there_is_said(tmp_path):
     a_notebook(tmp_path, "1", kernel="no-such-kernel")
     done = run(notebook_command(["work.ipynb"]), tmp_path)

@@ -39,6 +39,7 @@ def run(
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -54,11 +55,13 @@ def test_it_ends_with_the_code_a_shell_would_give(command, code):
     assert run("--", *command).returncode == code
 
 
+@pytest.mark.processes
 def test_a_missing_command_is_said_in_one_line():
     done = run("--", "no-such-program-here")
     assert done.stderr == "moorage: the command 'no-such-program-here' does not exist here\n"
 
 
+@pytest.mark.processes
 def test_the_command_keeps_its_own_dashes_and_streams():
     done = run(
         "--", sys.executable, "-c", "import sys; print(sys.argv[1:]); print('e', file=sys.stderr)", "--", "-x"
@@ -66,6 +69,7 @@ def test_the_command_keeps_its_own_dashes_and_streams():
     assert (done.stdout, done.stderr, done.returncode) == ("['--', '-x']\n", "e\n", 0)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
     child = (
@@ -84,6 +88,7 @@ def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
     process.stdout.close()
 
 
+@pytest.mark.processes
 def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_reports(tmp_path):
     """A process that is woken from a stop has two signals at once, and the kernel hands them to any thread."""
     (tmp_path / "token").write_text("secret")
@@ -119,6 +124,7 @@ def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_repo
     assert codes == [42] * len(processes)
 
 
+@pytest.mark.processes
 def test_the_shipped_directory_is_where_the_command_starts(tmp_path):
     archive = tmp_path / "work.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
@@ -130,6 +136,7 @@ def test_the_shipped_directory_is_where_the_command_starts(tmp_path):
     assert (done.returncode, done.stdout) == (0, "hello")
 
 
+@pytest.mark.processes
 def test_a_spoilt_archive_fails_before_the_command_starts(tmp_path):
     archive = tmp_path / "work.tar.gz"
     archive.write_bytes(b"nonsense")
@@ -163,6 +170,7 @@ def server() -> Iterator[http.server.ThreadingHTTPServer]:
         thread.join()
 
 
+@pytest.mark.processes
 def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(tmp_path, server):
     (tmp_path / "token").write_text("secret\n")
     folder = tmp_path / "checkpoint"
@@ -185,6 +193,7 @@ def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(
     assert body["checked"] > body["newest"]
 
 
+@pytest.mark.processes
 def test_a_server_that_is_away_changes_nothing_for_the_command(tmp_path):
     (tmp_path / "token").write_text("secret")
     done = run(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moorage.decide.explain.verdicts import as_public, explain, pod_of_job, wanted_types
 
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.explainer import explain
@@ -15,6 +16,7 @@ from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.wishes import wanted_types
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationjson import to_json
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
@@ -357,7 +359,7 @@ def built(world):
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(37, full=150))
 @given(worlds)
 def test_an_explanation_is_never_at_odds_with_itself(world):
     pod, nodes, pods = built(world)
@@ -387,7 +389,7 @@ def test_an_explanation_is_never_at_odds_with_itself(world):
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(20, full=80))
 @given(worlds)
 def test_a_smaller_wish_that_is_offered_would_indeed_fit(world):
     pod, nodes, pods = built(world)

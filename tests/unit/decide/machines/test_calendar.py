@@ -23,6 +23,7 @@ from moorage.model.machine import MachineType, Pool, parse_machine
 from moorage.model.names import MACHINE_TYPE_PREFIX
 from moorage.model.reservation import Booking, Terms, parse_reservation
 from moorage.testing.clock import NOON
+from moorage.testing.examples import examples
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 
@@ -520,7 +521,7 @@ def happen(world: World, event: tuple[Any, ...]) -> None:
     world.pass_time(world.now + SECOND, len(world.guests) % 3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(50, full=200), deadline=None)
 @given(EVENTS)
 def test_whatever_happens_nothing_is_promised_twice_nobody_is_evicted_and_what_was_granted_is_there(
     events: list[tuple[Any, ...]],
@@ -555,7 +556,7 @@ BOOKS = st.tuples(
 TIMES = st.tuples(st.just("time"), st.integers(1, 40), st.integers(0, 5))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, full=150), deadline=None)
 @given(st.lists(BOOKS, min_size=1, max_size=3), st.lists(st.tuples(GUESTS, TIMES), min_size=2, max_size=8))
 def test_who_comes_after_a_booking_was_granted_is_not_in_its_way(
     books: list[tuple[Any, ...]], then: list[tuple[tuple[Any, ...], tuple[Any, ...]]]
@@ -566,7 +567,7 @@ def test_who_comes_after_a_booking_was_granted_is_not_in_its_way(
     world.pass_time(NOON + 400 * MINUTE, 1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(25, full=100), deadline=None)
 @given(EVENTS, st.integers(1, 4), st.integers(-30, 300), st.integers(1, 300))
 def test_what_the_message_says_is_free_is_free(
     events: list[tuple[Any, ...]], count: int, start: int, length: int

@@ -28,6 +28,7 @@ from moorage.decide.maps.leasing import (
     Session,
     State,
 )
+from moorage.testing.examples import examples
 
 NOON = 1_700_000_000_000
 GIB = 1 << 30
@@ -661,7 +662,10 @@ class Play(RuleBasedStateMachine):
 
 TestPlay = Play.TestCase
 TestPlay.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(20, full=60),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

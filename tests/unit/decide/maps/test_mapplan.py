@@ -25,6 +25,7 @@ from moorage.decide.maps.plan import (
 )
 from moorage.errors import UsageError
 from moorage.model.prices import Machine, Offer, PriceSheet, Quota
+from moorage.testing.examples import examples
 
 GI = 2**30
 
@@ -317,7 +318,7 @@ terms_ = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, full=60), deadline=None)
 @given(works, sheets, terms_)
 def test_every_plan_keeps_its_promises_or_says_why_not(work, sheet, terms):
     plan = plan_map(work, sheet, terms)
@@ -345,7 +346,7 @@ def test_every_plan_keeps_its_promises_or_says_why_not(work, sheet, terms):
             assert all(one.seconds >= plan.best.seconds - 1e-6 for one in plan.choices if not one.misses)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, full=60), deadline=None)
 @given(works, sheets, terms_, st.integers(1, 500), st.integers(1, 500))
 def test_more_nodes_are_never_later(work, sheet, terms, nodes, more):
     try:
@@ -357,7 +358,7 @@ def test_more_nodes_are_never_later(work, sheet, terms, nodes, more):
     assert many.late_seconds <= few.late_seconds * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20, full=40), deadline=None)
 @given(works, sheets, terms_)
 def test_a_deadline_called_impossible_is_kept_by_no_number_of_nodes(work, sheet, terms):
     terms = replace(terms, budget=None, deadline_seconds=terms.deadline_seconds or 100.0)

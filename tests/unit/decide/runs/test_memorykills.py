@@ -37,6 +37,7 @@ from moorage.decide.runs.memorykills import (
     slot_of,
 )
 from moorage.model.policy import Policy
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GI = 2**30
@@ -466,7 +467,7 @@ def text_of(size: int | None) -> str | None:
 
 
 @given(st.lists(kills_, max_size=4).map(tuple), st.integers(0, 5), rules, sizes, sizes)
-@settings(max_examples=300)
+@settings(max_examples=examples(75, full=300))
 def test_an_answer_never_holds_what_has_more_memory_and_never_gives_less(kills, held, how, limit, request):
     pod = a_pod(limit=text_of(limit), request=text_of(request))
     found = answer(pod, Known(kills=kills, held=held), how)
@@ -595,7 +596,7 @@ class Bomb(RuleBasedStateMachine):
 
 
 TestBomb = Bomb.TestCase
-TestBomb.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+TestBomb.settings = settings(max_examples=examples(20, full=60), stateful_step_count=12, deadline=None)
 
 
 @given(st.integers(1, 3), st.lists(st.booleans(), min_size=12, max_size=12))

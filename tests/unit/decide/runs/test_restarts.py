@@ -33,6 +33,7 @@ from moorage.decide.runs.restarts import (
     used_seconds,
 )
 from moorage.testing.clock import NOON
+from moorage.testing.examples import examples
 
 MINUTE = timedelta(minutes=1)
 DISRUPTED = "Pod lab/train-x1 has condition DisruptionTarget matching FailJob rule at index 0"
@@ -429,7 +430,7 @@ stories = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50, full=200))
 @given(
     story=stories,
     limit=st.integers(0, 5),

@@ -16,6 +16,7 @@ from moorage.apimachinery.resources import NODES, PODS, Obj
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = [
+    pytest.mark.processes,
     pytest.mark.anyio,
     pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on this machine"),
 ]

@@ -29,6 +29,7 @@ from moorage.localcluster.controllers.deployment.plan import (
     size_of,
 )
 from moorage.localcluster.controllers.intorpercent import scaled
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -260,7 +261,7 @@ class World:
             self.pods[uid] = (pods + [False] * wanted)[:wanted]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(30, full=120), deadline=None)
 @given(
     replicas=st.integers(1, 9),
     surge=st.one_of(st.integers(0, 3), st.sampled_from(["0%", "25%", "100%"])),

@@ -24,6 +24,7 @@ from moorage.localcluster.controllers.job.plan import (
     WriteStatus,
     plan,
 )
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -551,7 +552,7 @@ specs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, full=150), deadline=None)
 @given(spec=specs, seed=st.integers(0, 2**32 - 1))
 def test_every_end_is_counted_exactly_once_wherever_the_controller_is_killed(spec, seed):
     rng = random.Random(seed)

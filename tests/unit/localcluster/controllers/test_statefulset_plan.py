@@ -34,6 +34,7 @@ from moorage.localcluster.controllers.statefulset.plan import (
     ordinal_of,
     plan,
 )
+from moorage.testing.examples import examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DATA = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
@@ -552,7 +553,7 @@ policies = st.sampled_from(["OrderedReady", "Parallel"])
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(30, full=120))
 @given(
     policy=policies,
     min_ready=st.sampled_from([0, 0, 2]),
@@ -601,7 +602,7 @@ def test_whatever_happens_meanwhile_the_set_ends_at_its_size_and_newest_template
     assert all(owners_of(world)[f"data-{name}"] == of_set for name in world.wanted())
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(20, full=80))
 @given(
     policy=policies, size=st.integers(1, 6), partition=st.integers(0, 6), min_ready=st.integers(0, 2), seed=seeds
 )
@@ -626,7 +627,7 @@ def test_a_new_template_takes_down_one_pod_at_a_time_from_the_last_to_the_partit
     assert (status["currentRevision"] == status["updateRevision"]) == (partition == 0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, full=60))
 @given(policy=policies, before=st.integers(0, 6), after=st.integers(0, 6), told=st.booleans(), seed=seeds)
 def test_a_resized_set_grows_from_the_first_and_shrinks_from_the_last(policy, before, after, told, seed):
     world = with_claims(before, scaled="Delete" if told else "Retain", podManagementPolicy=policy)

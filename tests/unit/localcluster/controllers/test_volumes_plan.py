@@ -28,6 +28,7 @@ from moorage.localcluster.controllers.volumes.plan import (
     plan_claim,
     plan_volume,
 )
+from moorage.testing.examples import examples
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
@@ -368,7 +369,7 @@ class World:
                 self.folders.discard(name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(37, full=150), deadline=None)
 @given(
     sizes=st.lists(st.sampled_from(["1Mi", "1Gi", "2Gi", "9Gi"]), max_size=4),
     dynamic=st.booleans(),

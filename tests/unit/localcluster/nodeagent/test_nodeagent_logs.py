@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moorage.localcluster.nodeagent.logs import Reader, attempts, parse_line, read_log
 from moorage.localcluster.nodeagent.shim import Log
 from moorage.testing.clock import FakeClock
+from moorage.testing.examples import examples
 
 
 async def text_of(path: Path, **options: Any) -> bytes:
@@ -19,7 +20,7 @@ async def text_of(path: Path, **options: Any) -> bytes:
     return b"".join([chunk async for chunk in chunks])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20, full=40), deadline=None)
 @given(st.lists(st.binary(max_size=200).filter(lambda data: b"\0" not in data), max_size=20))
 def test_whatever_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, writes: list[bytes]) -> None:
     path = tmp_path_factory.mktemp("log") / "0.log"

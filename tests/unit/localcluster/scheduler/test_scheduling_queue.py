@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from moorage.apimachinery.meta import Key
 from moorage.localcluster.scheduler.queue import FLUSH_SECONDS, Queued, SchedulingQueue
+from moorage.testing.examples import examples
 
 
 def a_key(name: str) -> Key:
@@ -184,4 +185,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueueMachine.settings = settings(max_examples=examples(20, full=60), stateful_step_count=30, deadline=None)
