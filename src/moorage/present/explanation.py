@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import format_duration, rfc3339
@@ -30,49 +31,49 @@ LIKENESS = {
 }
 
 
-def short_reason(found: Explanation, *, typed: bool = True) -> str:
+def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
     """Why it waits, in one line without a full stop; empty when it runs or is over.
 
     Without `typed` the GPU type it asks for is left out, for a table that has it in a column of its own.
     """
-    if found.state in ("running", "finished"):
+    if explanation.state in ("running", "finished"):
         return ""
-    if found.refusals:
-        first = found.refusals[0]
+    if explanation.refusals:
+        first = explanation.refusals[0]
         if first.code == "unknown_gpu_type":
-            return f"no node has GPU type {' or '.join(found.gpu_types)}"
+            return f"no node has GPU type {' or '.join(explanation.gpu_types)}"
         return first.message.partition(" asks for ")[2] or first.message
-    if found.quota:
+    if explanation.quota:
         return "quota exceeded"
-    if found.not_made:
+    if explanation.not_made:
         return "its pod cannot be created"
-    if found.suspended:
+    if explanation.suspended:
         return "its Job is suspended"
-    if found.machine is not None:
-        return _short_of_machine(found)
-    if found.troubles:
-        first_trouble = found.troubles[0]
+    if explanation.machine is not None:
+        return _short_of_machine(explanation)
+    if explanation.troubles:
+        first_trouble = explanation.troubles[0]
         if not first_trouble.claim:
             return first_trouble.message
         return f"volume {first_trouble.claim} {first_trouble.message.partition(';')[0].partition(':')[0]}"
-    if found.gates:
-        return f"held by gate {found.gates[0]}"
-    if found.obstacles:
-        return _and_more(found.obstacles)
-    if found.missing:
-        return _short_of(found.missing[0], typed=typed)
-    if found.fits and found.line:
-        return f"{len(found.line)} ahead in line"
-    if found.fits:
+    if explanation.gates:
+        return f"held by gate {explanation.gates[0]}"
+    if explanation.obstacles:
+        return _and_more(explanation.obstacles)
+    if explanation.missing:
+        return _short_of(explanation.missing[0], typed=typed)
+    if explanation.fits and explanation.line:
+        return f"{len(explanation.line)} ahead in line"
+    if explanation.fits:
         return "about to start"
-    return found.scheduler_says or "every node refuses it"
+    return explanation.scheduler_says or "every node refuses it"
 
 
-def _short_of_machine(found: Explanation) -> str:
-    machine = found.machine
+def _short_of_machine(explanation: Explanation) -> str:
+    machine = explanation.machine
     assert machine is not None
     if not machine.known:
-        return f"there is no machine type {machine.group}/{machine.type}"
+        return f"machine type {machine.group}/{machine.type} not found"
     if not machine.order:
         return f"waits for a machine {machine.group}/{machine.type}"
     if machine.waits_until is not None:
@@ -82,130 +83,178 @@ def _short_of_machine(found: Explanation) -> str:
     return f"all {machine.available} machines of type {machine.group}/{machine.type} are in use"
 
 
-def _short_of(one: Missing, *, typed: bool) -> str:
-    needs = f"needs {_of_type(one) if typed else amount_text(one.resource, one.asks)}"
-    if not one.most_free_node:
+def _short_of(missing: Missing, *, typed: bool) -> str:
+    needs = f"needs {_of_type(missing) if typed else amount_text(missing.resource, missing.asks)}"
+    if not missing.most_free_node:
         return f"{needs}; no node that it may use is ready"
-    most, total = format_amount(one.resource, one.most_free), format_amount(one.resource, one.free_in_total)
-    if not one.free_in_total:
+    most, total = (
+        format_amount(missing.resource, missing.most_free),
+        format_amount(missing.resource, missing.free_in_total),
+    )
+    if not missing.free_in_total:
         return f"{needs}; none is free"
     return f"{needs}; one node has at most {most} free" + (f" ({total} in all)" if total != most else "")
 
 
 def _and_more(obstacles: Sequence[str]) -> str:
-    said = ", ".join(obstacles[:OBSTACLES_SHOWN])
+    shown = ", ".join(obstacles[:OBSTACLES_SHOWN])
     more = len(obstacles) - OBSTACLES_SHOWN
-    return f"{said} and {more} more" if more > 0 else said
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
-def explain_text(found: Explanation) -> str:
-    """The explanation for people: the answer first, then each reason. No full stop after single sentences."""
-    who = f"{'run' if found.run else 'pod'} {found.namespace}/{found.run or found.name}"
-    lines = [_headline(found, who)]
-    for one in found.refusals:
-        lines += [f"error: {one.message}"] + ([f"hint: {one.hint}"] if one.hint else [])
-    lines += _blocks(found)
-    if found.state in ("running", "finished"):
-        return "\n".join(lines + _until_lines(found))
-    if found.missing and not found.refusals and not found.obstacles:
-        lines += ["", "What is missing", *(f"  {_missing_text(one)}" for one in found.missing)]
-    if found.held_by:
-        lines += ["", "Who holds it", *_table([held_row(one, found.now) for one in found.held_by[:HOLDERS_SHOWN]])]
-        if len(found.held_by) > HOLDERS_SHOWN:
-            lines += [f"  and {len(found.held_by) - HOLDERS_SHOWN} more"]
-    lines += _line_text(found)
-    start = [] if found.state == "never" else start_lines(found)
-    start += [smaller_text(one.change, one.node, one.options) for one in found.smaller]
-    lines += ["", *start] if start else []
-    if found.verdicts and found.machine is None:
-        lines += ["", "Nodes", *_node_lines(found)]
-    if found.scheduler_says and not found.fits:
-        lines += ["", f"The scheduler says: {found.scheduler_says}"]
-    elif found.scheduler_says and found.state != "fits":
-        lines += ["", f"The scheduler said, when it last tried: {found.scheduler_says}"]
-    if found.public:
-        lines += ["", f"More is told to {found.owner}, and to who may read the pods of {found.namespace}"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of an explanation: sentences, or the rows of a table under a heading."""
+
+    heading: str = ""
+    lines: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()  # all of one width
+    more: str = ""  # below the rows: how many are left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationView:
+    """An explanation, laid out: the answer first, then what somebody must do, then each reason."""
+
+    headline: str
+    advice: tuple[str, ...] = ()  # errors with their hints, and what must be fixed before it can start
+    sections: tuple[Section, ...] = ()
+
+
+def explanation_view(explanation: Explanation) -> ExplanationView:
+    """The explanation for people. No full stop after single sentences."""
+    who = f"{'run' if explanation.run else 'pod'} {explanation.namespace}/{explanation.run or explanation.name}"
+    advice = []
+    for refusal in explanation.refusals:
+        advice += [f"error: {refusal.message}"] + ([f"hint: {refusal.hint}"] if refusal.hint else [])
+    advice += _blocks(explanation)
+    if explanation.state in ("running", "finished"):
+        advice += _until_lines(explanation)
+        return ExplanationView(headline=_headline(explanation, who), advice=tuple(advice))
+    sections = (
+        _missing_section(explanation),
+        _holders_section(explanation),
+        _line_section(explanation),
+        _start_section(explanation),
+        _nodes_section(explanation),
+        _scheduler_section(explanation),
+        _public_section(explanation),
+    )
+    return ExplanationView(
+        headline=_headline(explanation, who),
+        advice=tuple(advice),
+        sections=tuple(section for section in sections if section is not None),
+    )
+
+
+def explain_text(explanation: Explanation) -> str:
+    """The explanation as text, its sections parted by empty lines."""
+    view = explanation_view(explanation)
+    lines = [view.headline, *view.advice]
+    for section in view.sections:
+        lines += ["", *([section.heading] if section.heading else []), *section.lines, *_table(section.rows)]
+        lines += [f"  {section.more}"] if section.more else []
     return "\n".join(lines)
 
 
-def _headline(found: Explanation, who: str) -> str:
-    match found.state:
-        case "running" if found.starting:
-            return f"{who} has its place on {found.node}; it does not run yet ({found.starting})"
+def _headline(explanation: Explanation, who: str) -> str:
+    match explanation.state:
+        case "running" if explanation.starting:
+            return f"{who} is placed on {explanation.node}; it does not run yet ({explanation.starting})"
         case "running":
-            return f"{who} has its place on {found.node}"
+            return f"{who} is running on {explanation.node}"
         case "finished":
-            return f"{who} has ended" + (f" (on {found.node})" if found.node else "")
+            return f"{who} has ended" + (f" (on {explanation.node})" if explanation.node else "")
         case "fits":
-            return f"{who} would start now, on {found.node}"
+            return f"{who} would start now, on {explanation.node}"
         case "never":
             return f"{who} cannot run on this cluster"
-        case "gated" if found.machine is not None:
-            return f"{who} waits for a machine: {short_reason(found)}"
+        case "gated" if explanation.machine is not None:
+            return f"{who} waits for a machine: {short_reason(explanation)}"
         case "gated":
             return f"{who} waits for its gate to be lifted"
         case "waiting":
-            return f"{who} waits: {short_reason(found)}"
+            return f"{who} waits: {short_reason(explanation)}"
 
 
-def _blocks(found: Explanation) -> list[str]:
-    """What must be mended by somebody before it can start."""
+def _blocks(explanation: Explanation) -> list[str]:
+    """What somebody must fix before it can start."""
     lines = []
-    if found.quota:
-        lines += [f"quota: {found.quota}"]
-    elif found.not_made:
-        lines += [f"its pod cannot be created: {found.not_made}"]
-    if found.suspended:
-        lines += ["the Job has `suspend: true`; it starts nothing before that is taken off"]
-    for one in found.troubles:
-        lines += [f"volume {found.namespace}/{one.claim} {one.message}" if one.claim else one.message]
-    gates = [gate for gate in found.gates if found.machine is None or gate != MACHINE_GATE]
+    if explanation.quota:
+        lines += [f"quota: {explanation.quota}"]
+    elif explanation.not_made:
+        lines += [f"its pod cannot be created: {explanation.not_made}"]
+    if explanation.suspended:
+        lines += ["the Job has `suspend: true`: it starts no pod until that is removed"]
+    for trouble in explanation.troubles:
+        volume = f"volume {explanation.namespace}/{trouble.claim} " if trouble.claim else ""
+        lines += [f"{volume}{trouble.message}"]
+    gates = [gate for gate in explanation.gates if explanation.machine is None or gate != MACHINE_GATE]
     if gates:
         lines += [f"it is held back by scheduling gate{'s' if len(gates) > 1 else ''} {', '.join(gates)}"]
-    if found.killed:
-        lines += [f"{found.killed}; give its template more memory to go on"]
-    if found.machine is not None and found.machine.waits_for:
-        lines += [found.machine.waits_for]
-    if found.machine is not None and not found.machine.known:
+    if explanation.killed:
+        lines += [f"{explanation.killed}; give its template more memory to go on"]
+    if explanation.machine is not None and explanation.machine.waits_for:
+        lines += [explanation.machine.waits_for]
+    if explanation.machine is not None and not explanation.machine.known:
         lines += ["hint: `moor machines` shows which there are"]
     return lines
 
 
-def _until_lines(found: Explanation) -> list[str]:
-    if found.until is None or found.until.since is None or found.state != "running":
+def _until_lines(explanation: Explanation) -> list[str]:
+    if explanation.until is None or explanation.until.since is None or explanation.state != "running":
         return []
-    said = until_text(found.until, found.usual, found.now)
-    return [f"It runs since {_clock(found.until.since)}; {said}"]
+    until = until_text(explanation.until, explanation.usual, explanation.now)
+    return [f"It runs since {_clock(explanation.until.since)}; {until}"]
 
 
-def _missing_text(one: Missing) -> str:
-    if not one.most_free_node:
-        return f"{_of_type(one)}: no node that the pod may use is ready"
-    return (
-        f"{_of_type(one)}: most free on one node {format_amount(one.resource, one.most_free)}"
-        f" ({one.most_free_node}), in total {format_amount(one.resource, one.free_in_total)}"
+def _missing_section(explanation: Explanation) -> Section | None:
+    if not explanation.missing or explanation.refusals or explanation.obstacles:
+        return None
+    return Section(
+        heading="What is missing", rows=tuple((_missing_text(missing),) for missing in explanation.missing)
     )
 
 
-def held_row(one: HeldBy, now: datetime) -> tuple[str, ...]:
+def _missing_text(missing: Missing) -> str:
+    if not missing.most_free_node:
+        return f"{_of_type(missing)}: no node that the pod may use is ready"
+    return (
+        f"{_of_type(missing)}: most free on one node {format_amount(missing.resource, missing.most_free)}"
+        f" ({missing.most_free_node}), in total {format_amount(missing.resource, missing.free_in_total)}"
+    )
+
+
+def _holders_section(explanation: Explanation) -> Section | None:
+    if not explanation.held_by:
+        return None
+    left = len(explanation.held_by) - HOLDERS_SHOWN
+    return Section(
+        heading="Who holds it",
+        rows=tuple(held_row(held, explanation.now) for held in explanation.held_by[:HOLDERS_SHOWN]),
+        more=f"and {left} more" if left > 0 else "",
+    )
+
+
+def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
     """A holder as a row: owner, run, amount, node, since when, until when."""
-    holder = one.holder
+    holder = held.holder
     since = f"since {_clock(holder.since)} ({format_duration(now - holder.since)})" if holder.since else "starting"
-    amount = amount_text(one.resource, one.amount) if one.resource else ""
-    if one.reserved_for:
+    amount = amount_text(held.resource, held.amount) if held.resource else ""
+    if held.reserved_for:
         return (
             "reserved",
-            f"machine {one.reserved_for}",
+            f"machine {held.reserved_for}",
             amount,
-            one.node,
+            held.node,
             since,
             "held for that machine's guests",
         )
-    return (holder.owner, holder.run or holder.pod, amount, one.node, since, until_text(holder, one.usual, now))
+    return (holder.owner, holder.run or holder.pod, amount, held.node, since, until_text(holder, held.usual, now))
 
 
 def until_text(holder: Holder, usual: Usual | None, now: datetime) -> str:
-    """Until when somebody holds something: by past runs like it, and by its limit; each said for what it is."""
+    """Until when somebody holds something: by past runs like it, and by its limit; which of them is stated."""
     parts = []
     limit = holder.expected_until
     if usual is not None and holder.since is not None:
@@ -232,112 +281,138 @@ def about(moment: datetime, now: datetime) -> str:
     """A moment that is not known to the minute: rounded up to about a tenth of how far away it is."""
     left = max(timedelta(), moment - now)
     steps = (1, 5, 15, 30, 60, 180, 360, 720, 1440)
-    step = next((one for one in reversed(steps) if timedelta(minutes=one) * 10 <= left), 1)
+    step = next((step for step in reversed(steps) if timedelta(minutes=step) * 10 <= left), 1)
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     size = timedelta(minutes=step)
     rounded = day + -(-(moment - day) // size) * size
     return f"about {_clock(rounded)}" if rounded.date() != now.date() else f"about {rounded:%H:%M} UTC"
 
 
-def _line_text(found: Explanation) -> list[str]:
-    if not found.line:
-        return []
-    many = len(found.line)
+def _line_section(explanation: Explanation) -> Section | None:
+    if not explanation.line:
+        return None
+    many = len(explanation.line)
     order = "the scheduler tries them first; a smaller one may pass a larger"
-    if found.machine is not None:
-        order = "who used least lately goes first" if found.machine.order == FAIR else "who came first goes first"
-    lines = ["", f"In line: {many} ahead of it ({order})"]
-    rows = [
+    if explanation.machine is not None:
+        is_fair = explanation.machine.order == FAIR
+        order = "who used least lately goes first" if is_fair else "who came first goes first"
+    rows = tuple(
         (
-            one.owner,
-            one.run or one.pod,
-            gpus_text(one.gpus),
-            f"since {_clock(one.created)}" if one.created else "",
-            f"priority {one.priority}",
+            waiter.owner,
+            waiter.run or waiter.pod,
+            gpus_text(waiter.gpus),
+            f"since {_clock(waiter.created)}" if waiter.created else "",
+            f"priority {waiter.priority}",
         )
-        for one in found.line[:LINE_SHOWN]
-    ]
-    lines += _table(rows)
-    if many > LINE_SHOWN:
-        lines += [f"  and {many - LINE_SHOWN} more"]
-    return lines
+        for waiter in explanation.line[:LINE_SHOWN]
+    )
+    return Section(
+        heading=f"In line: {many} ahead of it ({order})",
+        rows=rows,
+        more=f"and {many - LINE_SHOWN} more" if many > LINE_SHOWN else "",
+    )
 
 
-def start_lines(found: Explanation) -> list[str]:
+def _start_section(explanation: Explanation) -> Section | None:
+    lines = [] if explanation.state == "never" else start_lines(explanation)
+    lines += [smaller_text(smaller.change, smaller.node, smaller.options) for smaller in explanation.smaller]
+    return Section(lines=tuple(lines)) if lines else None
+
+
+def start_lines(explanation: Explanation) -> list[str]:
     """When it could start, and how sure that is."""
-    if found.state == "fits":
+    if explanation.state == "fits":
         return []
-    if found.quota or found.not_made or found.troubles or found.suspended:
-        return ["It cannot start before that is mended"]
+    if explanation.quota or explanation.not_made or explanation.troubles or explanation.suspended:
+        return ["It cannot start until this is fixed"]
     lines = []
-    if found.likely is not None:
-        lines.append(_likely_text(found, found.likely))
-    if found.earliest is not None:
-        lines.append(_earliest_text(found, found.earliest))
+    if explanation.likely is not None:
+        lines.append(_likely_text(explanation, explanation.likely))
+    if explanation.earliest is not None:
+        lines.append(_earliest_text(explanation, explanation.earliest))
     if lines:
         return lines
-    if found.obstacles:
+    if explanation.obstacles:
         return ["It can start when such a node takes pods again"]
-    if found.machine is not None and not found.machine.known:
-        return ["It cannot start before that is mended"]
-    if found.held_by:
-        return ["When it can start is not known: those who hold what it needs gave no `--time`"]
+    if explanation.machine is not None and not explanation.machine.known:
+        return ["It cannot start until this is fixed"]
+    if explanation.held_by:
+        return ["When it can start is not known: the holders of what it needs set no `--time`"]
     return ["When it can start is not known"]
 
 
-def _likely_text(found: Explanation, one: Earliest) -> str:
-    where = f" on {one.node}" if one.node else ""
-    if one.at <= found.now:
+def _likely_text(explanation: Explanation, likely: Earliest) -> str:
+    where = f" on {likely.node}" if likely.node else ""
+    if likely.at <= explanation.now:
         return f"It could usually have started by now{where}"
     why = ""
-    if one.after is not None and one.usual is not None:
-        whose = f"{one.after.owner}'s {one.after.run or one.after.pod}"
-        why = f", when {whose} is usually done ({usual_text(one.usual)})"
-    return f"It will usually start by {about(one.at, found.now)}{where}{why}"
+    if likely.after is not None and likely.usual is not None:
+        whose = f"{likely.after.owner}'s {likely.after.run or likely.after.pod}"
+        why = f", when {whose} is usually done ({usual_text(likely.usual)})"
+    return f"It will usually start by {about(likely.at, explanation.now)}{where}{why}"
 
 
-def _earliest_text(found: Explanation, one: Earliest) -> str:
-    after = "once the gate is lifted " if found.gates and found.machine is None else ""
-    where = f" on {one.node}" if one.node else ""
-    if one.at <= found.now:
-        return f"It could start {after}now" + (f", on {one.node}" if one.node else "")
-    span = format_duration(one.at - found.now)
+def _earliest_text(explanation: Explanation, earliest: Earliest) -> str:
+    after = "once the gate is lifted " if explanation.gates and explanation.machine is None else ""
+    where = f" on {earliest.node}" if earliest.node else ""
+    if earliest.at <= explanation.now:
+        return f"It could start {after}now" + (f", on {earliest.node}" if earliest.node else "")
+    span = format_duration(earliest.at - explanation.now)
     return (
-        f"It could start {after}at {_clock(one.at)} (in {span}){where}, if all keep their time limits;"
+        f"It could start {after}at {_clock(earliest.at)} (in {span}){where}, if all keep their time limits;"
         " earlier if somebody ends sooner"
     )
 
 
 def smaller_text(change: str, node: str, options: str) -> str:
-    """A lesser wish in a sentence."""
+    """A smaller request in a sentence."""
     return f"It would start now with {change}, on {node}" + (f" (`{options}`)" if options else "")
 
 
-def _node_lines(found: Explanation) -> list[str]:
-    """A line for each node; of many, those that fit and then the reasons with how many nodes have them."""
-    if len(found.verdicts) <= NODES_SHOWN:
-        rows = [(one.node, one.gpu_type, "; ".join(one.reasons) or "fits now") for one in found.verdicts]
-        return _table(rows)
-    fitting = [one for one in found.verdicts if one.fits]
-    rows = [(one.node, one.gpu_type, "fits now") for one in fitting[:NODES_SHOWN]]
+def _nodes_section(explanation: Explanation) -> Section | None:
+    """A row for each node; of many, those that fit and then the reasons with how many nodes have them."""
+    verdicts = explanation.verdicts
+    if not verdicts or explanation.machine is not None:
+        return None
+    if len(verdicts) <= NODES_SHOWN:
+        rows = [(verdict.node, verdict.gpu_type, "; ".join(verdict.reasons) or "fits now") for verdict in verdicts]
+        return Section(heading="Nodes", rows=tuple(rows))
+    fitting = [verdict for verdict in verdicts if verdict.fits]
+    rows = [(verdict.node, verdict.gpu_type, "fits now") for verdict in fitting[:NODES_SHOWN]]
     if len(fitting) > NODES_SHOWN:
         rows += [(f"and {len(fitting) - NODES_SHOWN} more", "", "fit now")]
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in found.verdicts:
-        if not one.fits:
-            reasons.setdefault((one.gpu_type, "; ".join(one.reasons)), []).append(one.node)
-    most = sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0]))
-    for (kind, why), names in most[:NODES_SHOWN]:
+    for verdict in verdicts:
+        if not verdict.fits:
+            reasons.setdefault((verdict.gpu_type, "; ".join(verdict.reasons)), []).append(verdict.node)
+    by_count = sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0]))
+    for (kind, why), names in by_count[:NODES_SHOWN]:
         rows.append((names[0] if len(names) == 1 else f"{len(names)} nodes, such as {names[0]}", kind, why))
-    left = sum(len(names) for _, names in most[NODES_SHOWN:])
+    left = sum(len(names) for _, names in by_count[NODES_SHOWN:])
     if left:
         rows.append((f"and {left} more nodes", "", "for other reasons"))
-    return _table(rows)
+    return Section(heading="Nodes", rows=tuple(rows))
 
 
-def _of_type(one: Missing) -> str:
-    return amount_text(one.resource, one.asks) + (
-        f" of type {' or '.join(one.gpu_types)}" if one.gpu_types else ""
+def _scheduler_section(explanation: Explanation) -> Section | None:
+    message = explanation.scheduler_says
+    if message and not explanation.fits:
+        return Section(lines=(f"The scheduler says: {message}",))
+    if message and explanation.state != "fits":
+        return Section(lines=(f"The scheduler said, when it last tried: {message}",))
+    return None
+
+
+def _public_section(explanation: Explanation) -> Section | None:
+    if not explanation.public:
+        return None
+    owner, namespace = explanation.owner, explanation.namespace
+    return Section(lines=(f"{owner}, and users who may read the pods of {namespace}, see more",))
+
+
+def _of_type(missing: Missing) -> str:
+    return amount_text(missing.resource, missing.asks) + (
+        f" of type {' or '.join(missing.gpu_types)}" if missing.gpu_types else ""
     )
 
 

@@ -1,4 +1,4 @@
-"""What an explanation adds to who holds it: the past, volumes, machines, refusals, and lesser wishes that hold."""
+"""What an explanation tells besides holders: the past, volumes, machines, refusals, requests that would fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.runs.forecast import Like, Stay, history_of
-from moorage.present.explanation import about, explain_text, short_reason
+from moorage.present.explanation import about, explain_text, explanation_view, short_reason
 from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -111,6 +111,25 @@ def test_what_is_usual_is_told_beside_the_limit_and_with_its_ground():
     )
 
 
+def test_the_text_is_the_view_laid_out():
+    pods = [a_pod(f"x{number}", 2, node="n1", expected=3600 * number) for number in range(1, 21)]
+    explanation = ask(a_pod(), [a_node(), a_node("n2", unschedulable=True)], pods)
+    view, text = explanation_view(explanation), explain_text(explanation)
+    assert text.startswith("\n".join((view.headline, *view.advice, "", "")))
+    assert [section.heading for section in view.sections] == ["What is missing", "Who holds it", "", "Nodes"]
+    holders = view.sections[1]
+    assert (len(holders.rows), holders.more) == (15, "and 25 more")
+    for section in view.sections:
+        assert len({len(row) for row in section.rows}) <= 1
+        for words in (
+            section.heading,
+            *section.lines,
+            *(cell for row in section.rows for cell in row),
+            section.more,
+        ):
+            assert words in text
+
+
 def test_what_outlived_its_like_has_an_unknown_end():
     found = ask(a_pod(), [a_node()], [a_pod("x", 2, node="n1", ago=50)], history=past(1, 2, 3, 4, 5))
     assert (found.likely, found.earliest) == (None, None)
@@ -194,7 +213,7 @@ def test_a_volume_that_cannot_be_used_keeps_the_pod_waiting(claims, volumes, cla
     text = explain_text(found)
     assert said in text
     assert text.startswith("run lab/me waits: volume data ")
-    assert "It cannot start before that is mended" in text
+    assert "It cannot start until this is fixed" in text
 
 
 def test_a_volume_that_is_on_one_node_draws_the_pod_there():
@@ -309,7 +328,7 @@ def test_pods_that_do_not_concern_a_pod_change_nothing_of_what_it_is_told(others
 def test_a_machine_type_that_is_not_there_is_named():
     pod = a_guest(labels=GUEST | {"moorage.dev/machine-type": "two"})
     found = ask(pod, [a_node()], machines=[a_machine()])
-    assert short_reason(found) == "there is no machine type vision/two"
+    assert short_reason(found) == "machine type vision/two not found"
 
 
 # -- what is said when nothing can be made of it
@@ -348,7 +367,7 @@ def test_a_reservation_is_said_to_be_one():
     assert "held for that machine's guests" in text
 
 
-# -- lesser wishes
+# -- smaller requests
 
 
 @pytest.mark.parametrize(

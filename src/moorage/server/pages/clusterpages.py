@@ -31,7 +31,7 @@ from moorage.decide.usage.gpus import gpu_type, view_gpus
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
-from moorage.present.explanation import explain_text
+from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out
@@ -282,37 +282,14 @@ def framed(here: str, user: User, now: str = "") -> dict[str, Any]:
     return {"here": here, "who": who, "now": now}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A paragraph of an explanation: a heading, and lines or the rows of a table under it."""
-
-    head: str = ""
-    lines: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-
-
-def blocks_of(text: str) -> tuple[str, tuple[Block, ...]]:
-    """The headline of an explanation's prose, and its blocks: the page says what the command line says."""
-    first, _, rest = text.partition("\n")
-    blocks = []
-    for block in rest.split("\n\n"):
-        lines = [line for line in block.split("\n") if line]
-        if len(lines) > 1 and all(line.startswith("  ") for line in lines[1:]):
-            rows = tuple(tuple(re.split(r"  +", line.strip())) for line in lines[1:])
-            blocks.append(Block(head=lines[0], rows=rows))
-        elif lines:
-            blocks.append(Block(lines=tuple(line.replace("`", "") for line in lines)))
-    return first, tuple(blocks)
-
-
 def page_routes(board: Board) -> list[Route]:
     async def explain(request: Request) -> Response:
         """The web page that says why a run or a pod waits."""
         namespace, name = request.path_params["namespace"], request.path_params["name"]
-        said = await explained(board.context, namespace, name, request.state.user)
-        title, blocks = blocks_of(explain_text(said))
+        explanation = await explained(board.context, namespace, name, request.state.user)
         page = templates().get_template("explain.html")
-        return HTMLResponse(page.render(title=title, blocks=blocks, **framed("", request.state.user)))
+        view = explanation_view(explanation)
+        return HTMLResponse(page.render(view=view, **framed("", request.state.user)))
 
     async def page(request: Request) -> Response:
         """The web page of GPUs, jobs and use."""

@@ -304,7 +304,7 @@ def test_the_pod_itself_and_finished_pods_hold_nothing():
 @pytest.mark.parametrize(
     ("pod", "state", "head"),
     [
-        (a_pod(node="n1", started=None), "running", "run lab/run-me has its place on n1"),
+        (a_pod(node="n1", started=None), "running", "run lab/run-me is running on n1"),
         (a_pod(node="n1", phase="Failed"), "finished", "run lab/run-me has ended (on n1)"),
     ],
 )
