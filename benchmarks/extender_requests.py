@@ -92,7 +92,7 @@ def serve_extender(sock: socket.socket, policy: str, pipe: Connection) -> None:
     from starlette.routing import Mount, Route
 
     from moorage.apimachinery.meta import Key
-    from moorage.decide.packing.scoreboard import make_policy
+    from moorage.decide.packing.choice import make_policy
     from moorage.extender.app import create_app
     from moorage.extender.cache import ExtenderCache
     from moorage.testing.fakeapi import FakeApi

@@ -28,8 +28,8 @@ import time
 from pathlib import Path
 
 from moorage.cli.simulate import load, run
-from moorage.decide.tools.simulation import Scheduler, bound
 from moorage.errors import UsageError
+from moorage.extender.simulation import Scheduler, bound
 
 POLICY = "fragmentation"
 ALLOCATED_BAR = 0.995

@@ -154,7 +154,7 @@ def _works(
             operator = run_operator(api, identity=identity, leader_elect=on_cluster, certificates=on_cluster)
             works.append(("operator", operator))
         elif part == "extender":
-            from moorage.decide.packing.scoreboard import make_policy
+            from moorage.decide.packing.choice import make_policy
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
 

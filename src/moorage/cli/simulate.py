@@ -14,8 +14,8 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
 if TYPE_CHECKING:
-    from moorage.decide.tools.simulation import Churned, Filled, Scheduler, TraceNode, TracePod
     from moorage.extender.replay import Handler
+    from moorage.extender.simulation import Churned, Filled, Scheduler, TraceNode, TracePod
 
 LEAST_HISTORY = 20  # pods with GPUs
 POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
@@ -127,7 +127,7 @@ def simulate(
     given back; FRAGMENTED what is free then and of no use to the trace. CHURN REFUSED is the share of demand
     refused while pods come and go; "no policy beyond" is what would be refused were all GPUs in one place.
     """
-    from moorage.decide.tools.simulation import Scheduler, bound
+    from moorage.extender.simulation import Scheduler, bound
 
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"a plot is written as SVG, not as {plot.name}", hint="name it packing.svg")
@@ -177,7 +177,7 @@ def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceN
     """Read a trace. Raises UsageError naming file and line."""
     import csv
 
-    from moorage.decide.tools.simulation import read_nodes, read_pods
+    from moorage.extender.simulation import read_nodes, read_pods
 
     def rows(path: Path) -> list[dict[str, str | None]]:
         try:
@@ -211,8 +211,8 @@ def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list
     from moorage.apimachinery.resources import NODES
     from moorage.apimachinery.scheduling import parse_node
     from moorage.client.datafolder import default_folder
-    from moorage.decide.tools.simulation import node_of, pods_of
     from moorage.decide.usage.gpus import gpu_type
+    from moorage.extender.simulation import node_of, pods_of
     from moorage.usage.store import UsageStore
 
     path = usage_db if usage_db is not None else (target.data or default_folder()) / "usage.db"
@@ -288,7 +288,7 @@ def _begin(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> None:
 
 
 def _one(job: tuple[str, int, float, Scheduler, bool]) -> tuple[Filled, Churned]:
-    from moorage.decide.tools.simulation import churn, fill
+    from moorage.extender.simulation import churn, fill
 
     policy, seed, load_, scheduler, handler = job
     nodes, pods = _TRACE[0]

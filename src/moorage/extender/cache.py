@@ -1,6 +1,6 @@
 """What the extender knows: GPUs and CPU per node, total and held, kept current by informers.
 
-Counters are moved by each change, and points worked out anew only for nodes that changed (`decide.scoreboard`).
+Counters are moved by each change, and points worked out anew only for nodes that changed (`extender.scoreboard`).
 What counts as held, and how a placement counts that is not seen yet: `extender.ledger`.
 """
 
@@ -19,9 +19,10 @@ from moorage.apimachinery.meta import Key, condition, key_of, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import Taint, parse_node, pod_requests
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import Ask, GpuNode, Policy, Room, gpus_asked, make_ask, make_rooms
-from moorage.decide.packing.scoreboard import Scoreboard, make_policy
 from moorage.extender.ledger import ASSUME_SECONDS, Hold, Ledger, Sight
+from moorage.extender.scoreboard import Scoreboard
 from moorage.model.names import GPU_TYPE_LABELS
 
 log = logging.getLogger(__name__)

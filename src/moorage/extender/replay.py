@@ -13,12 +13,12 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import WHOLE
-from moorage.decide.packing.scoreboard import make_policy
-from moorage.decide.tools.simulation import TraceNode, TracePod
 from moorage.errors import UsageError
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
+from moorage.extender.simulation import TraceNode, TracePod
 from moorage.model.names import GPU_TYPE_LABELS
 
 _TYPE = GPU_TYPE_LABELS[0]

@@ -12,7 +12,8 @@ from moorage.apimachinery.informer import Informer, index_by_controller, wait_sy
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import JOBS, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage.decide.runs.killanswer import Known
-from moorage.decide.runs.memorykills import Ledger, Vanished, known_of, ledger_from, owner_of, slot_of, wanders
+from moorage.decide.runs.memorykills import Ledger, known_of, ledger_from, owner_of, slot_of, wanders
+from moorage.kube.vanished import Vanished
 from moorage.model.names import MEMORY_KILLS, MEMORY_LABEL
 
 SETTLE_SECONDS = 1.0  # of the 5 s that the API server waits

@@ -9,8 +9,8 @@ import pytest
 
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import Ask
-from moorage.decide.packing.scoreboard import make_policy
 from moorage.decide.packing.winner import OUTVOTES
 from moorage.errors import UsageError
 from moorage.extender.app import parse_arguments, prioritize

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import Ask
-from moorage.decide.packing.scoreboard import make_policy
 from moorage.decide.packing.winner import OUTVOTES
-from moorage.decide.tools.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
 from moorage.errors import UsageError
 from moorage.extender.replay import Handler, make_pod
+from moorage.extender.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
 
 SLICE = "nvidia.com/mig-1g.10gb"
 NODES = [

@@ -29,9 +29,10 @@ from moorage.controllers.memorykill.plan import (
     told_of_held,
 )
 from moorage.decide.runs.killplan import Action, Release, Renew, Seen, Stop, Write, plan
-from moorage.decide.runs.memorykills import BombRule, Ledger, Owner, Vanished, is_gated, kill_of, owner_of, rule_of
+from moorage.decide.runs.memorykills import BombRule, Ledger, Owner, is_gated, kill_of, owner_of, rule_of
 from moorage.errors import NotFound
 from moorage.kube.events import EventRecorder
+from moorage.kube.vanished import Vanished
 from moorage.model.names import GUARD_LABEL, MEMORY_HELD_ANNOTATION, MEMORY_KILLS, MEMORY_LABEL
 from moorage.model.policy import POLICIES, policy_for
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, controller_ref, is_deleting, labels_of
 from moorage.apimachinery.quantity import amount, format_bytes
@@ -40,7 +39,6 @@ from moorage.model.policy import Policy
 
 RULE = "restartBomb"
 OOM_KILLED, EVICTED = "OOMKilled", "Evicted"
-REMEMBERED_GONE = 512  # killed pods that no longer exist, in each process
 MIB = 2**20
 
 REVISION_LABEL = "controller-revision-hash"  # on pods of StatefulSets and DaemonSets
@@ -307,28 +305,6 @@ def known_of(
             forgiven.add(meant.uid)  # let through, by us at somebody's word or by hand
     found = {uid: one for uid, one in kills.items() if slot is None or one.slot == slot}
     return found, frozenset(forgiven), held
-
-
-class Vanished:
-    """Killed pods that are gone again: a StatefulSet deletes its failed pod before it makes the next.
-
-    The last `REMEMBERED_GONE` of them, by owner.
-    """
-
-    def __init__(self) -> None:
-        self._pods: BoundedCache[str, Obj] = BoundedCache(REMEMBERED_GONE)  # by uid
-
-    def changed(self, before: Obj | None, after: Obj | None) -> None:
-        """An informer's handler."""
-        if before is None or after is not None or kill_of(before) is None:
-            return
-        self._pods.put(before["metadata"]["uid"], before)
-
-    def of(self, owner_uid: str) -> Iterator[Obj]:
-        for pod in self._pods.values():
-            owner = owner_of(pod)
-            if owner is not None and owner.uid == owner_uid:
-                yield pod
 
 
 def has_grown(pod: Mapping[str, Any], kill: Kill) -> bool:

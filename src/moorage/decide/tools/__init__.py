@@ -1,1 +1,1 @@
-"""Decisions of single commands: `moor doctor`, `moor drain`, `moor lint`, `moor simulate`."""
+"""Decisions of single commands: `moor doctor`, `moor drain`, `moor lint`."""

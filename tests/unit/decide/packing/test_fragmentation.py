@@ -3,9 +3,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.fragmentation import MAX_POINTS, Fragmentation, Mix
 from moorage.decide.packing.policies import WHOLE, Ask, Room, make_rooms
-from moorage.decide.packing.scoreboard import Scoreboard, make_policy
+from moorage.extender.scoreboard import Scoreboard
 
 GPU = "nvidia.com/gpu"
 

@@ -1,4 +1,4 @@
-"""Points of every node for every kind of request, worked out anew only where a node has changed.
+"""Points of every node for every kind of request, computed again only where a node has changed.
 
 A cluster sees few kinds of requests and one node changes at a time, so an answer is mostly looked up. The extender
 and `moor simulate` both answer from here.
@@ -10,21 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from moorage.decide.packing.fragmentation import Fragmentation
-from moorage.decide.packing.policies import Ask, Plain, Policy, Rooms
-from moorage.errors import UsageError
+from moorage.decide.packing.policies import Ask, Policy, Rooms
 
 T = TypeVar("T")
 
-POLICIES = ("pack", "fragmentation", "spread")
 KINDS_KEPT = 256  # kinds of requests whose points are kept: at 5,000 nodes 40 KB each with points alone
-
-
-def make_policy(name: str) -> Policy:
-    """The policy of that name, one of POLICIES, or "none": 0 for every node. Raises UsageError for another."""
-    if name not in (*POLICIES, "none"):
-        raise UsageError(f"there is no packing policy {name!r}", hint=f"use one of {', '.join(POLICIES)}")
-    return Fragmentation() if name == "fragmentation" else Plain(name)
 
 
 class _Table(Generic[T]):

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import WHOLE, Ask
-from moorage.decide.packing.scoreboard import make_policy
-from moorage.decide.tools.simulation import (
+from moorage.errors import UsageError
+from moorage.extender.simulation import (
     GPU,
     Cluster,
     Scheduler,
@@ -21,7 +22,6 @@ from moorage.decide.tools.simulation import (
     read_nodes,
     read_pods,
 )
-from moorage.errors import UsageError
 
 NODES = [TraceNode(f"n{at:03}", 96000, 393216, 8, "a100") for at in range(12)]
 
