@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moorage.decide.explain.verdicts import as_public, explain, pod_of_job, wanted_types
 
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.explainer import explain
