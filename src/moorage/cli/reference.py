@@ -1,7 +1,8 @@
 """The generated pages of the reference: `python -m moorage.cli.reference --write docs/reference`.
 
 Commands come from the command table and click, labels and annotations from `model.names` and its comments, errors
-from the classes, routes from the server's own table. `--check` says which page is stale (exit code 1).
+from the classes, routes from the server's own table, settings from `moorage.settings`. `--check` says which page
+is stale (exit code 1).
 """
 
 from __future__ import annotations
@@ -132,12 +133,50 @@ def guardrails_page() -> str:
     return "\n".join(out) + "\n"
 
 
+def _options_by_variable() -> dict[str, str]:
+    """The option of a command that stands for a variable."""
+    from moorage.cli.main import COMMANDS, load
+
+    found = {}
+    for _, name, target, _ in COMMANDS:
+        for option in load(target).params:
+            if isinstance(option.envvar, str):
+                found[option.envvar] = f"`moor {name} {option.opts[0]}`"
+    return found
+
+
+def settings_page() -> str:
+    """Every environment variable that Moorage reads or sets."""
+    from moorage import settings
+
+    out = [NOTE, "# Settings\n"]
+    out.append(
+        "Environment variables. An empty one counts as not set; a wrong one is an error when the reader starts."
+        " Options of a command win over its variables: see [Commands](commands.md).\n"
+    )
+    out += ["## What Moorage reads\n", "| variable | meaning | allowed | default | read by | option |"]
+    out.append("|---" * 6 + "|")
+    options = _options_by_variable()
+    for setting in settings.TABLE:
+        default = setting.usual or ("" if setting.default in (None, "", ()) else str(setting.default).lower())
+        meaning = setting.meaning + (" Secret." if setting.secret else "")
+        readers, option = ", ".join(setting.readers), options.get(setting.name, "")
+        cells = (f"`{setting.name}`", meaning, setting.kind.allowed, default, readers, option)
+        out.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    out += ["\n## What Moorage sets for programs it starts\n", "| variable | meaning |", "|---|---|"]
+    out += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in settings.GIVEN.items()]
+    out += ["\n## Variables of other tools\n", "| variable | read by |", "|---|---|"]
+    out += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in settings.OTHERS.items()]
+    return "\n".join(out) + "\n"
+
+
 PAGES = {
     "commands.md": commands_page,
     "errors.md": errors_page,
     "guardrails.md": guardrails_page,
     "http-api.md": routes_page,
     "labels.md": names_page,
+    "settings.md": settings_page,
 }
 
 

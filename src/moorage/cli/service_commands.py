@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from moorage.cli.services import POLICY_VARIABLE, Settings, login_settings, provider_settings, start
+from moorage import settings as table
+from moorage.cli.services import Settings, login_settings, provider_settings, start
 from moorage.errors import UsageError
 from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
 
@@ -77,9 +78,9 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
 @click.option(
     "--policy",
     type=click.Choice(("pack", "fragmentation", "spread")),
-    default="pack",
+    default=table.PACKING_POLICY.default,
     show_default=True,
-    envvar=POLICY_VARIABLE,
+    envvar=table.PACKING_POLICY.name,
     show_envvar=True,
     help="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
 )
@@ -130,40 +131,40 @@ def _read_token(path: Path) -> str:
     "--allowed-host", "hosts", multiple=True, help="Name under which the server may be reached; repeatable."
 )
 @click.option(
-    "--public-url", help="Where browsers find this server.", envvar="MOORAGE_PUBLIC_URL", show_envvar=True
+    "--public-url", help="Where browsers find this server.", envvar=table.PUBLIC_URL.name, show_envvar=True
 )
 @click.option(
     "--kubernetes-url",
     help="Where people's kubectl finds the Kubernetes API (default: as this server does).",
-    envvar="MOORAGE_KUBERNETES_URL",
+    envvar=table.KUBERNETES_URL.name,
 )
 @click.option(
-    "--oidc-issuer", help="OIDC provider people log in at.", envvar="MOORAGE_OIDC_ISSUER", show_envvar=True
+    "--oidc-issuer", help="OIDC provider people log in at.", envvar=table.OIDC_ISSUER.name, show_envvar=True
 )
 @click.option(
-    "--oidc-client-id", help="This server's name there.", envvar="MOORAGE_OIDC_CLIENT_ID", show_envvar=True
+    "--oidc-client-id", help="This server's name there.", envvar=table.OIDC_CLIENT_ID.name, show_envvar=True
 )
 @click.option(
     "--oidc-client-secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with its secret; read at every use. None: a public client.",
-    envvar="MOORAGE_OIDC_CLIENT_SECRET_FILE",
+    envvar=table.OIDC_CLIENT_SECRET_FILE.name,
 )
-@click.option("--oidc-name-claim", help="Claim that names a person (email).", envvar="MOORAGE_OIDC_NAME_CLAIM")
-@click.option("--oidc-groups-claim", help="Claim with their groups (groups).", envvar="MOORAGE_OIDC_GROUPS_CLAIM")
-@click.option("--oidc-scopes", help="Scopes asked for, with blanks between.", envvar="MOORAGE_OIDC_SCOPES")
-@click.option("--oidc-label", help="What the sign-in button calls the provider.", envvar="MOORAGE_OIDC_LABEL")
+@click.option("--oidc-name-claim", help="Claim that names a person (email).", envvar=table.OIDC_NAME_CLAIM.name)
+@click.option("--oidc-groups-claim", help="Claim with their groups (groups).", envvar=table.OIDC_GROUPS_CLAIM.name)
+@click.option("--oidc-scopes", help="Scopes asked for, with blanks between.", envvar=table.OIDC_SCOPES.name)
+@click.option("--oidc-label", help="What the sign-in button calls the provider.", envvar=table.OIDC_LABEL.name)
 @click.option(
     "--local-accounts/--no-local-accounts",
     default=True,
     help="Let accounts of `moor user` log in (default on).",
-    envvar="MOORAGE_LOCAL_ACCOUNTS",
+    envvar=table.LOCAL_ACCOUNTS.name,
 )
 @click.option(
     "--behind-proxy",
     is_flag=True,
     help="Believe the last address in X-Forwarded-For: an ingress of yours stands in front.",
-    envvar="MOORAGE_BEHIND_PROXY",
+    envvar=table.BEHIND_PROXY.name,
 )
 @click.option(
     "--audit-days",
@@ -171,7 +172,7 @@ def _read_token(path: Path) -> str:
     default=AUDIT_DAYS,
     show_default=True,
     help="Days for which the audit log is kept in the database.",
-    envvar="MOORAGE_AUDIT_DAYS",
+    envvar=table.AUDIT_KEPT_DAYS.name,
 )
 @click.option(
     "--usage-days",
@@ -179,24 +180,24 @@ def _read_token(path: Path) -> str:
     default=USAGE_DAYS,
     show_default=True,
     help="Days for which GPU use is kept.",
-    envvar="MOORAGE_USAGE_DAYS",
+    envvar=table.USAGE_KEPT_DAYS.name,
     show_envvar=True,
 )
 @click.option(
     "--rate-limit",
     type=click.FloatRange(0, 1e6),
-    default=50,
+    default=table.RATE_LIMIT.default,
     show_default=True,
     help="Requests per second of one person, in the long run; 0: no limit.",
-    envvar="MOORAGE_RATE_LIMIT",
+    envvar=table.RATE_LIMIT.name,
 )
 @click.option(
     "--rate-burst",
     type=click.IntRange(1, 10**6),
-    default=200,
+    default=table.RATE_BURST.default,
     show_default=True,
     help="Requests of one person at once.",
-    envvar="MOORAGE_RATE_BURST",
+    envvar=table.RATE_BURST.name,
 )
 def server(
     kubeconfig: Path | None,
@@ -211,7 +212,7 @@ def server(
     **people: Any,
 ) -> None:
     """Run the server: REST API, web page, logins, GPU history, metrics."""
-    token = page_token_file.read_text().strip() if page_token_file else os.environ.get("MOORAGE_PAGE_TOKEN", "")
+    token = page_token_file.read_text().strip() if page_token_file else table.PAGE_TOKEN.read(os.environ)
     if not token:
         raise UsageError("the web page needs a token", hint="give --page-token-file or $MOORAGE_PAGE_TOKEN")
     # the options are the variables by another way: one reading of them serves `moor up` too

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from moorage import __version__
+from moorage import settings as table
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
-from moorage.apimachinery.integers import parse_integer
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
@@ -49,7 +49,7 @@ from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotReady
 from moorage.model.names import GUARD_LABEL
 from moorage.model.people import LOCAL
-from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
+from moorage.model.retention import USAGE_DAYS
 
 if TYPE_CHECKING:
     from moorage.decide.rates import Rate
@@ -63,9 +63,7 @@ log = logging.getLogger("moorage.services")
 PARTS = ("operator", "webhook", "extender", "server")
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
 LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
-QUEUE_VARIABLE = "MOORAGE_QUEUE_URL"  # `postgresql://…` for the queue of maps; else queue.db in the data folder
 LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
-POLICY_VARIABLE = "MOORAGE_PACKING_POLICY"  # the default of `moor extender --policy`, and the one of `moor up`
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,10 +194,10 @@ def _works(
                 api,
                 hosts=settings.hosts,
                 usage_db=settings.data / "usage.db",
-                queue_db=os.environ.get(QUEUE_VARIABLE) or None,
+                queue_db=table.QUEUE_URL.read(os.environ) or None,
                 page_token=settings.page_token,
                 page_person=settings.person,
-                people_db=os.environ.get(QUEUE_VARIABLE) or None,
+                people_db=table.QUEUE_URL.read(os.environ) or None,
                 logins=settings.logins,
                 provider=settings.provider,
                 usage_days=settings.usage_days,
@@ -306,48 +304,35 @@ def login_settings(env: Mapping[str, str]) -> LoginSettings:
     """What the environment says of logins, by the variables of `moor server`. Raises UsageError."""
     from moorage.server.identity.logins import LoginSettings
 
+    address = table.KUBERNETES_URL.read(env)
     return LoginSettings(
-        local=env.get("MOORAGE_LOCAL_ACCOUNTS", "true").lower() not in ("false", "no", "0", "off"),
-        public_url=env.get("MOORAGE_PUBLIC_URL", "").rstrip("/"),
-        cluster={"server": env["MOORAGE_KUBERNETES_URL"]} if env.get("MOORAGE_KUBERNETES_URL") else {},
-        behind_proxy=env.get("MOORAGE_BEHIND_PROXY", "").lower() in ("true", "yes", "1", "on"),
-        audit_days=_days(env, "MOORAGE_AUDIT_DAYS", AUDIT_DAYS, AUDIT_DAYS_MAX),
+        local=table.LOCAL_ACCOUNTS.read(env),
+        public_url=table.PUBLIC_URL.read(env).rstrip("/"),
+        cluster={"server": address} if address else {},
+        behind_proxy=table.BEHIND_PROXY.read(env),
+        audit_days=table.AUDIT_KEPT_DAYS.read(env),
     )
-
-
-def usage_days(env: Mapping[str, str]) -> int:
-    """Days for which GPU use is kept. Raises UsageError."""
-    return _days(env, "MOORAGE_USAGE_DAYS", USAGE_DAYS, USAGE_DAYS_MAX)
-
-
-def _days(env: Mapping[str, str], name: str, usual: int, most: int) -> int:
-    return parse_integer(env[name], minimum=1, maximum=most, name=name) if env.get(name) else usual
 
 
 def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
     """The OIDC provider that the environment names, if any. Raises UsageError for one that cannot be."""
-    if not env.get("MOORAGE_OIDC_ISSUER"):
+    issuer = table.OIDC_ISSUER.read(env)
+    if not issuer:
         return None
     from moorage.server.identity.oidc import ProviderSettings
 
     chosen: dict[str, Any] = {
-        name: env[variable]
-        for name, variable in (
-            ("name_claim", "MOORAGE_OIDC_NAME_CLAIM"),
-            ("groups_claim", "MOORAGE_OIDC_GROUPS_CLAIM"),
-            ("label", "MOORAGE_OIDC_LABEL"),
-        )
-        if env.get(variable)
+        "name_claim": table.OIDC_NAME_CLAIM.read(env),
+        "groups_claim": table.OIDC_GROUPS_CLAIM.read(env),
+        "scopes": table.OIDC_SCOPES.read(env),
+        "label": table.OIDC_LABEL.read(env),
     }
-    secret_file = env.get("MOORAGE_OIDC_CLIENT_SECRET_FILE")
-    if scopes := env.get("MOORAGE_OIDC_SCOPES", "").split():
-        chosen["scopes"] = tuple(scopes)
     return ProviderSettings(
-        issuer=env["MOORAGE_OIDC_ISSUER"],
-        client_id=env.get("MOORAGE_OIDC_CLIENT_ID", ""),
-        client_secret=env.get("MOORAGE_OIDC_CLIENT_SECRET", ""),
-        client_secret_file=Path(secret_file) if secret_file else None,
-        **chosen,
+        issuer=issuer,
+        client_id=table.OIDC_CLIENT_ID.read(env),
+        client_secret=table.OIDC_CLIENT_SECRET.read(env),
+        client_secret_file=table.OIDC_CLIENT_SECRET_FILE.read(env),
+        **{name: value for name, value in chosen.items() if value},
     )
 
 
@@ -403,7 +388,8 @@ def main() -> None:
 
 
 def _start_all(options: argparse.Namespace) -> None:
-    logins, days, provider = login_settings(os.environ), usage_days(os.environ), provider_settings(os.environ)
+    logins, provider = login_settings(os.environ), provider_settings(os.environ)
+    days = table.USAGE_KEPT_DAYS.read(os.environ)
     folder = DataFolder(options.data)
     if "api" in options.fds:
         os.close(options.fds.pop("api"))
@@ -435,7 +421,7 @@ def _start_all(options: argparse.Namespace) -> None:
                 certificate=pki.certificate,
                 key=pki.key,
                 ca_pem=pki.ca_pem.encode(),
-                policy=os.environ.get(POLICY_VARIABLE) or "pack",
+                policy=table.PACKING_POLICY.read(os.environ),
                 scheduler_token=derived_token(tokens["extender"]) if local else "",
                 install=True,
                 ready_fd=options.ready_fd,

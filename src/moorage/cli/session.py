@@ -22,6 +22,7 @@ from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, MoorageError, NotFound, NotReady, api_error
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.settings import KUBECONFIG
 
 if TYPE_CHECKING:
     from moorage.kube.config import Connection
@@ -149,7 +150,7 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
         if kubeconfig is None:
             raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
         return kubeconfig
-    if env.get("MOORAGE_KUBECONFIG") or env.get("KUBECONFIG") or target.context is not None:
+    if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
         return None
     return running_kubeconfig(default_folder())
 

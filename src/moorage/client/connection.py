@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from moorage.apimachinery.integers import integer_or
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, ApiError, ServerError, UsageError, api_error
+from moorage.settings import KUBECONFIG, SERVER_URL, TOKEN
 
 if TYPE_CHECKING:
     import aiohttp
@@ -69,13 +70,13 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
     if given.url is not None and by_cluster:
         raise UsageError("give a URL or a kubeconfig, not both")
     url, token = given.url, given.token
-    if url is None and not by_cluster and env.get("MOORAGE_SERVER"):
-        url, token = env["MOORAGE_SERVER"], env.get("MOORAGE_TOKEN") or None
+    if url is None and not by_cluster and SERVER_URL.read(env):
+        url, token = SERVER_URL.read(env), TOKEN.read(env) or None
     chosen = given.namespace or ""
     if url is not None and token is not None:
         return _at(url, token, chosen)
     known = Known.read()
-    if url is None and (by_cluster or env.get("MOORAGE_KUBECONFIG") or not known.current):
+    if url is None and (by_cluster or KUBECONFIG.read(env) or not known.current):
         return await _of_cluster(given, stack)
     saved = known.find(url)
     return _at(saved.url, saved.token, chosen, saved.ca)

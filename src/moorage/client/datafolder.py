@@ -1,6 +1,6 @@
 """The local cluster's data folder, for those who look for a cluster: where it is, and whether it runs.
 
-Standard library only. What `moor up` keeps in it is the command line's.
+What `moor up` keeps in it is the command line's.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import fcntl
 import os
 from pathlib import Path
 
+from moorage.settings import DATA
+
 
 def default_folder() -> Path:
     """$MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
-    if chosen := os.environ.get("MOORAGE_DATA"):
-        return Path(chosen).expanduser().absolute()
+    if chosen := DATA.read(os.environ):
+        return chosen.absolute()
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return (Path(base).expanduser() / "moorage").absolute()
 

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from moorage.client.privatefile import write_private
 from moorage.errors import NotReady, ServerError, api_error
+from moorage.settings import CONFIG
 
 ANSWER_SECONDS = 30.0
 
@@ -77,8 +78,8 @@ class Known:
 
 def logins_file() -> Path:
     """$MOORAGE_CONFIG/logins.json, else under $XDG_CONFIG_HOME or ~/.config."""
-    if chosen := os.environ.get("MOORAGE_CONFIG"):
-        return Path(chosen).expanduser() / "logins.json"
+    if chosen := CONFIG.read(os.environ):
+        return chosen / "logins.json"
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "moorage" / "logins.json"
 

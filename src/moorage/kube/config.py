@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from moorage.apimachinery.documents import parse_document
 from moorage.errors import DocumentError, NotReady, UsageError
+from moorage.settings import KUBECONFIG
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -108,7 +109,7 @@ def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Connec
 
 
 def _listed(env: Mapping[str, str]) -> list[str]:
-    text = env.get("MOORAGE_KUBECONFIG") or env.get("KUBECONFIG") or ""
+    text = KUBECONFIG.read(env) or env.get("KUBECONFIG") or ""
     return [part for part in text.split(os.pathsep) if part]
 
 

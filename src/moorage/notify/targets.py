@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from moorage.errors import UsageError
+from moorage.settings import SMTP_FROM, SMTP_URL
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -149,7 +150,7 @@ def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
     smtps://USER:PASSWORD@HOST:465 is TLS from the first byte, smtp://…:587 STARTTLS, smtp+plain://…:25 neither.
     Messages do not repeat the address, for it may hold a password.
     """
-    address, sender = environment.get("MOORAGE_SMTP_URL", ""), environment.get("MOORAGE_SMTP_FROM", "")
+    address, sender = SMTP_URL.read(environment), SMTP_FROM.read(environment)
     if not address and not sender:
         return None
     known = {"smtps": ("tls", 465), "smtp": ("starttls", 587), "smtp+plain": ("none", 25)}

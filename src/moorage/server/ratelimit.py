@@ -12,12 +12,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.integers import parse_integer
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.errors import UsageError
 from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, has_own_auth
 from moorage.server.problems import Problem, answer
+from moorage.settings import RATE_BURST, RATE_LIMIT
 
 KEPT = 10_000  # buckets that are remembered; of the longest silent, which are full by then, the first go
 
@@ -80,12 +79,4 @@ def is_exempt(path: str) -> bool:
 
 def rate_settings(env: Mapping[str, str]) -> Rate:
     """What the environment says. Raises UsageError."""
-    try:
-        per_second = float(env.get("MOORAGE_RATE_LIMIT") or 50)
-    except ValueError as error:
-        raise UsageError(
-            f"MOORAGE_RATE_LIMIT must be a number of requests per second, not {env['MOORAGE_RATE_LIMIT'][:40]!r}",
-            hint="50 by default; 0: no limit",
-        ) from error
-    burst = env.get("MOORAGE_RATE_BURST") or "200"
-    return Rate(per_second=per_second, burst=parse_integer(burst, minimum=1, name="MOORAGE_RATE_BURST"))
+    return Rate(per_second=RATE_LIMIT.read(env), burst=RATE_BURST.read(env))

@@ -11,24 +11,25 @@ from pathlib import Path
 import pytest
 
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, usage_days, wait_for_api
+from moorage.cli.services import LOCAL_API_WAIT_SECONDS, login_settings, wait_for_api
 from moorage.cli.up import GIVE_UP_SECONDS
 from moorage.errors import NotReady, ServerError, UsageError
 from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
+from moorage.settings import USAGE_KEPT_DAYS
 from moorage.testing.clock import FakeClock
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "abc", "36501", "1.5", "²"])
 def test_days_that_would_delete_all_history_are_refused_by_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"MOORAGE_USAGE_DAYS must be a whole number from 1 to 36500"):
-        usage_days({"MOORAGE_USAGE_DAYS": text})
-    with pytest.raises(UsageError, match=r"MOORAGE_AUDIT_DAYS must be a whole number from 1 to 3650\b"):
+    with pytest.raises(UsageError, match=r"invalid MOORAGE_USAGE_DAYS .*: use a whole number from 1 to 36500"):
+        USAGE_KEPT_DAYS.read({"MOORAGE_USAGE_DAYS": text})
+    with pytest.raises(UsageError, match=r"invalid MOORAGE_AUDIT_DAYS .*: use a whole number from 1 to 3650\b"):
         login_settings({"MOORAGE_AUDIT_DAYS": text})
 
 
 def test_days_are_read_and_usual_where_none_are_given() -> None:
-    assert usage_days({}) == usage_days({"MOORAGE_USAGE_DAYS": ""}) == USAGE_DAYS
-    assert usage_days({"MOORAGE_USAGE_DAYS": "30"}) == 30
+    assert USAGE_KEPT_DAYS.read({}) == USAGE_KEPT_DAYS.read({"MOORAGE_USAGE_DAYS": ""}) == USAGE_DAYS
+    assert USAGE_KEPT_DAYS.read({"MOORAGE_USAGE_DAYS": "30"}) == 30
     assert login_settings({}).audit_days == AUDIT_DAYS
     assert login_settings({"MOORAGE_AUDIT_DAYS": "7"}).audit_days == 7
 
@@ -48,7 +49,7 @@ def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path
             check=False,
         )
         os.close(telling)
-        assert os.read(told, 4096).startswith(b"services MOORAGE_USAGE_DAYS must be a whole number")
+        assert os.read(told, 4096).startswith(b"services invalid MOORAGE_USAGE_DAYS '0'")
     finally:
         os.close(told)
     assert done.returncode == 1

@@ -10,10 +10,10 @@ import pytest
 
 from moorage.apimachinery.resources import Obj
 from moorage.cli.manifests import objects
-from moorage.cli.services import QUEUE_VARIABLE
 from moorage.controllers.manager import LEASE
 from moorage.model.manifests import ALL, OPERATOR_LEASE, Service, make_service
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.settings import QUEUE_URL
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 EVERYTHING = [obj for found in objects().values() for obj in found]
@@ -92,7 +92,7 @@ def test_pods_run_without_root_and_without_a_writable_root(service: Service) -> 
 def test_the_server_uses_a_postgresql_where_a_secret_names_one_and_starts_without() -> None:
     (server,) = (obj for obj in of_kind("Deployment") if obj["metadata"]["name"] == "moorage-server")
     (container,) = server["spec"]["template"]["spec"]["containers"]
-    (given,) = (one for one in container["env"] if one["name"] == QUEUE_VARIABLE)
+    (given,) = (one for one in container["env"] if one["name"] == QUEUE_URL.name)
     assert given["valueFrom"]["secretKeyRef"] == {"name": "moorage-queue", "key": "url", "optional": True}
     assert "--extra postgres" in (DEPLOY.parent / "Containerfile").read_text()
 

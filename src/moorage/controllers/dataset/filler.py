@@ -21,8 +21,8 @@ from moorage.apimachinery.scheduling import parse_pod
 from moorage.errors import ApiError
 from moorage.model.names import HOST_IMAGE, PROCESS_RUNTIME, SYSTEM_NAMESPACE
 from moorage.model.storageclass import RWO
+from moorage.settings import IMAGE
 
-IMAGE_VARIABLE = "MOORAGE_IMAGE"
 MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and what goes with them
 CPU = "1"
 USER_ID = 65532  # as the Containerfile makes it
@@ -45,7 +45,7 @@ async def find_runtime(api: Api) -> Runtime:
     ]
     if any(one.startswith(PROCESS_RUNTIME) for one in runtimes):
         return Runtime(HOST_IMAGE, sys.executable, on_processes=True)
-    if image := os.environ.get(IMAGE_VARIABLE):
+    if image := IMAGE.read(os.environ):
         return Runtime(image)
     try:
         pod = await api.get(PODS, os.environ.get("HOSTNAME") or socket.gethostname(), SYSTEM_NAMESPACE)

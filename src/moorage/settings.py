@@ -1,0 +1,318 @@
+"""Every environment variable that Moorage reads: one table, one reader, one kind of error.
+
+A service reads its settings once, when it starts, as typed values: `RATE_LIMIT.read(os.environ)`. An empty
+variable counts as not set. docs/reference/settings.md is made from this table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from moorage.apimachinery.integers import parse_integer
+from moorage.apimachinery.quantity import parse_quantity
+from moorage.errors import MoorageError, UsageError
+from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+_SHOWN_MAX = 80  # characters of a wrong value in a message
+SIZE_MAX = 1 << 50  # 1Pi
+
+SERVER = "server"
+UP = "moor up"
+EXTENDER = "extender"
+OPERATOR = "operator"
+COMMANDS = "commands"
+FILLER = "filler"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T_co]):
+    """How a text becomes a value. `allowed`: the end of "use …". `parse` raises MoorageError or ValueError."""
+
+    allowed: str
+    parse: Callable[[str], T_co]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Generic[T]):
+    """One variable. `default` is its value when it is not set; `usual` says so where the value does not."""
+
+    name: str
+    kind: Kind[T]
+    default: T
+    meaning: str
+    readers: tuple[str, ...]
+    usual: str = ""
+    secret: bool = False  # its value is never shown
+
+    def read(self, env: Mapping[str, str]) -> T:
+        """The value in an environment. Raises UsageError for one that is not allowed."""
+        text = env.get(self.name) or ""
+        if not text:
+            return self.default
+        try:
+            return self.kind.parse(text)
+        except (MoorageError, ValueError):  # its own message may hold a secret
+            shown = "" if self.secret else f" {text[:_SHOWN_MAX]!r}"
+            raise UsageError(
+                f"invalid {self.name}{shown}: use {self.kind.allowed}", hint=f"it is: {self.meaning}"
+            ) from None
+
+
+def text(allowed: str = "any text") -> Kind[str]:
+    return Kind(allowed, str)
+
+
+def whole(minimum: int, maximum: int) -> Kind[int]:
+    allowed = f"a whole number from {minimum} to {maximum}"
+    return Kind(allowed, lambda value: parse_integer(value, minimum=minimum, maximum=maximum))
+
+
+def number(minimum: float, maximum: float) -> Kind[float]:
+    def parse(value: str) -> float:
+        result = float(value)
+        if not (math.isfinite(result) and minimum <= result <= maximum):
+            raise ValueError
+        return result
+
+    return Kind(f"a number from {minimum:g} to {maximum:.0f}", parse)
+
+
+def size() -> Kind[int]:
+    def parse(value: str) -> int:
+        result = int(parse_quantity(value))
+        if not 0 <= result <= SIZE_MAX:
+            raise ValueError
+        return result
+
+    return Kind("bytes such as 5Gi, at most 1Pi; 0: no limit", parse)
+
+
+def flag() -> Kind[bool]:
+    words = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True}
+    words |= {"false": False, "f": False, "no": False, "n": False, "off": False, "0": False}
+
+    def parse(value: str) -> bool:
+        if value.strip().lower() not in words:
+            raise ValueError
+        return words[value.strip().lower()]
+
+    return Kind("true or false", parse)
+
+
+def choice(*words: str) -> Kind[str]:
+    def parse(value: str) -> str:
+        if value not in words:
+            raise ValueError
+        return value
+
+    return Kind(f"{', '.join(words[:-1])} or {words[-1]}", parse)
+
+
+def path() -> Kind[Path | None]:
+    return Kind("the path of a file or folder", lambda value: Path(value).expanduser())
+
+
+def address(*schemes: str) -> Kind[str]:
+    def parse(value: str) -> str:
+        if not value.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+            raise ValueError
+        return value
+
+    return Kind(f"an address such as {schemes[0]}://…", parse)
+
+
+def words() -> Kind[tuple[str, ...]]:
+    return Kind("words with blanks between", lambda value: tuple(value.split()))
+
+
+# --- the server
+
+RATE_LIMIT = Setting(
+    name="MOORAGE_RATE_LIMIT", kind=number(0, 1e6), default=50, readers=(SERVER, UP),
+    meaning="Requests per second of one person, in the long run; 0: no limit.",
+)  # fmt: skip
+RATE_BURST = Setting(
+    name="MOORAGE_RATE_BURST", kind=whole(1, 10**6), default=200, readers=(SERVER, UP),
+    meaning="Requests of one person at once.",
+)  # fmt: skip
+USAGE_KEPT_DAYS = Setting(
+    name="MOORAGE_USAGE_DAYS", kind=whole(1, USAGE_DAYS_MAX), default=USAGE_DAYS, readers=(SERVER, UP),
+    meaning="Days for which GPU use is kept.",
+)  # fmt: skip
+AUDIT_KEPT_DAYS = Setting(
+    name="MOORAGE_AUDIT_DAYS", kind=whole(1, AUDIT_DAYS_MAX), default=AUDIT_DAYS, readers=(SERVER, UP),
+    meaning="Days for which the audit log is kept in the database.",
+)  # fmt: skip
+QUEUE_URL = Setting(
+    name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),
+    secret=True, usual="files in the data folder",
+    meaning="PostgreSQL for the queue of maps, sessions and the audit log.",
+)  # fmt: skip
+MAPS_PER_NAMESPACE = Setting(
+    name="MOORAGE_MAPS_PER_NAMESPACE", kind=whole(0, SIZE_MAX), default=500, readers=(SERVER, UP),
+    meaning="Maps of one namespace; 0: no limit.",
+)  # fmt: skip
+ITEMS_PER_NAMESPACE = Setting(
+    name="MOORAGE_MAP_ITEMS_PER_NAMESPACE", kind=whole(0, SIZE_MAX), default=5_000_000, readers=(SERVER, UP),
+    meaning="Items of all maps of one namespace; 0: no limit.",
+)  # fmt: skip
+BYTES_PER_NAMESPACE = Setting(
+    name="MOORAGE_MAP_BYTES_PER_NAMESPACE", kind=size(), default=2 << 30, usual="2Gi", readers=(SERVER, UP),
+    meaning="Bytes of values, keys and results of all maps of one namespace, and 200 for each item.",
+)  # fmt: skip
+OUTPUT_PER_NAMESPACE = Setting(
+    name="MOORAGE_MAP_OUTPUT_PER_NAMESPACE", kind=size(), default=512 << 20, usual="512Mi", readers=(SERVER, UP),
+    meaning="Bytes kept of what items of one namespace print; the oldest goes first.",
+)  # fmt: skip
+PAGE_TOKEN = Setting(
+    name="MOORAGE_PAGE_TOKEN", kind=text(), default="", readers=(SERVER,), secret=True,
+    meaning="Token of the web page, where --page-token-file is not given.", usual="required",
+)  # fmt: skip
+PUBLIC_URL = Setting(
+    name="MOORAGE_PUBLIC_URL", kind=text("the address of the server in a browser"), default="",
+    readers=(SERVER, UP), meaning="Where browsers find this server.", usual="none: people log in by `moor login`",
+)  # fmt: skip
+KUBERNETES_URL = Setting(
+    name="MOORAGE_KUBERNETES_URL", kind=text("the address of the Kubernetes API"), default="",
+    readers=(SERVER, UP), meaning="Where people's kubectl finds the Kubernetes API.", usual="as this server does",
+)  # fmt: skip
+LOCAL_ACCOUNTS = Setting(
+    name="MOORAGE_LOCAL_ACCOUNTS", kind=flag(), default=True, readers=(SERVER, UP),
+    meaning="Let accounts of `moor user` log in.",
+)  # fmt: skip
+BEHIND_PROXY = Setting(
+    name="MOORAGE_BEHIND_PROXY", kind=flag(), default=False, readers=(SERVER, UP),
+    meaning="Believe the last address in X-Forwarded-For: an ingress of yours stands in front.",
+)  # fmt: skip
+OIDC_ISSUER = Setting(
+    name="MOORAGE_OIDC_ISSUER", kind=text("the provider's address, as it writes it"), default="",
+    readers=(SERVER, UP), meaning="OpenID Connect provider that people log in at.", usual="none",
+)  # fmt: skip
+OIDC_CLIENT_ID = Setting(
+    name="MOORAGE_OIDC_CLIENT_ID", kind=text(), default="", readers=(SERVER, UP),
+    meaning="This server's name at the provider.",
+)  # fmt: skip
+OIDC_CLIENT_SECRET = Setting(
+    name="MOORAGE_OIDC_CLIENT_SECRET", kind=text(), default="", readers=(SERVER, UP), secret=True,
+    meaning="This server's secret at the provider.", usual="none: a public client",
+)  # fmt: skip
+OIDC_CLIENT_SECRET_FILE = Setting(
+    name="MOORAGE_OIDC_CLIENT_SECRET_FILE", kind=path(), default=None, readers=(SERVER, UP),
+    meaning="File with that secret; it is read at every use.",
+)  # fmt: skip
+OIDC_NAME_CLAIM = Setting(
+    name="MOORAGE_OIDC_NAME_CLAIM", kind=text("the name of a claim"), default="", readers=(SERVER, UP),
+    meaning="Claim that names a person.", usual="email",
+)  # fmt: skip
+OIDC_GROUPS_CLAIM = Setting(
+    name="MOORAGE_OIDC_GROUPS_CLAIM", kind=text("the name of a claim"), default="", readers=(SERVER, UP),
+    meaning="Claim with a person's groups.", usual="groups",
+)  # fmt: skip
+OIDC_SCOPES: Setting[tuple[str, ...]] = Setting(
+    name="MOORAGE_OIDC_SCOPES", kind=words(), default=(), readers=(SERVER, UP),
+    meaning="Scopes that the provider is asked for.", usual="openid email profile offline_access",
+)  # fmt: skip
+OIDC_LABEL = Setting(
+    name="MOORAGE_OIDC_LABEL", kind=text(), default="", readers=(SERVER, UP),
+    meaning="What the sign-in button calls the provider.",
+)  # fmt: skip
+
+# --- notices, of the server and of `moor notify`
+
+SMTP_URL = Setting(
+    name="MOORAGE_SMTP_URL", kind=text("smtps://…, smtp://… or smtp+plain://…"), default="",
+    readers=(SERVER, COMMANDS), secret=True, usual="none: no notices by mail",
+    meaning="Mail server: smtps is TLS from the first byte, smtp STARTTLS, smtp+plain neither.",
+)  # fmt: skip
+SMTP_FROM = Setting(
+    name="MOORAGE_SMTP_FROM", kind=text("a mail address"), default="", readers=(SERVER, COMMANDS),
+    meaning="Sender of notices by mail.",
+)  # fmt: skip
+
+# --- the other services
+
+PACKING_POLICY = Setting(
+    name="MOORAGE_PACKING_POLICY", kind=choice("pack", "fragmentation", "spread"), default="pack",
+    readers=(EXTENDER, UP),
+    meaning="Where pods go: fullest nodes first, least GPU capacity lost, or emptiest first.",
+)  # fmt: skip
+IMAGE = Setting(
+    name="MOORAGE_IMAGE", kind=text("the name of an image"), default="", readers=(OPERATOR,),
+    meaning="Image of fillers and of volume backups.", usual="the operator's own",
+)  # fmt: skip
+HTTP_AUTHORIZATION = Setting(
+    name="MOORAGE_HTTP_AUTHORIZATION", kind=text(), default="", readers=(FILLER,), secret=True,
+    meaning="Authorization header for an HTTP source of a Dataset; it comes from a Secret.",
+)  # fmt: skip
+
+# --- commands and SDK
+
+SERVER_URL = Setting(
+    name="MOORAGE_SERVER", kind=text("the server's address"), default="", readers=(COMMANDS, "SDK"),
+    meaning="Server to ask, instead of the one of `moor login`.",
+)  # fmt: skip
+TOKEN = Setting(
+    name="MOORAGE_TOKEN", kind=text(), default="", readers=(COMMANDS, "SDK"), secret=True,
+    meaning="Token for MOORAGE_SERVER.", usual="that of `moor login`",
+)  # fmt: skip
+KUBECONFIG = Setting(
+    name="MOORAGE_KUBECONFIG", kind=text("paths of kubeconfig files"), default="", readers=(COMMANDS, "SDK"),
+    meaning="Kubeconfig to use, instead of $KUBECONFIG.", usual="the local cluster while it runs, else as kubectl",
+)  # fmt: skip
+DATA = Setting(
+    name="MOORAGE_DATA", kind=path(), default=None, readers=(UP, COMMANDS),
+    meaning="Data folder of the local cluster.", usual="moorage in $XDG_DATA_HOME or ~/.local/share",
+)  # fmt: skip
+CONFIG = Setting(
+    name="MOORAGE_CONFIG", kind=path(), default=None, readers=(COMMANDS,),
+    meaning="Folder of the logins of `moor login`.", usual="moorage in $XDG_CONFIG_HOME or ~/.config",
+)  # fmt: skip
+
+TABLE: tuple[Setting[Any], ...] = tuple(value for value in list(globals().values()) if isinstance(value, Setting))
+
+GIVEN = {
+    "MOORAGE_CHECKPOINT_DIR": "Runs: the folder for checkpoints.",
+    "MOORAGE_RUN": "Runs: the name.",
+    "MOORAGE_WORKSPACE": "Workspaces: its name.",
+    "MOORAGE_NAMESPACE": "Workspaces: its namespace.",
+    "MOORAGE_PORT": "Workspaces: the port that the app listens on.",
+    "MOORAGE_TOKEN_SHA256": "Workspaces: SHA-256 of the app's token.",
+    "MOORAGE_ITEM": "Items of maps: the value, as JSON.",
+    "MOORAGE_INDEX": "Items of maps: the number.",
+    "MOORAGE_RESULT": "Items of maps: the file for the result.",
+    "MOORAGE_MAP": "Workers of maps: what to run, as JSON.",
+    "MOORAGE_MAP_TOKEN": "Workers of maps: their token; items do not get it.",
+    "MOORAGE_POD": "Workers of maps: the pod's name.",
+    "MOORAGE_MEMORY": "Workers of maps: their memory limit in bytes.",
+    "MOORAGE_GRACE": "Workers of maps: seconds between SIGTERM and SIGKILL.",
+    "MOORAGE_PARENT": "Workers of a local map: the process to end with.",
+    "MOORAGE_NOTICE": "Commands that get notices: the event.",
+    "MOORAGE_NOTICE_KEY": "Commands that get notices: the notice's key; it comes once.",
+    "MOORAGE_POD_UID": "Containers of the local cluster: the pod's uid.",
+    "MOORAGE_POD_CONTAINER": "Containers of the local cluster: the container's name.",
+}
+"""What Moorage sets for programs that it starts. In a workspace MOORAGE_TOKEN is the app's token, in a worker
+MOORAGE_SERVER is the queue's address."""
+
+OTHERS = {
+    "KUBECONFIG": "Commands: kubeconfig files, as kubectl.",
+    "KUBERNETES_SERVICE_HOST": "Services in a pod: where the API is.",
+    "KUBERNETES_SERVICE_PORT": "Services in a pod: its port.",
+    "KUBERNETES_EXEC_INFO": "`moor login token`, as kubectl's credential plugin.",
+    "HOSTNAME": "Operator: its own pod's name.",
+    "HOME": "Commands: the user's folder.",
+    "PATH": "Commands and the local cluster: where programs are.",
+    "XDG_CONFIG_HOME": "Commands: see MOORAGE_CONFIG.",
+    "XDG_DATA_HOME": "Commands: see MOORAGE_DATA.",
+    "NO_COLOR": "Commands: no colours when it is set.",
+    "TERM": "Commands: no colours on a `dumb` one.",
+    "COMP_WORDS": "Completion of words in a shell.",
+    "COMP_CWORD": "Completion of words in a shell.",
+}
+"""Variables of other tools that Moorage reads as those do."""
