@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from moorage.actions.objects import Kind, check_name, create_object, get_object
 from moorage.api.errors import ErrorCode
 from moorage.api.volumes import NewVolume, StorageClass, Volume
 from moorage.apimachinery.api import Api
@@ -20,6 +21,7 @@ from moorage.model.dataset import CLONE, SHARED
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL
 from moorage.model.storageclass import ROX, RWX, SHORT, ClassView, parse_class
 
+VOLUME = Kind(PVCS, "volume")
 Used = Mapping[tuple[str, str], int]
 """(namespace, claim) → bytes in use, of the volumes that a node reported."""
 
@@ -42,7 +44,8 @@ async def list_volumes(
 
 
 def plan_volume(request: NewVolume, owner: str) -> Obj:
-    """The claim that a request makes. Raises UsageError for a size that is not a positive quantity."""
+    """The claim that a request asks for. Raises UsageError for an invalid name or size."""
+    check_name(VOLUME, request.name)
     parse_size(request.size)
     return make_claim(
         request.name,
@@ -54,6 +57,11 @@ def plan_volume(request: NewVolume, owner: str) -> Obj:
     )
 
 
+async def create_volume(api: Api, claim: Obj, *, mark: str = "", dry_run: bool = False) -> Volume:
+    """Create a planned volume, once for each `mark`. Raises AlreadyExists."""
+    return volume_of(await create_object(api, VOLUME, claim, mark=mark, dry_run=dry_run), {}, {})
+
+
 async def resize_volume(api: Api, namespace: str, name: str, size: str) -> tuple[Volume, str]:
     """Make a volume larger; the volume, and the size it asked for before. The size that it has changes nothing.
 
@@ -61,7 +69,7 @@ async def resize_volume(api: Api, namespace: str, name: str, size: str) -> tuple
     expand volumes.
     """
     wanted = parse_size(size)
-    claim = await get_volume(api, namespace, name)
+    claim = await get_object(api, VOLUME, namespace, name)
     spec = claim.get("spec") or {}
     before = str(((spec.get("resources") or {}).get("requests") or {}).get("storage") or "0")
     if wanted < parse_quantity(before):
@@ -101,7 +109,7 @@ async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force:
     users = users_by_claim((await api.list(PODS, namespace)).items)
     losers: dict[str, list[str]] = {}
     for name in names:
-        await get_volume(api, namespace, name)
+        await get_object(api, VOLUME, namespace, name)
         using = users.get((namespace, name), [])
         if using and not force:
             raise Conflict(
@@ -120,7 +128,7 @@ async def delete_volume(api: Api, namespace: str, name: str, *, force: bool) -> 
     Conflict (`in_use`) without force.
     """
     await check_delete(api, namespace, [name], force=force)
-    claim = await get_volume(api, namespace, name)
+    claim = await get_object(api, VOLUME, namespace, name)
     await api.delete(PVCS, name, namespace, uid=claim["metadata"]["uid"])  # it goes when no pod holds it
     return await end_pods(api, await pods_with(api, namespace, {name})) if force else PodsEnded()
 
@@ -129,18 +137,6 @@ async def list_storage_classes(api: Api) -> list[StorageClass]:
     """What volumes can be made of, by name."""
     views = [parse_class(obj) for obj in (await api.list(STORAGECLASSES)).items]
     return [storage_class_of(view) for view in sorted(views, key=lambda view: view.name)]
-
-
-async def get_volume(api: Api, namespace: str, name: str) -> Obj:
-    """The claim. Raises NotFound."""
-    try:
-        return await api.get(PVCS, name, namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no volume {name!r} in namespace {namespace}",
-            hint="list the volumes: moor volume list",
-            code=ErrorCode.NOT_FOUND,
-        ) from error
 
 
 async def pods_with(api: Api, namespace: str, claims: set[str]) -> list[Obj]:

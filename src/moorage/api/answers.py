@@ -11,95 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from moorage.api.datasets import Dataset as Dataset
 from moorage.api.fields import Answer
 from moorage.api.volumes import Volume as Volume
+from moorage.api.workspaces import Workspace as Workspace
 
 T = TypeVar("T")
 ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
-
-
-class WaitingFor(Answer, frozen=True):
-    reason: str
-    message: str = ""
-
-
-class Workspace(Answer, frozen=True):
-    """`phase`: Pending, Waiting, Running, Stopping, Stopped, Failed or Deleting."""
-
-    namespace: str
-    name: str
-    owner: str = ""
-    type: str = ""
-    running: bool = True  # what is wanted; `phase` is what is
-    phase: str = ""
-    ready: bool = False
-    url: str = ""
-    access: str = ""
-    waiting_for: WaitingFor | None = None
-    image: str = ""
-    machine: Mapping[str, str] | None = None
-    resources: Mapping[str, Any] = {}
-    home: str = ""
-    volumes: tuple[str, ...] = ()
-    pod: str = ""
-    node: str = ""
-    next_start: datetime | None = None
-    next_stop: datetime | None = None
-    ready_at: datetime | None = None
-    created: datetime | None = None
-
-
-class Progress(Answer, frozen=True):
-    phase: str = ""
-    files: int = 0
-    bytes: int = 0
-    files_total: int | None = None
-    bytes_total: int | None = None
-
-
-class Reader(Answer, frozen=True):
-    """A tenant that may read a dataset, and the claim by which it does."""
-
-    tenant: str
-    namespace: str = ""
-    claim: str = ""
-    ready: bool = False
-    message: str = ""
-
-
-class Use(Answer, frozen=True):
-    """A run or pod that mounts (`active`) or mounted a dataset."""
-
-    namespace: str
-    name: str
-    active: bool = False
-    since: str = ""
-
-
-class Dataset(Answer, frozen=True):
-    """`phase` Ready: it is whole, and `claim` can be mounted read-only."""
-
-    namespace: str
-    name: str
-    phase: str = ""
-    reason: str = ""
-    message: str = ""
-    files: int | None = None
-    bytes: int | None = None
-    checksum: str = ""
-    progress: Progress | None = None
-    filled_at: str = ""
-    source: str = ""
-    size: str = ""
-    storage_class: str = msgspec.field(default="", name="class")
-    access: str = ""
-    claim: str = ""
-    attempts: int = 0
-    owner: str = ""
-    readers: tuple[Reader, ...] = ()
-    used_by: tuple[Use, ...] = ()
-    created: datetime | None = None
 
 
 class Container(Answer, frozen=True):

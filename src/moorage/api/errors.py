@@ -52,7 +52,6 @@ class ErrorCode(StrEnum):
     TOO_MANY_ATTEMPTS = "too_many_attempts", 429, "Too many failed logins; Retry-After says when to try again."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; its log says why."
     CANNOT_ACT = "cannot_act", 501, "This server cannot act for its users."
-    NO_LOGINS = "no_logins", 501, "This server has no accounts."
     STARTING = "starting", 503, "The server has not read the cluster yet."
     UNAVAILABLE = "unavailable", 503, "A part of the server is not available."
     KUBERNETES_UNAVAILABLE = "kubernetes_unavailable", 503, "The Kubernetes API gave no usable answer."

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
-from moorage.actions.volumes import end_pods, pods_with
-from moorage.apimachinery.meta import condition, labels_of
-from moorage.apimachinery.moments import format_duration, moment
-from moorage.apimachinery.quantity import parse_quantity
-from moorage.apimachinery.resources import PVCS, Obj
+from moorage.actions import datasets
+from moorage.api.datasets import NewDataset
+from moorage.apimachinery.moments import format_duration
+from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
-from moorage.cli.session import Session, Target, get_named, in_session, target_options
-from moorage.errors import AlreadyExists, Conflict, MoorageError, NotFound, UsageError
-from moorage.model.dataset import (
-    AUTO,
-    DATASET_OF_LABEL,
-    DATASETS,
-    FAILED,
-    METHODS,
-    NAME_MAX,
-    READY,
-    REFILL_ANNOTATION,
-    claim_name,
-    clone_name,
-    dataset_json,
-    make_dataset,
-    parse_dataset,
-)
-from moorage.model.names import RUN_LABEL, is_dns_label, label_value
+from moorage.cli.faults import naming_options
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
+from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
 
+FIELDS = {
+    "metadata.name": "NAME",
+    "spec.size": "--size",
+    "spec.source.url": "--from",
+    "spec.readers": "--reader",
+}
 LOOK_SECONDS = 1.0
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -82,43 +73,30 @@ def create(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Make a dataset, which begins to fill at once."""
-    if not is_dns_label(name) or len(name) > NAME_MAX:
-        raise UsageError(f"{name!r} is no dataset name: at most {NAME_MAX} of a-z, 0-9 and '-'")
-    if parse_quantity(size) <= 0:
-        raise UsageError(f"--size: {size!r} is not more than zero")
+    """Create a dataset, which begins to fill at once."""
     is_here = is_folder_here(source)
     url = f"volume:{upload_name(name)}" if is_here else source_url(source)
 
     async def work(session: Session) -> int:
-        user = await session.user()
-        obj = make_dataset(
-            name,
-            session.namespace,
-            url=url,
-            size=size,
-            user=user,
-            owner_label=label_value(user),
-            secret=secret,
-            anonymous=anonymous,
-            unpack=unpack,
-            storage_class=storage_class,
-            access=access,
-            readers=tuple(dict.fromkeys(readers)),
+        source_of = {"url": url, "secret": secret, "anonymous": anonymous, "unpack": unpack}
+        wanted = {
+            "source": {key: value for key, value in source_of.items() if value},
+            "size": size,
+            "storageClass": storage_class,
+            "access": access if access != AUTO else "",
+            "readers": list(dict.fromkeys(readers)),
+        }
+        request = NewDataset(
+            name=name,
+            namespace=session.namespace,
+            spec={key: value for key, value in wanted.items() if value},
+            dry_run=dry_run,
         )
-        faults = parse_dataset(obj).faults
-        if faults:
-            one = faults[0]
-            raise UsageError(f"{_option_of(one.field)}: {one.value!r} {one.message}")
+        with naming_options(FIELDS):
+            obj = datasets.plan_dataset(request, await session.user())
         if is_here and not dry_run:
             await _upload(session, source, name, size, storage_class)
-        try:
-            await session.api.create(DATASETS, obj, session.namespace, dry_run=dry_run)
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the dataset {name!r} exists already in namespace {session.namespace}",
-                hint=f"`moor dataset show {name}` shows it",
-            ) from error
+        await datasets.create_dataset(session.api, obj, dry_run=dry_run)
         console.show(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
@@ -139,8 +117,8 @@ def source_url(source: str) -> str:
     if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
         return source
     raise UsageError(
-        f"--from: {source!r} is neither a source nor a folder of this machine",
-        hint="write s3://…, gs://…, https://…, volume:NAME[/FOLDER] or ./FOLDER",
+        f"invalid --from {source!r}: it is neither a source nor a folder of this machine",
+        hint="use s3://…, gs://…, https://…, volume:NAME[/FOLDER] or ./FOLDER",
     )
 
 
@@ -165,7 +143,7 @@ async def _upload(session: Session, folder: str, name: str, size: str, storage_c
         await session.api.create(PVCS, claim, session.namespace)
     with contextlib.suppress(NotFound):
         await session.api.get(DATASETS, name, session.namespace)
-        return  # told by what comes next: the dataset exists
+        return  # creating it says so
     result = await copy_in(session, folder, upload_name(name))
     if result.get("left_out"):
         raise UsageError(
@@ -175,33 +153,20 @@ async def _upload(session: Session, folder: str, name: str, size: str, storage_c
     console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} sent; the dataset fills from them")
 
 
-def _option_of(field: str) -> str:
-    return {
-        "metadata.name": "NAME",
-        "spec.size": "--size",
-        "spec.source.url": "--from",
-        "spec.readers": "--reader",
-    }.get(field, field)
-
-
 async def _follow(session: Session, name: str) -> int:
-    """Tell how far it is until it is ready (0) or has failed (1)."""
-    told = ""
+    """Print how far it is until it is ready. Raises MoorageError when it fails."""
+    printed = ""
     while True:
-        obj = await get_named(session, DATASETS, "dataset", name)
-        status = obj.get("status") or {}
-        word = condition(obj, "Ready") or {}
-        text = f"{status.get('phase') or 'Pending'}: {word.get('message') or word.get('reason') or ''}".rstrip(
-            ": "
-        )
-        if text != told:
-            told = text
+        dataset = await datasets.get_dataset(session.api, session.namespace, name)
+        text = f"{dataset.phase}: {dataset.message or dataset.reason}".rstrip(": ")
+        if text != printed:
+            printed = text
             console.say(text)
-        if status.get("phase") == READY:
+        if dataset.phase == READY:
             return 0
-        if status.get("phase") == FAILED:
+        if dataset.phase == FAILED:
             raise MoorageError(
-                f"the dataset {name!r} failed: {word.get('reason')}: {word.get('message')}",
+                f"dataset {name!r} failed: {dataset.reason}: {dataset.message}",
                 hint=f"mend the cause, then: moor dataset refill {name}",
             )
         await session.clock.sleep(LOOK_SECONDS)
@@ -214,59 +179,33 @@ def list_(target: Target, output: str) -> int:
     """List the datasets of a namespace, and those that others share with it."""
 
     async def work(session: Session) -> int:
-        found = (await session.api.list(DATASETS, session.namespace)).items
-        shared = (await session.api.list(PVCS, session.namespace, label_selector=DATASET_OF_LABEL)).items
-        items = [dataset_json(one) for one in found] + [shared_json(one) for one in shared]
+        own, _ = await datasets.list_datasets(session.api, session.namespace)
+        rows = own + await datasets.list_shared(session.api, session.namespace)
         now = session.clock.now()
         console.print_listing(
             output,
             headers=("NAME", "PHASE", "FILES", "SIZE", "SOURCE", "OWNER", "IN-USE", "AGE"),
             rows=lambda: [
                 [
-                    one["name"],
-                    one["phase"],
-                    "" if one["files"] is None else f"{one['files']:,}",
-                    "" if one["bytes"] is None else bytes_text(one["bytes"]),
-                    one["source"],
-                    one["owner"],
-                    str(sum(1 for use in one["usedBy"] if use.get("active"))) if one["usedBy"] else "",
-                    format_duration(now - created) if (created := moment(one["created"])) else "",
+                    row.name,
+                    row.phase,
+                    "" if row.files is None else f"{row.files:,}",
+                    "" if row.bytes is None else bytes_text(row.bytes),
+                    row.source,
+                    row.owner,
+                    str(sum(1 for use in row.used_by if use.active)) if row.used_by else "",
+                    format_duration(now - row.created) if row.created else "",
                 ]
-                for one in items
+                for row in rows
             ],
-            items=items,
-            names=[one["name"] for one in items],
+            items=[msgspec.to_builtins(row) for row in rows],
+            names=[row.name for row in rows],
             nothing=f"no datasets in namespace {session.namespace}; make one:"
             " moor dataset create photos --from s3://bucket/photos",
         )
         return 0
 
     return in_session(target, work)
-
-
-def shared_json(claim: Obj) -> dict[str, Any]:
-    """A dataset of another namespace, of which only the claim is seen here."""
-    labels, meta = labels_of(claim), claim["metadata"]
-    bound = (claim.get("status") or {}).get("phase") == "Bound"
-    empty = dict.fromkeys(("files", "bytes", "checksum", "progress", "filledAt"))
-    return {
-        "name": f"{labels[DATASET_OF_LABEL]}/{labels.get('moorage.dev/dataset', '')}",
-        "namespace": labels[DATASET_OF_LABEL],
-        "phase": "Ready" if bound else "Pending",
-        "reason": "Shared",
-        "message": "",
-        **empty,
-        "source": "",
-        "size": str(((claim.get("status") or {}).get("capacity") or {}).get("storage") or ""),
-        "class": "",
-        "access": "shared",
-        "claim": meta["name"],
-        "attempts": 0,
-        "owner": "",
-        "readers": [],
-        "usedBy": [],
-        "created": meta.get("creationTimestamp"),
-    }
 
 
 @dataset.command()
@@ -280,27 +219,27 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a dataset: how far it is, what is in it, who may read it, who used it."""
 
     async def work(session: Session) -> int:
-        one = dataset_json(await get_named(session, DATASETS, "dataset", name))
+        item = await datasets.get_dataset(session.api, session.namespace, name)
         if output != "text":
-            console.print_document(one, output)
+            console.print_document(msgspec.to_builtins(item), output)
             return 0
         rows = [
-            ("name", one["name"]),
-            ("phase", f"{one['phase']} ({one['reason']})" if one["reason"] else one["phase"]),
-            ("", one["message"]),
-            ("source", one["source"]),
-            ("files", "" if one["files"] is None else f"{one['files']:,}"),
-            ("size", "" if one["bytes"] is None else f"{bytes_text(one['bytes'])} of {one['size']}"),
-            ("sha256", one["checksum"] or ""),
-            ("filled", f"{one['filledAt']} in {one['attempts']} attempts" if one["filledAt"] else ""),
-            ("volume", f"{one['claim']} ({one['access']})" if one["claim"] else ""),
-            ("owner", one["owner"]),
+            ("name", item.name),
+            ("phase", f"{item.phase} ({item.reason})" if item.reason else item.phase),
+            ("", item.message),
+            ("source", item.source),
+            ("files", "" if item.files is None else f"{item.files:,}"),
+            ("size", "" if item.bytes is None else f"{bytes_text(item.bytes)} of {item.size}"),
+            ("sha256", item.checksum),
+            ("filled", f"{item.filled_at} in {item.attempts} attempts" if item.filled_at else ""),
+            ("volume", f"{item.claim} ({item.access})" if item.claim else ""),
+            ("owner", item.owner),
         ]
-        for reader in one["readers"]:
-            state = "may read it" if reader.get("ready") else reader.get("message") or "not yet"
-            rows.append(("reader", f"{reader['tenant']}: {state}"))
-        for use in one["usedBy"]:
-            rows.append(("used by", f"{use['namespace']}/{use['name']}" + (" (now)" if use.get("active") else "")))
+        for reader in item.readers:
+            state = "may read it" if reader.ready else reader.message or "not yet"
+            rows.append(("reader", f"{reader.tenant}: {state}"))
+        for use in item.used_by:
+            rows.append(("used by", f"{use.namespace}/{use.name}" + (" (now)" if use.active else "")))
         for label, text in rows:
             if text:
                 console.show(f"{label + ':' if label else '':<9} {text}")
@@ -319,33 +258,21 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
 
     async def work(session: Session) -> int:
         chosen = list(dict.fromkeys(names))
-        pods: list[Obj] = []
-        for name in chosen:
-            obj = await get_named(session, DATASETS, "dataset", name)
-            here = await pods_with(session.api, session.namespace, {claim_name(name), clone_name(name)})
-            far = [
-                f"{one['namespace']}/{one['name']}"
-                for one in (obj.get("status") or {}).get("usedBy") or ()
-                if one.get("active") and one["namespace"] != session.namespace
-            ]
-            using = [_user_of(pod) for pod in here] + far
-            if using and not force:
-                raise Conflict(
-                    f"the dataset {name!r} is in use by {', '.join(dict.fromkeys(using))}",
-                    hint="wait for them, or take it away from them: --force",
-                )
-            for one in dict.fromkeys(using):
-                console.note(f"{one} loses the dataset {name}" + (": it ends" if one not in far else ""))
-            if far:
+        losers = await datasets.check_delete(session.api, session.namespace, chosen, force=force)
+        for name, users in losers.items():
+            for user in users.here:
+                console.note(f"{user} loses the dataset {name}: it ends")
+            for user in users.elsewhere:
+                console.note(f"{user} loses the dataset {name}")
+            if users.elsewhere:
                 console.note(f"{name} goes when its readers in other namespaces have ended")
-            pods += here
         if not yes:
             click.confirm(f"delete {', '.join(chosen)} and all that is in them?", abort=True, err=True)
         for name in chosen:
-            await session.api.delete(DATASETS, name, session.namespace)
+            pods = await datasets.delete_dataset(session.api, session.namespace, name, force=force)
             console.show(f"{name} deleted")
-        for pod, reason in (await end_pods(session.api, pods)).kept.items():
-            console.note(f"pod {pod} goes on: {reason}")
+            for pod, reason in pods.kept.items():
+                console.note(f"pod {pod} goes on: {reason}")
         return 0
 
     return in_session(target, work)
@@ -355,18 +282,11 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
 @click.argument("name")
 @target_options
 def refill(target: Target, name: str) -> int:
-    """Begin a fill anew that failed, or whose source changed meanwhile."""
+    """Begin a fill again that failed, or whose source changed."""
 
     async def work(session: Session) -> int:
-        obj = await get_named(session, DATASETS, "dataset", name)
-        if (obj.get("status") or {}).get("phase") == READY:
-            raise Conflict(
-                f"the dataset {name!r} is ready, and does not change any more",
-                hint="make another: moor dataset create",
-            )
-        patch = {"metadata": {"annotations": {REFILL_ANNOTATION: session.clock.now().isoformat()}}}
-        await session.api.patch(DATASETS, name, patch, session.namespace)
-        console.show(f"{name} is filled anew")
+        await datasets.refill_dataset(session.api, session.namespace, name, session.clock.now())
+        console.show(f"{name} is filled again")
         return 0
 
     return in_session(target, work)
@@ -380,25 +300,14 @@ def refill(target: Target, name: str) -> int:
 def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ...]) -> int:
     """Say which tenants may read a dataset beside its own."""
     if not more and not fewer:
-        raise UsageError("say whom: --with TENANT, --without TENANT")
+        raise UsageError("no tenant is named: use --with TENANT or --without TENANT")
 
     async def work(session: Session) -> int:
-        obj = await get_named(session, DATASETS, "dataset", name)
-        readers = [one for one in (obj.get("spec") or {}).get("readers") or () if one not in fewer]
-        readers += [one for one in dict.fromkeys(more) if one not in readers]
-        patch = {
-            "metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]},
-            "spec": {"readers": readers},
-        }
-        await session.api.patch(DATASETS, name, patch, session.namespace)
+        readers = await datasets.change_readers(session.api, session.namespace, name, add=more, remove=fewer)
         console.show(f"{name} is read by {', '.join(readers) or 'its own namespace alone'}")
         return 0
 
     return in_session(target, work)
-
-
-def _user_of(pod: Obj) -> str:
-    return labels_of(pod).get(RUN_LABEL) or str(pod["metadata"]["name"])
 
 
 def bytes_text(size: int) -> str:

@@ -9,17 +9,10 @@ from moorage.actions import volumes
 from moorage.api.volumes import NewVolume, VolumeList
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
-from moorage.apimachinery.resources import PVCS
 from moorage.cli import console, volumebackup, volumecp
 from moorage.cli.dataset import bytes_text
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import (
-    AlreadyExists,
-    ApiError,
-    InvalidName,
-    NotReady,
-)
-from moorage.model.names import is_dns_label
+from moorage.errors import ApiError, NotReady
 from moorage.model.storageclass import SHORT
 
 MODES = {"rwo": "ReadWriteOnce", "rwx": "ReadWriteMany"}
@@ -45,11 +38,6 @@ def volume() -> None:
 @target_options
 def create(target: Target, name: str, size: str, mode: str, storage_class: str | None, dry_run: bool) -> int:
     """Create a volume."""
-    if not is_dns_label(name):
-        raise InvalidName(
-            f"invalid volume name {name!r}: use at most 63 of a-z, 0-9 and '-', a letter or digit at both ends"
-        )
-    volumes.parse_size(size)
 
     async def work(session: Session) -> int:
         request = NewVolume(
@@ -60,13 +48,7 @@ def create(target: Target, name: str, size: str, mode: str, storage_class: str |
             storage_class=storage_class or "",
         )
         claim = volumes.plan_volume(request, await session.user())
-        try:
-            await session.api.create(PVCS, claim, session.namespace, dry_run=dry_run)
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the name {name!r} is taken: another volume in namespace {session.namespace} has it",
-                hint="choose another name, or look at it: moor volume list",
-            ) from error
+        await volumes.create_volume(session.api, claim, dry_run=dry_run)
         console.show(console.as_yaml(claim).rstrip("\n") if dry_run else name)
         return 0
 

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import click
+import msgspec
 
-from moorage.apimachinery.moments import format_duration, moment
-from moorage.apimachinery.resources import NODES, PVCS, SECRETS, Obj
+from moorage.actions import workspaces
+from moorage.actions.objects import get_object
+from moorage.api.workspaces import Address, NewWorkspace, Workspace
+from moorage.apimachinery.moments import format_duration, rfc3339
+from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
-from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.errors import (
-    AlreadyExists,
-    ApiError,
-    Forbidden,
-    InvalidName,
-    MoorageError,
-    NotFound,
-    NotReady,
-    UsageError,
-)
-from moorage.model.names import HOST_ENV_ANNOTATION, PROCESS_RUNTIME
-from moorage.model.workspace import (
-    BUILT_IN,
-    FAILED,
-    LOGIN,
-    NAME_MAX,
-    RUNNING,
-    STOPPED,
-    WORKSPACES,
-    check_workspace,
-    parse_workspace,
-    workspace_json,
-)
+from moorage.cli.faults import naming_options
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, UsageError
+from moorage.model.names import PROCESS_RUNTIME
+from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING, STOPPED, WAITING
 
 HEADERS = ("NAME", "TYPE", "PHASE", "OWNER", "ON", "URL", "AGE")
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
-MISSING = "this cluster knows no workspaces"
 FIELDS = {
     "metadata.name": "NAME",
     "spec.type": "--type",
@@ -90,29 +73,14 @@ def workspace() -> None:
 @target_options
 def create(target: Target, name: str, **options: Any) -> int:
     """Create a workspace, and start it."""
-    if len(name) > NAME_MAX:
-        raise InvalidName(f"{name!r} is too long for a workspace: at most {NAME_MAX} characters")
 
     async def work(session: Session) -> int:
-        made = make_workspace(name, session.namespace, options, on_processes=await _on_processes(session))
-        if faults := check_workspace(made):
-            raise Problems(
-                [
-                    (f"{FIELDS.get(one.field, one.field)}: {one.value} {one.message}".replace("  ", " "), None)
-                    for one in faults
-                ]
-            )
-        try:
-            await session.api.create(WORKSPACES, made, session.namespace, dry_run=options["dry_run"])
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the workspace {name!r} exists already in namespace {session.namespace}",
-                hint=f"start it: moor workspace start {name}",
-            ) from error
-        except NotFound as error:
-            raise _no_kind(error) from error
-        if options["dry_run"]:
-            console.show(console.as_yaml(made).rstrip("\n"))
+        request = make_request(name, session.namespace, options, on_processes=await _on_processes(session))
+        with naming_options(FIELDS):
+            obj = workspaces.plan_workspace(request)
+        await workspaces.create_workspace(session.api, obj, dry_run=request.dry_run)
+        if request.dry_run:
+            console.show(console.as_yaml(obj).rstrip("\n"))
             return 0
         console.show(name)
         if options["wait"]:
@@ -128,30 +96,28 @@ def create(target: Target, name: str, **options: Any) -> int:
 @console.output_option
 @target_options
 def list_(target: Target, all_namespaces: bool, output: str) -> int:
-    """List workspaces and how they stand."""
+    """List workspaces and their phases."""
 
     async def work(session: Session) -> int:
-        try:
-            found = (await session.api.list(WORKSPACES, None if all_namespaces else session.namespace)).items
-        except NotFound as error:
-            raise _no_kind(error) from error
-        items = sorted((workspace_json(one) for one in found), key=lambda one: (one["namespace"], one["name"]))
+        found, _ = await workspaces.list_workspaces(session.api, None if all_namespaces else session.namespace)
         now = session.clock.now()
 
-        def row(item: Mapping[str, Any]) -> list[str]:
-            phase = item["phase"]
-            if item["waitingFor"] and phase in ("Waiting", FAILED):
-                phase += f" ({item['waitingFor']['reason']})"
-            age = format_duration(now - created) if (created := moment(item["created"])) else ""
-            name = f"{item['namespace']}/{item['name']}" if all_namespaces else item["name"]
-            return [name, item["type"], phase, item["owner"], size_of(item), item["url"], age]
+        def name_of(item: Workspace) -> str:
+            return f"{item.namespace}/{item.name}" if all_namespaces else item.name
+
+        def row(item: Workspace) -> list[str]:
+            phase = item.phase
+            if item.waiting_for and phase in (WAITING, FAILED):
+                phase += f" ({item.waiting_for.reason})"
+            age = format_duration(now - item.created) if item.created else ""
+            return [name_of(item), item.type, phase, item.owner, size_of(item), item.url, age]
 
         console.print_listing(
             output,
             headers=HEADERS,
-            rows=lambda: [row(one) for one in items],
-            items=items,
-            names=[f"{one['namespace']}/{one['name']}" if all_namespaces else one["name"] for one in items],
+            rows=lambda: [row(item) for item in found],
+            items=[msgspec.to_builtins(item) for item in found],
+            names=[name_of(item) for item in found],
             nothing=f"no workspaces in namespace {session.namespace}; make one: moor workspace create lab",
         )
         return 0
@@ -164,19 +130,19 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 @console.output_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show how a workspace stands, and what it waits for."""
+    """Show the state of a workspace, and what it waits for."""
 
     async def work(session: Session) -> int:
-        item = workspace_json(await _get(session, name))
+        item = await workspaces.get_workspace(session.api, session.namespace, name)
         if output == "name":
             console.show(name)
         elif output != "table":
-            console.print_document(item, output)
+            console.print_document(msgspec.to_builtins(item), output)
         else:
             for line in _page(item):
                 console.show(line)
-            if item["pod"] and item["phase"] == "Waiting":
-                console.show(await _explained(session, item["pod"]), nl=False)
+            if item.pod and item.phase == WAITING:
+                console.show(await _explained(session, item.pod), nl=False)
         return 0
 
     return in_session(target, work)
@@ -210,12 +176,12 @@ def open_(target: Target, name: str, only_print: bool) -> int:
     """Open a workspace in the browser; it is started if it is stopped."""
 
     async def work(session: Session) -> int:
-        found = await _get(session, name)
-        if not parse_workspace(found).spec.running:
-            await session.api.patch(WORKSPACES, name, {"spec": {"running": True}}, session.namespace)
+        item = await workspaces.get_workspace(session.api, session.namespace, name)
+        if not item.running:
+            await workspaces.switch_workspace(session.api, session.namespace, name, running=True)
             console.say(f"starting {name}")
-        found = await _wait(session, name, RUNNING)
-        url = await _address(session, found)
+        await _wait(session, name, RUNNING)
+        url = await _address(session, name)
         if only_print:
             console.show(url)
             return 0
@@ -236,23 +202,15 @@ def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, d
     """Delete workspaces; their homes stay, unless told otherwise."""
 
     async def work(session: Session) -> int:
-        found = {name: await _get(session, name) for name in dict.fromkeys(names)}
+        homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}
         if with_home and not yes and not dry_run:
-            click.confirm(f"delete {', '.join(found)} and all that is in the homes?", abort=True, err=True)
-        for name, one in found.items():
-            claim = parse_workspace(one).home_claim
+            click.confirm(f"delete {', '.join(homes)} and all that is in the homes?", abort=True, err=True)
+        for name, home in homes.items():
             if not dry_run:
-                await session.api.delete(
-                    WORKSPACES, name, session.namespace, uid=one["metadata"]["uid"], propagation="Background"
-                )
-                if with_home:
-                    try:
-                        await session.api.delete(PVCS, claim, session.namespace)
-                    except NotFound:
-                        pass
+                await workspaces.delete_workspace(session.api, session.namespace, name, with_home=with_home)
             console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
             if not with_home:
-                console.note(f"its home stays: volume {claim}")
+                console.note(f"its home stays: volume {home}")
         return 0
 
     return in_session(target, work)
@@ -261,14 +219,14 @@ def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, d
 # --- what is asked for
 
 
-def make_workspace(name: str, namespace: str, options: Mapping[str, Any], *, on_processes: bool) -> Obj:
-    """The Workspace that the options of `create` describe. Raises UsageError."""
+def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_processes: bool) -> NewWorkspace:
+    """The workspace that the options of `create` describe. Raises UsageError."""
     spec: Obj = {"type": options["kind"], "running": not options["stopped"]}
     if options["machine"]:
         group, slash, kind = options["machine"].partition("/")
         if not (group and slash and kind):
             raise UsageError(
-                f"--machine: {options['machine']!r} is no GROUP/TYPE", hint="`moor machines` shows them"
+                f"invalid --machine {options['machine']!r}: use GROUP/TYPE", hint="list them: moor machines"
             )
         spec["machine"] = {"group": group, "type": kind}
     given = {"cpu": options["cpu"], "memory": options["memory"], "gpuType": options["gpu_type"]}
@@ -290,23 +248,23 @@ def make_workspace(name: str, namespace: str, options: Mapping[str, Any], *, on_
         spec["volumes"] = [_volume(text) for text in options["volumes"]]
     variables = dict(_variable(text) for text in options["env"])
     if on_processes and (options["host_env"] or not options["image"]):
-        # a process of this machine finds what the caller finds, as with `moor run`
-        from moorage.decide.runs.job import PASSED_ON
-
-        variables = {key: os.environ[key] for key in PASSED_ON if key in os.environ} | variables
+        variables = workspaces.host_variables(os.environ) | variables
     if variables:
         spec["env"] = [{"name": key, "value": value} for key, value in variables.items()]
-    meta: Obj = {"name": name, "namespace": namespace}
-    if options["host_env"]:
-        meta["annotations"] = {HOST_ENV_ANNOTATION: "true"}
-    return {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind, "metadata": meta, "spec": spec}
+    return NewWorkspace(
+        name=name,
+        namespace=namespace,
+        spec=spec,
+        host_env=options["host_env"],
+        dry_run=options["dry_run"],
+    )
 
 
 def _volume(text: str) -> Obj:
     name, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not name or not path.startswith("/") or mode not in ("", "ro", "rw"):
-        raise UsageError(f"--volume: {text!r} is not NAME:/PATH or NAME:/PATH:ro")
+        raise UsageError(f"invalid --volume {text!r}: use NAME:/PATH or NAME:/PATH:ro")
     return {"claimName": name, "mountPath": path} | ({"readOnly": True} if mode == "ro" else {})
 
 
@@ -319,14 +277,14 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def size_of(item: Mapping[str, Any]) -> str:
+def size_of(item: Workspace) -> str:
     """What it runs on, in a few words."""
-    if item["machine"]:
-        return f"{item['machine']['group']}/{item['machine']['type']}"
-    asked = item["resources"]
-    gpus = asked.get("gpus")
-    words = [f"{asked.get('cpu', 1)} cpu", str(asked.get("memory", "4Gi"))]
-    return " ".join(words + ([f"{gpus} {asked.get('gpuType') or 'gpu'}"] if gpus else []))
+    if item.machine:
+        return f"{item.machine['group']}/{item.machine['type']}"
+    resources = item.resources
+    gpus = resources.get("gpus")
+    words = [f"{resources.get('cpu') or DEFAULT_CPU} cpu", str(resources.get("memory") or DEFAULT_MEMORY)]
+    return " ".join(words + ([f"{gpus} {resources.get('gpuType') or 'gpu'}"] if gpus else []))
 
 
 # --- what is done
@@ -345,31 +303,14 @@ async def _on_processes(session: Session) -> bool:
     return bool(found) and found[0].startswith(PROCESS_RUNTIME)
 
 
-async def _get(session: Session, name: str) -> Obj:
-    try:
-        return await session.api.get(WORKSPACES, name, session.namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no workspace {name!r} in namespace {session.namespace}",
-            hint="`moor workspace list` shows them; -n chooses the namespace",
-        ) from error
-
-
-def _no_kind(error: NotFound) -> MoorageError:
-    if "namespaces" in error.message:
-        return error
-    return NotReady(MISSING, hint="install Moorage's definitions first")
-
-
 def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bool) -> int:
     async def work(session: Session) -> int:
-        found = await _get(session, name)
+        await workspaces.get_workspace(session.api, session.namespace, name)
         word = "start" if running else "stop"
         if dry_run:
             console.show(f"{name} would {word}")
             return 0
-        if parse_workspace(found).spec.running != running:
-            await session.api.patch(WORKSPACES, name, {"spec": {"running": running}}, session.namespace)
+        await workspaces.switch_workspace(session.api, session.namespace, name, running=running)
         if wait:
             await _wait(session, name, RUNNING if running else STOPPED)
         console.show(f"{name} {'started' if running else 'stopped'}" if wait else f"{name} will {word}")
@@ -378,54 +319,38 @@ def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bo
     return in_session(target, work)
 
 
-async def _wait(session: Session, name: str, phase: str) -> Obj:
-    """The workspace once it stands so; meanwhile what it waits for is said. Raises NotReady when it cannot."""
-    deadline, said = session.clock.monotonic() + WAIT_SECONDS, ""
+async def _wait(session: Session, name: str, phase: str) -> None:
+    """Return once it is in that phase; meanwhile print what it waits for. Raises NotReady when it cannot."""
+    deadline, printed = session.clock.monotonic() + WAIT_SECONDS, ""
     while True:
-        found = await _get(session, name)
+        found = await get_object(session.api, workspaces.WORKSPACE, session.namespace, name)
         status = found.get("status") or {}
         current = status.get("observedGeneration") == found["metadata"].get("generation")
         if current and status.get("phase") == phase:
-            return found
+            return
         message = str((status.get("waitingFor") or {}).get("message") or "")
         if current and status.get("phase") == FAILED:
-            raise NotReady(f"the workspace {name} does not run: {message}", hint=f"moor workspace show {name}")
-        if message and message != said:
-            said = message
+            raise NotReady(f"workspace {name} failed: {message}", hint=f"moor workspace show {name}")
+        if message and message != printed:
+            printed = message
             console.say(message)
         if session.clock.monotonic() > deadline:
-            raise NotReady(f"the workspace {name} is not {phase} after {WAIT_SECONDS:g} s: {message}")
+            raise NotReady(f"workspace {name} is not {phase} after {WAIT_SECONDS:g} s: {message}")
         await session.clock.sleep(POLL_SECONDS)
 
 
-async def _address(session: Session, found: Obj) -> str:
-    """Where a browser opens it: by a way in that is good once, or by its token."""
-    view = parse_workspace(found)
-    status = view.status
-    if not status.url:
-        raise NotReady(
-            f"the workspace {view.name} has no address: this platform has no domain for workspaces",
-            hint=f"kubectl port-forward service/{view.object_name} 8888:80 -n {view.namespace}",
-        )
-    if status.access == LOGIN:
+async def _address(session: Session, name: str) -> str:
+    """Where a browser opens it: by an address that is good once, or by its token."""
+    way = await workspaces.way_in(session.api, session.namespace, name)
+    if way.by_login:
         try:
-            told = await session.server.post(f"/api/v1/workspaces/{view.namespace}/{view.name}/open", {})
+            answer = await session.server.post(f"/api/v1/workspaces/{session.namespace}/{name}/open", {})
         except Forbidden:  # it does not act for this user: its page asks who they are
-            return status.url
-        return str(told["url"])
-    try:
-        secret = await session.api.get(SECRETS, status.secret, view.namespace)
-    except Forbidden as error:
-        raise Forbidden(
-            f"you may not read the token of workspace {view.name}", hint=f"ask {view.owner or 'its owner'}"
-        ) from error
-    token = base64.b64decode(secret["data"]["token"]).decode()
-    app = view.spec.app or BUILT_IN.get(view.spec.type)
-    if app is None or app.token is None or not app.token.query:
-        console.say(f"its password is {token}")
-        return status.url
-    mark = "&" if "?" in status.url else "?"
-    return f"{status.url}{mark}{app.token.query}={quote(token)}"
+            return way.url
+        return msgspec.convert(answer, Address).url
+    if way.password:
+        console.say(f"its password is {way.password}")
+    return way.url
 
 
 async def _explained(session: Session, pod: str) -> str:
@@ -436,22 +361,22 @@ async def _explained(session: Session, pod: str) -> str:
     return "\n" + str(told.get("text") or "").rstrip("\n") + "\n"
 
 
-def _page(item: Mapping[str, Any]) -> list[str]:
+def _page(item: Workspace) -> list[str]:
     lines = [
-        f"Workspace: {item['namespace']}/{item['name']}",
-        f"Type:      {item['type']}" + (f" ({item['image']})" if item["image"] else ""),
-        f"Owner:     {item['owner'] or '-'}",
-        f"Phase:     {item['phase']}",
+        f"Workspace: {item.namespace}/{item.name}",
+        f"Type:      {item.type}" + (f" ({item.image})" if item.image else ""),
+        f"Owner:     {item.owner or '-'}",
+        f"Phase:     {item.phase}",
     ]
-    if item["waitingFor"]:
-        lines.append(f"Waits for: {item['waitingFor']['message']}")
-    if item["url"]:
-        lines.append(f"Address:   {item['url']} (by {item['access']})")
-    lines.append(f"On:        {size_of(item)}" + (f", node {item['node']}" if item["node"] else ""))
-    lines.append(f"Home:      {item['home'] or '-'}")
-    if item["volumes"]:
-        lines.append(f"Volumes:   {', '.join(item['volumes'])}")
-    for key, word in (("nextStart", "Starts:"), ("nextStop", "Stops:")):
-        if item[key]:
-            lines.append(f"{word:<10} {item[key]}")
+    if item.waiting_for:
+        lines.append(f"Waits for: {item.waiting_for.message}")
+    if item.url:
+        lines.append(f"Address:   {item.url} (by {item.access})")
+    lines.append(f"On:        {size_of(item)}" + (f", node {item.node}" if item.node else ""))
+    lines.append(f"Home:      {item.home or '-'}")
+    if item.volumes:
+        lines.append(f"Volumes:   {', '.join(item.volumes)}")
+    for at, word in ((item.next_start, "Starts:"), (item.next_stop, "Stops:")):
+        if at is not None:
+            lines.append(f"{word:<10} {rfc3339(at)}")
     return lines

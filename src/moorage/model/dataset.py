@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 
-from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
+from moorage.apimachinery.meta import annotations_of, is_deleting
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import parse_count
 from moorage.apimachinery.resources import Obj, Resource
@@ -344,32 +344,4 @@ def make_dataset(
             "annotations": {OWNER_ANNOTATION: user},
         },
         "spec": spec,
-    }
-
-
-def dataset_json(obj: Obj) -> dict[str, Any]:
-    """A dataset as listings give it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    word = condition(obj, "Ready") or {}
-    return {
-        "name": meta["name"],
-        "namespace": meta.get("namespace"),
-        "phase": "Terminating" if meta.get("deletionTimestamp") else status.get("phase") or "Pending",
-        "reason": word.get("reason") or "",
-        "message": word.get("message") or "",
-        "files": status.get("files"),
-        "bytes": status.get("bytes"),
-        "checksum": status.get("checksum"),
-        "progress": status.get("progress"),
-        "filledAt": status.get("filledAt"),
-        "source": (spec.get("source") or {}).get("url") or "",
-        "size": str(spec.get("size") or ""),
-        "class": spec.get("storageClass") or "",
-        "access": status.get("access") or "",
-        "claim": status.get("claim") or "",
-        "attempts": status.get("attempts") or 0,
-        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
-        "readers": list(status.get("readers") or [{"tenant": one} for one in spec.get("readers") or ()]),
-        "usedBy": list(status.get("usedBy") or ()),
-        "created": meta.get("creationTimestamp"),
     }

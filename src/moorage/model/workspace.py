@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from moorage.apimachinery.documents import parse_document
-from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
+from moorage.apimachinery.meta import annotations_of, is_deleting, labels_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Resource
 from moorage.errors import DocumentError, MoorageError, QuantityError
@@ -474,37 +474,6 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
         status=status,
         notes=annotations_of(obj),
     )
-
-
-def workspace_json(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """A workspace as REST API and command line tell it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    waiting = status.get("waitingFor") or {}
-    deleting = bool(meta.get("deletionTimestamp"))
-    return {
-        "namespace": meta.get("namespace") or "",
-        "name": meta["name"],
-        "owner": annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
-        "type": spec.get("type") or ("custom" if spec.get("app") else ""),
-        "running": spec.get("running", True),
-        "phase": "Deleting" if deleting else status.get("phase") or "Pending",
-        "ready": (condition(obj, "Ready") or {}).get("status") == "True",
-        "url": status.get("url") or "",
-        "access": status.get("access") or "",
-        "waitingFor": {"reason": waiting["reason"], "message": waiting.get("message", "")} if waiting else None,
-        "image": spec.get("image") or "",
-        "machine": spec.get("machine"),
-        "resources": spec.get("resources") or {},
-        "home": status.get("home") or "",
-        "volumes": [one["claimName"] for one in spec.get("volumes") or ()],
-        "pod": status.get("pod") or "",
-        "node": status.get("node") or "",
-        "schedule": spec.get("schedule"),
-        "nextStart": status.get("nextStart"),
-        "nextStop": status.get("nextStop"),
-        "readyAt": status.get("readyAt"),
-        "created": meta.get("creationTimestamp"),
-    }
 
 
 def _said(where: str, error: msgspec.ValidationError) -> str:

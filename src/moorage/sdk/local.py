@@ -298,9 +298,21 @@ def _app(queue: Any) -> ASGIApp:
     from moorage.server.problems import Problem, on_error
     from moorage.server.queue import routes
 
-    nothing = cast("Any", None)  # the routes of maps ask neither Kubernetes nor usage
+    nothing = cast("Any", None)  # the routes of maps use only the queue
     context = Context(
-        api=nothing, cluster=nothing, usage=nothing, auth=cast("Any", _Everything()), clock=SYSTEM, queue=queue
+        api=nothing,
+        cluster=nothing,
+        usage=nothing,
+        auth=cast("Any", _Everything()),
+        clock=SYSTEM,
+        queue=queue,
+        outputs=nothing,
+        logins=nothing,
+        sessions=nothing,
+        audit_log=nothing,
+        gateway=nothing,
+        limiter=nothing,
+        volume_use=nothing,
     )
     return Starlette(
         routes=routes.routes(context),

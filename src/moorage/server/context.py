@@ -16,14 +16,15 @@ from moorage.server.problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from moorage.kube.kubelets import Kubelets
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.cluster import Cluster
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.logins import Logins
+    from moorage.server.identity.sessions import SessionDesk
     from moorage.server.ratelimit import Limiter
+    from moorage.server.volumeuse import VolumeUse
     from moorage.usage.store import UsageStore
 
 SYNC_WAIT_SECONDS = 5.0  # a request that comes while the server starts waits this long
@@ -38,13 +39,14 @@ class Context:
     usage: UsageStore
     auth: Auth
     clock: Clock
-    queue: Queue | None = None
-    outputs: Outputs | None = None
-    logins: Logins | None = None
-    audit_log: AuditLog | None = None
-    gateway: Gateway | None = None
-    limiter: Limiter | None = None
-    kubelets: Kubelets | None = None
+    queue: Queue
+    outputs: Outputs
+    logins: Logins
+    sessions: SessionDesk
+    audit_log: AuditLog
+    gateway: Gateway
+    limiter: Limiter
+    volume_use: VolumeUse
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

@@ -25,6 +25,7 @@ from moorage.queue.quota import Quota
 from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.cluster import Cluster
+from moorage.server.context import Context
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -35,6 +36,7 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
+from moorage.server.volumeuse import NoKubelets, VolumeUse
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
@@ -107,24 +109,24 @@ class ServerService:
             clock=clock,
         )
         self.gateway = Gateway(api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit)
-        self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else None
+        self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
         public = urlsplit(settings.public_url).hostname
-        self.app: Starlette = create_app(
+        self.context = Context(
             api=api,
             cluster=self.cluster,
             usage=self.usage,
             auth=self.auth,
             clock=clock,
-            hosts=(*hosts, public) if public else hosts,
             queue=self.queue,
             outputs=self.outputs,
             logins=self.logins,
+            sessions=self.desk,
             audit_log=self.audit,
-            desk=self.desk,
             gateway=self.gateway,
             limiter=Limiter(rate, clock=clock),
-            kubelets=self._kubelets,
+            volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
         )
+        self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
 
     async def run(self) -> None:
         """Follow the cluster, record its use, serve maps until cancelled; then streams end, stores close."""
@@ -146,8 +148,7 @@ class ServerService:
             self.desk.close()
             if self.provider is not None:
                 await self.provider.close()
-            if self._kubelets is not None:
-                await self._kubelets.close()
+            await self._kubelets.close()
 
     async def _sweep_outputs(self) -> None:
         """Forget what deleted maps have printed."""

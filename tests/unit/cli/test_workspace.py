@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.cli.workspace import make_workspace, size_of
+from moorage.actions.workspaces import plan_workspace, workspace_of
+from moorage.cli.workspace import make_request, size_of
 from moorage.errors import UsageError
 from moorage.model.schedule import last_moment, next_moment, problem_of_cron
 from moorage.model.workspace import (
@@ -14,18 +15,17 @@ from moorage.model.workspace import (
     host_label,
     parse_platform,
     templates_of,
-    workspace_json,
 )
 
 NOTHING = {
     "kind": "jupyterlab", "machine": None, "cpu": None, "memory": None, "gpus": 0, "gpu_type": None, "image": None,
     "pull_secrets": (), "env": (), "volumes": (), "home": None, "home_size": None, "access": None, "start": None,
-    "stop": None, "zone": None, "stopped": False, "host_env": False,
+    "stop": None, "zone": None, "stopped": False, "host_env": False, "dry_run": False,
 }  # fmt: skip
 
 
 def made(*, on_processes=False, **options):
-    return make_workspace("lab", "team", NOTHING | options, on_processes=on_processes)
+    return plan_workspace(make_request("lab", "team", NOTHING | options, on_processes=on_processes))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_process_of_this_machine_finds_what_the_caller_finds(monkeypatch):
 
 
 def test_what_it_runs_on_is_said_in_a_few_words():
-    assert size_of(workspace_json(made(machine="gpu/large"))) == "gpu/large"
-    assert size_of(workspace_json(made(cpu="2", gpus=2, gpu_type="a100"))) == "2 cpu 4Gi 2 a100"
+    assert size_of(workspace_of(made(machine="gpu/large"))) == "gpu/large"
+    assert size_of(workspace_of(made(cpu="2", gpus=2, gpu_type="a100"))) == "2 cpu 4Gi 2 a100"
 
 
 # --- hosts, addresses, templates, schedules

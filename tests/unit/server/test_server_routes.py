@@ -13,7 +13,6 @@ from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, SUBJ
 from moorage.clock import rfc3339
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.errors import Forbidden, ServerError, StorageError
-from moorage.server.context import Context
 from moorage.server.pages.clusterpages import Board
 from moorage.testing.clock import NOON
 
@@ -576,8 +575,7 @@ async def test_of_many_nodes_only_those_that_changed_are_sent(site):
         site.node(f"n{at}", gpus=8)
     site.run("old", node="n1")
     async with site.running():
-        board = Board(Context(**{name: getattr(site.service, name) for name in ("cluster", "usage", "auth")},
-                              api=site.api, clock=site.clock))  # fmt: skip
+        board = Board(site.service.context)
         first, sent = await board.changed({})
         assert {"gpus", "runs"} <= set(first)
         assert not [name for name in first if name.startswith("node-")]

@@ -10,7 +10,7 @@ import pytest
 from moorage.apimachinery.resources import PODS, PVCS, STORAGECLASSES
 from moorage.errors import Forbidden, ServerError
 from moorage.model.dataset import DATASETS, make_dataset
-from moorage.server.rest.volumes import used_by_volumes, used_of
+from moorage.server.volumeuse import VolumeUse, used_of
 from moorage.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -162,9 +162,9 @@ async def test_what_volumes_hold_is_what_nodes_tell():
 
     nodes = [{"metadata": {"name": name}} for name in ("n", "away")]
     cluster = SimpleNamespace(nodes=SimpleNamespace(all=lambda: nodes))
-    context = SimpleNamespace(kubelets=Kubelets(), memory={}, clock=FakeClock(), cluster=cluster)
+    use = VolumeUse(cluster, Kubelets(), clock=FakeClock())
     for _ in range(3):
-        assert await used_by_volumes(context) == {("lab", "data"): 123}
+        assert await use.used() == {("lab", "data"): 123}
     assert asked == ["n", "away"]  # believed for a while
 
 

@@ -91,7 +91,7 @@ def routes(context: Context) -> list[Route]:
                 await people.set_groups(api, name, asked.groups)
             if asked.disabled is not None:
                 await (people.disable(api, name, asked.reason) if asked.disabled else people.enable(api, name))
-            if context.logins is not None and (asked.password is not None or asked.disabled):
+            if asked.password is not None or asked.disabled:
                 await context.logins.end_all(name, "an administrator changed the account")
             return Json(account_json(await _existing(api, name)))
         except Forbidden as error:
@@ -107,8 +107,7 @@ def routes(context: Context) -> list[Route]:
             await people.delete_account(api, name)
         except Forbidden as error:
             raise _forbidden(error) from error
-        if context.logins is not None:
-            await context.logins.end_all(name, "the account was deleted")
+        await context.logins.end_all(name, "the account was deleted")
         return Response(status_code=204)
 
     return [

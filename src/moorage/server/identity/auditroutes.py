@@ -9,12 +9,12 @@ from starlette.routing import Route
 from moorage.apimachinery.moments import parse_rfc3339, rfc3339_micro
 from moorage.model.names import GROUP
 from moorage.server.context import Context
-from moorage.server.identity.sessions import AUDIT_PAGE, SessionDesk
+from moorage.server.identity.sessions import AUDIT_PAGE
 from moorage.server.inputs import whole_number
 from moorage.server.problems import Json, Problem
 
 
-def routes(context: Context, desk: SessionDesk) -> list[Route]:
+def routes(context: Context) -> list[Route]:
     async def audit(request: Request) -> Response:
         """Who did what, newest first, for administrators; `next` is the `before` of the page that follows."""
         if not await context.auth.may(request.state.user, "get", "audit", group=GROUP):
@@ -31,10 +31,11 @@ def routes(context: Context, desk: SessionDesk) -> list[Route]:
             since = parse_rfc3339(query["since"]) if "since" in query else None
         except ValueError as error:
             raise Problem(400, "bad_request", str(error), "write 2026-01-31T08:00:00Z", "since") from error
-        if context.audit_log is not None:
-            await context.audit_log.flush()
+        await context.audit_log.flush()
         limit = min(max(1, 100 if limit is None else limit), AUDIT_PAGE)
-        found = await desk.do(lambda store: store.audit(person=person, since=since, before=before, limit=limit))
+        found = await context.sessions.do(
+            lambda store: store.audit(person=person, since=since, before=before, limit=limit)
+        )
         entries = [
             {
                 "number": one.number,

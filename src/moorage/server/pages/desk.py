@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, Resource
+from moorage.decide.runs.state import RunView
 from moorage.errors import ApiError, MoorageError
 from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.server.context import Context
@@ -30,7 +31,8 @@ log = logging.getLogger(__name__)
 FORM_BYTES = 16 * 1024
 NAMESPACES_ASKED = 500  # so many at most are asked whether they let somebody do something
 ASKED_AT_ONCE = 16
-NAMESPACES_SECONDS = 10.0  # so long the list of namespaces is believed
+NAMESPACES_SECONDS = 10.0  # namespaces are listed again after that
+RUNS_SECONDS = 2.0
 SYSTEM = ("kube-", "moorage-")  # namespaces in which nobody makes things by a page
 
 Page = Callable[[Request], Awaitable[Response]]
@@ -65,11 +67,13 @@ class Desk:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
+        self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when
         self.inner = Inner(
             [
-                *workspaces.routes(context),
+                *(endpoint.route(context) for endpoint in workspaces.ENDPOINTS),
                 *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
-                *datasets.routes(context),
+                *(endpoint.route(context) for endpoint in datasets.ENDPOINTS),
             ]
         )  # the REST API's own functions
 
@@ -126,8 +130,7 @@ class Desk:
 
     async def namespaces(self) -> list[str]:
         """Every namespace, the first NAMESPACES_ASKED; those with work where they cannot be listed."""
-        memory, now = self.context.memory, self.context.clock.monotonic()
-        kept: tuple[float, list[str]] | None = memory.get("namespaces")
+        now, kept = self.context.clock.monotonic(), self._namespaces
         if kept is not None and now - kept[0] < NAMESPACES_SECONDS:
             return kept[1]
         try:
@@ -135,8 +138,18 @@ class Desk:
         except ApiError:
             found = {key_of(one).namespace for one in self.context.cluster.pods.all()} | {"default"}
         names = sorted(found)[:NAMESPACES_ASKED]
-        memory["namespaces"] = (now, names)
+        self._namespaces = (now, names)
         return names
+
+    async def runs(self) -> tuple[RunView, ...]:
+        """Every run, newest first; made again when the cluster has changed, and at most every RUNS_SECONDS."""
+        cluster, now = await self.context.ready(), self.context.clock.monotonic()
+        kept = self._runs
+        if kept is not None and kept[0] == cluster.version and now - kept[1] < RUNS_SECONDS:
+            return kept[2]
+        runs = cluster.runs()
+        self._runs = (cluster.version, now, runs)
+        return runs
 
     def on_processes(self) -> bool:
         """Whether this is a local cluster, whose pods are processes of this machine."""

@@ -34,7 +34,6 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 LINES = 500  # of a log
 LOG_BYTES = 256 * 1024
 STOP_ASKING = 286  # htmx: this answer is the last
-RUNS_SECONDS = 2.0  # so long the reckoned list serves everybody
 
 
 def routes(desk: Desk) -> list[Route]:
@@ -43,7 +42,7 @@ def routes(desk: Desk) -> list[Route]:
     async def listed(request: Request) -> tuple[str, str]:
         user: User = request.state.user
         whose = "all" if not user.account or request.query_params.get("whose") == "all" else "mine"
-        runs = await _runs(context)
+        runs = await desk.runs()
         if whose == "mine":
             runs = tuple(run for run in runs if run.owner in (user.name, label_value(user.name)))
         rows, more = board.job_rows(runs, context.now())
@@ -143,17 +142,6 @@ def routes(desk: Desk) -> list[Route]:
         Route(f"{ONE}/cancel", guarded(ask_cancel), methods=["GET"]),
         Route(f"{ONE}/cancel", guarded(cancel), methods=["POST"]),
     ]
-
-
-async def _runs(context: Context) -> tuple[RunView, ...]:
-    """Every run, newest first; reckoned anew when the cluster has changed, and not more often than looked at."""
-    cluster, now = await context.ready(), context.clock.monotonic()
-    kept: tuple[int, float, tuple[RunView, ...]] | None = context.memory.get("runs")
-    if kept is not None and kept[0] == cluster.version and now - kept[1] < RUNS_SECONDS:
-        return kept[2]
-    found = cluster.runs()
-    context.memory["runs"] = (cluster.version, now, found)
-    return found
 
 
 async def _run(context: Context, request: Request) -> RunView:

@@ -27,8 +27,6 @@ from moorage.server.queue.routes import map_json
 
 def routes(context: Context) -> list[Route]:
     queue = context.queue
-    if queue is None:
-        return []
 
     async def listed() -> str:
         stored = await queue.read(lambda store: store.list_maps(None))

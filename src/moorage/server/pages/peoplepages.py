@@ -24,7 +24,7 @@ from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError, MoorageError, NumberError
 from moorage.model.dataset import DATASETS
 from moorage.model.storageclass import RWO, RWX
-from moorage.model.workspace import BUILT_IN, LOGIN, WORKSPACES, App, parse_workspace
+from moorage.model.workspace import LOGIN, WORKSPACES, App, parse_workspace
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages import peopleboard as board
@@ -198,7 +198,7 @@ def workspace_body(form: Mapping[str, str], *, on_processes: bool) -> dict[str, 
 
 
 def _apps(context: Context) -> Mapping[str, App]:
-    return context.gateway.apps if context.gateway is not None else BUILT_IN
+    return context.gateway.apps
 
 
 def _gpu_types(context: Context) -> list[str]:

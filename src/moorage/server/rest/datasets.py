@@ -1,127 +1,61 @@
-"""/api/v1/datasets: made, listed, shown, deleted as the asker: cluster rights decide."""
+"""/api/v1/datasets: made, listed, shown, shared, deleted as the asker: cluster rights decide."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
-from moorage.api.fields import Name
-from moorage.apimachinery.resources import Obj
-from moorage.errors import ApiError
-from moorage.model.dataset import DATASETS, BadDataset, dataset_json, parse_dataset
-from moorage.server.context import Context
-from moorage.server.idempotency import create_once, request_mark
-from moorage.server.identity.loginroutes import read_json
-from moorage.server.problems import Json, Problem, as_problem, refuse
-from moorage.server.rest.workspaces import page_of
+from moorage.actions import datasets
+from moorage.api.datasets import Dataset, DatasetList, NewDataset, Readers
+from moorage.api.fields import Force, Page
+from moorage.server.endpoint import Call, Endpoint
 
 ALL = "/api/v1/datasets"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
-class NewDataset(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The body of a POST; `spec` as in the kind Dataset."""
-
-    name: Name
-    namespace: Name
-    spec: dict[str, Any]
-    dry_run: bool = False
-
-
-class Shared(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PATCH: the tenants that may read it, all of them."""
-
-    readers: Annotated[list[str], msgspec.Meta(max_length=100)]
+async def list_datasets(call: Call[None, Page]) -> DatasetList:
+    """Datasets of a namespace, or of all where the asker may; `limit` and `continue` page."""
+    page = call.query
+    namespace = page.namespace or None
+    rows, after = await datasets.list_datasets(call.api, namespace, limit=page.limit, after=page.after)
+    return DatasetList(datasets=tuple(rows), after=after)
 
 
-def routes(context: Context) -> list[Route]:
-    async def listed(request: Request) -> Response:
-        """Datasets of a namespace, or of all where the asker may; `limit` and `continue` page."""
-        namespace = request.query_params.get("namespace") or None
-        limit, cont = page_of(request)
-        try:
-            found = await context.acting(request.state.user).list(DATASETS, namespace, limit=limit, cont=cont)
-        except ApiError as error:
-            raise as_problem(error) from error
-        return Json({"datasets": [dataset_json(one) for one in found.items], "continue": found.cont})
+async def create_dataset(call: Call[NewDataset, None]) -> Dataset | tuple[int, Dataset]:
+    """Create a dataset, which begins to fill at once; `dryRun`: only tried.
 
-    async def create(request: Request) -> Response:
-        """Make a dataset, which begins to fill at once; `dryRun`: only judged.
+    `Idempotency-Key`: asking twice is as once.
+    """
+    obj = datasets.plan_dataset(call.body, call.user.name)
+    call.audit("create dataset", f"{call.body.namespace}/{call.body.name}")
+    dry_run = call.body.dry_run
+    dataset = await datasets.create_dataset(call.api, obj, mark=call.mark, dry_run=dry_run)
+    return (200, dataset) if dry_run else dataset
 
-        `Idempotency-Key`: asking twice is as once.
-        """
-        asked = await read_json(request, NewDataset)
-        mark = request_mark(request, asked)
-        made: Obj = {
-            "apiVersion": DATASETS.api_version,
-            "kind": DATASETS.kind,
-            "metadata": {"name": asked.name, "namespace": asked.namespace},
-            "spec": asked.spec,
-        }
-        try:
-            faults = parse_dataset(made).faults
-        except BadDataset as error:
-            raise Problem(422, "invalid", error.message, field="spec") from error
-        refuse(faults)
-        context.audit(request, "create dataset", f"{asked.namespace}/{asked.name}")
-        try:
-            api = context.acting(request.state.user)
-            stored = await create_once(api, DATASETS, made, asked.namespace, mark, dry_run=asked.dry_run)
-        except ApiError as error:
-            raise as_problem(error) from error
-        return Json(dataset_json(stored), 200 if asked.dry_run else 201)
 
-    async def show(request: Request) -> Response:
-        """How far a dataset is, what is in it, who may read it, who used it."""
-        return Json(dataset_json(await get(request)))
+async def show_dataset(call: Call[None, None]) -> Dataset:
+    """How far a dataset is, what is in it, who may read it, who used it."""
+    return await datasets.get_dataset(call.api, call.namespace, call.name)
 
-    async def share(request: Request) -> Response:
-        """Say which tenants may read a dataset."""
-        asked = await read_json(request, Shared)
-        found = await get(request)
-        meta = found["metadata"]
-        context.audit(request, "share dataset", f"{meta['namespace']}/{meta['name']}")
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"readers": asked.readers}}
-        try:
-            stored = await context.acting(request.state.user).patch(
-                DATASETS, meta["name"], patch, meta["namespace"]
-            )
-        except ApiError as error:
-            raise as_problem(error) from error
-        return Json(dataset_json(stored))
 
-    async def delete(request: Request) -> Response:
-        """Delete a dataset. 409 while it is in use, unless `force=true`."""
-        found = await get(request)
-        meta = found["metadata"]
-        using = [one for one in dataset_json(found)["usedBy"] if one.get("active")]
-        if using and request.query_params.get("force") != "true":
-            names = ", ".join(f"{one['namespace']}/{one['name']}" for one in using)
-            raise Problem(409, "in_use", f"the dataset is in use by {names}", "they break with ?force=true")
-        context.audit(request, "delete dataset", f"{meta['namespace']}/{meta['name']}")
-        try:
-            await context.acting(request.state.user).delete(
-                DATASETS, meta["name"], meta["namespace"], uid=meta["uid"]
-            )
-        except ApiError as error:
-            raise as_problem(error) from error
-        return Response(status_code=204)
+async def share_dataset(call: Call[Readers, None]) -> Dataset:
+    """Set which tenants may read a dataset."""
+    call.audit("share dataset", f"{call.namespace}/{call.name}")
+    return await datasets.set_readers(call.api, call.namespace, call.name, call.body.readers)
 
-    async def get(request: Request) -> Obj:
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        try:
-            return await context.acting(request.state.user).get(DATASETS, name, namespace)
-        except ApiError as error:
-            raise as_problem(error) from error
 
-    return [
-        Route(ALL, listed, methods=["GET"]),
-        Route(ALL, create, methods=["POST"]),
-        Route(ONE, show, methods=["GET"]),
-        Route(ONE, share, methods=["PATCH"]),
-        Route(ONE, delete, methods=["DELETE"]),
-    ]
+async def delete_dataset(call: Call[None, Force]) -> None:
+    """Delete a dataset. 409 while it is in use, unless `force=true`: then its pods in this namespace end."""
+    call.audit("delete dataset", f"{call.namespace}/{call.name}")
+    await datasets.delete_dataset(call.api, call.namespace, call.name, force=call.query.force)
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path=ALL, handler=list_datasets, query=Page, answer=DatasetList),
+    Endpoint(
+        method="POST", path=ALL, handler=create_dataset, body=NewDataset, answer=Dataset, status=201, once=True
+    ),
+    Endpoint(method="GET", path=ONE, handler=show_dataset, answer=Dataset),
+    Endpoint(method="PATCH", path=ONE, handler=share_dataset, body=Readers, answer=Dataset),
+    Endpoint(method="DELETE", path=ONE, handler=delete_dataset, query=Force),
+)

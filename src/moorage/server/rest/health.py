@@ -50,7 +50,7 @@ def routes(context: Context) -> list[Route]:
         view = (await context.ready()).gpus()
         now = context.now()
         rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
-        refused = context.limiter.refused if context.limiter is not None else 0
+        refused = context.limiter.refused
         body = await asyncio.to_thread(exposition, view, rows, refused)
         return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, read_facts, runner_source
 from moorage.actions.runs import cancel_run
 from moorage.actions.submit import submit
@@ -41,7 +42,7 @@ from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.docker.containers import known_tenants
-from moorage.server.idempotency import is_of, request_mark
+from moorage.server.idempotency import request_mark
 from moorage.server.identity.auth import User
 from moorage.server.identity.loginroutes import read_json
 from moorage.server.inputs import whole_number

@@ -18,7 +18,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from moorage import __version__
+from moorage.api.datasets import NewDataset
 from moorage.api.errors import ErrorAnswer
+from moorage.api.workspaces import NewWorkspace
 from moorage.model.dataset import DatasetSpec
 from moorage.model.workspace import WorkspaceSpec
 from moorage.server.endpoint import Endpoint, EndpointRoute
@@ -26,10 +28,8 @@ from moorage.server.identity.accountroutes import AccountChange, NewAccount
 from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.problems import Json
 from moorage.server.queue.routes import LimitChange, MapChange, NewMap
-from moorage.server.rest.datasets import NewDataset, Shared
 from moorage.server.rest.explain import Asked
 from moorage.server.rest.jobs import NewJob
-from moorage.server.rest.workspaces import NewWorkspace, Opening
 
 PREFIX = "/api/v1/"
 PATH = f"{PREFIX}openapi.json"
@@ -73,21 +73,15 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
     "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
-    "GET /api/v1/datasets": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
-    "DELETE /api/v1/datasets/{namespace}/{name}": {"force": SWITCH},
     "GET /api/v1/jobs": {"namespace": NAME, "owner": NAME, "state": NAME},
     "DELETE /api/v1/jobs/{namespace}/{name}": {"delete": SWITCH},
     "GET /api/v1/jobs/{namespace}/{name}/logs": {"follow": SWITCH, "tail": COUNT},
     "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
     "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
     "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
-    "GET /api/v1/workspaces": {"namespace": NAME, "limit": COUNT, "continue": TEXT},
-    "DELETE /api/v1/workspaces/{namespace}/{name}": {"home": {"type": "string", "enum": ["delete", "keep"]}},
 }
 BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/containers": _CONTAINER,
-    "POST /api/v1/datasets": NewDataset,
-    "PATCH /api/v1/datasets/{namespace}/{name}": Shared,
     "POST /api/v1/explain": Asked,
     "POST /api/v1/jobs": NewJob,
     "POST /api/v1/login": ByPassword,
@@ -99,11 +93,9 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "PUT /api/v1/limits/{limit}": LimitChange,
     "POST /api/v1/users": NewAccount,
     "PATCH /api/v1/users/{name}": AccountChange,
-    "POST /api/v1/workspaces": NewWorkspace,
-    "POST /api/v1/workspaces/{namespace}/{name}/open": Opening,
 }
-SPECS: Mapping[str, type[Any]] = {"NewDataset": DatasetSpec, "NewWorkspace": WorkspaceSpec}  # of their `spec`
-ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "datasets", "jobs", "workspaces"))
+SPECS: Mapping[type[Any], type[Any]] = {NewDataset: DatasetSpec, NewWorkspace: WorkspaceSpec}  # of their `spec`
+ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "jobs"))
 STREAMS = frozenset({"text/event-stream"})
 TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
 
@@ -178,13 +170,13 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _schemas(rows: Iterable[Endpoint[Any, Any]]) -> tuple[dict[type, dict[str, Any]], dict[str, Any]]:
     """The schema of each type of the table, and the components that they refer to."""
-    kinds = list(
-        dict.fromkeys(
-            kind for row in rows for kind in (row.body, row.query, row.answer, ErrorAnswer) if kind is not None
-        )
-    )
+    types = (kind for row in rows for kind in (row.body, row.query, row.answer, ErrorAnswer) if kind is not None)
+    kinds = list(dict.fromkeys([*types, *SPECS.values()]))
     made, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    return dict(zip(kinds, made, strict=True)), components
+    schemas = dict(zip(kinds, made, strict=True))
+    for body, spec in SPECS.items():
+        components[body.__name__]["properties"]["spec"] = schemas[spec]
+    return schemas, components
 
 
 def _declared(
@@ -256,11 +248,9 @@ def _operation(route: Route, method: str, path: str, bodies: Mapping[str, Mappin
 def _bodies() -> tuple[dict[str, Mapping[str, Any]], dict[str, Any]]:
     """The schema of each body, and the components that they refer to."""
     kinds = {key: one for key, one in BODIES.items() if isinstance(one, type)}
-    types = [*kinds.values(), *SPECS.values()]
+    types = list(kinds.values())
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     by_type = dict(zip(types, found, strict=True))
-    for name, spec in SPECS.items():
-        components[name]["properties"]["spec"] = by_type[spec]
     plain = {key: one for key, one in BODIES.items() if not isinstance(one, type)}
     return {**plain, **{key: by_type[one] for key, one in kinds.items()}}, components
 

@@ -1,0 +1,229 @@
+"""Datasets: volumes that are filled once, with data from anywhere, and read by many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from moorage.actions.objects import Kind, create_object, get_object, refuse
+from moorage.actions.volumes import PodsEnded, end_pods, pods_with
+from moorage.api.datasets import Dataset, NewDataset, Progress, Reader, Use
+from moorage.api.errors import ErrorCode
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.resources import PVCS, Obj
+from moorage.errors import Conflict, NotFound, UsageError
+from moorage.model.dataset import (
+    DATASET_OF_LABEL,
+    DATASETS,
+    READY,
+    REFILL_ANNOTATION,
+    BadDataset,
+    claim_name,
+    clone_name,
+    parse_dataset,
+)
+from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, label_value
+
+DATASET = Kind(DATASETS, "dataset")
+NAME_LABEL = "moorage.dev/dataset"
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Who mounts a dataset now: runs and pods in its own namespace, and of its readers `elsewhere`."""
+
+    here: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self.here + self.elsewhere
+
+
+async def list_datasets(
+    api: Api, namespace: str | None, *, limit: int | None = None, after: str | None = None
+) -> tuple[list[Dataset], str | None]:
+    """The datasets of a namespace (None: of all), and the token of the next page. Raises ApiError, and NotReady
+    where the cluster does not know the kind."""
+    try:
+        page = await api.list(DATASETS, namespace, limit=limit, cont=after)
+    except NotFound as error:
+        raise DATASET.unknown(error) from error
+    return [dataset_of(obj) for obj in page.items], page.cont
+
+
+async def list_shared(api: Api, namespace: str) -> list[Dataset]:
+    """Datasets of other namespaces that this one may read, by their claims here."""
+    claims = await api.list(PVCS, namespace, label_selector=DATASET_OF_LABEL)
+    return [shared_of(claim) for claim in claims.items]
+
+
+def plan_dataset(request: NewDataset, owner: str) -> Obj:
+    """The Dataset that a request asks for. Raises UsageError."""
+    obj: Obj = {
+        "apiVersion": DATASETS.api_version,
+        "kind": DATASETS.kind,
+        "metadata": {
+            "name": request.name,
+            "namespace": request.namespace,
+            "labels": {OWNER_LABEL: label_value(owner)},
+            "annotations": {OWNER_ANNOTATION: owner},
+        },
+        "spec": request.spec,
+    }
+    _check(obj)
+    return obj
+
+
+async def create_dataset(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Dataset:
+    """Create a planned dataset, once for each `mark`; it begins to fill at once. Raises AlreadyExists."""
+    return dataset_of(await create_object(api, DATASET, obj, mark=mark, dry_run=dry_run))
+
+
+async def get_dataset(api: Api, namespace: str, name: str) -> Dataset:
+    """Raises NotFound."""
+    return dataset_of(await get_object(api, DATASET, namespace, name))
+
+
+async def set_readers(api: Api, namespace: str, name: str, readers: Sequence[str]) -> Dataset:
+    """Let these tenants read a dataset, and no other. Raises NotFound, UsageError, and Conflict where it changed
+    meanwhile."""
+    return await _set_readers(api, await get_object(api, DATASET, namespace, name), readers)
+
+
+async def change_readers(
+    api: Api, namespace: str, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Let tenants read a dataset, or no longer; all readers then. Raises as `set_readers`."""
+    obj = await get_object(api, DATASET, namespace, name)
+    gone = set(remove)
+    before = [tenant for tenant in (obj.get("spec") or {}).get("readers") or () if tenant not in gone]
+    readers = tuple(dict.fromkeys([*before, *add]))
+    await _set_readers(api, obj, readers)
+    return readers
+
+
+async def _set_readers(api: Api, obj: Obj, readers: Sequence[str]) -> Dataset:
+    meta = obj["metadata"]
+    _check({**obj, "spec": {**(obj.get("spec") or {}), "readers": list(readers)}})
+    patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"readers": list(readers)}}
+    return dataset_of(await api.patch(DATASETS, meta["name"], patch, meta["namespace"]))
+
+
+async def refill_dataset(api: Api, namespace: str, name: str, now: datetime) -> None:
+    """Begin a fill again that failed, or whose source changed. Raises NotFound, and Conflict for one that is
+    ready: it does not change any more."""
+    obj = await get_object(api, DATASET, namespace, name)
+    if (obj.get("status") or {}).get("phase") == READY:
+        raise Conflict(
+            f"dataset {name!r} is ready and cannot change any more",
+            hint="create another one: moor dataset create",
+            code=ErrorCode.CONFLICT,
+        )
+    patch = {"metadata": {"annotations": {REFILL_ANNOTATION: now.isoformat()}}}
+    await api.patch(DATASETS, name, patch, namespace)
+
+
+async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force: bool) -> dict[str, Users]:
+    """Dataset → who loses it. Raises NotFound, and Conflict (`in_use`) without force."""
+    losers: dict[str, Users] = {}
+    for name in names:
+        users = await users_of(api, await get_object(api, DATASET, namespace, name))
+        if users.all and not force:
+            raise Conflict(
+                f"dataset {name!r} is in use by {', '.join(users.all)}",
+                hint="wait for those, or delete the dataset by force: their pods end",
+                code=ErrorCode.IN_USE,
+            )
+        losers[name] = users
+    return losers
+
+
+async def delete_dataset(api: Api, namespace: str, name: str, *, force: bool) -> PodsEnded:
+    """Delete a dataset with its volume; with `force` also while it is in use: then its pods in this namespace end,
+    and it goes when its readers elsewhere have ended.
+
+    Only the dataset that was looked at is deleted, not another that has its name meanwhile. Raises NotFound, and
+    Conflict (`in_use`) without force.
+    """
+    await check_delete(api, namespace, [name], force=force)
+    obj = await get_object(api, DATASET, namespace, name)
+    await api.delete(DATASETS, name, namespace, uid=obj["metadata"]["uid"])
+    return await end_pods(api, await pods_with(api, namespace, _claims(name))) if force else PodsEnded()
+
+
+async def users_of(api: Api, obj: Obj) -> Users:
+    """The pods of its namespace are looked at; of the others its status tells."""
+    namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+    pods = await pods_with(api, namespace, _claims(name))
+    here = (labels_of(pod).get(RUN_LABEL) or str(pod["metadata"]["name"]) for pod in pods)
+    elsewhere = (
+        f"{use['namespace']}/{use['name']}"
+        for use in (obj.get("status") or {}).get("usedBy") or ()
+        if use.get("active") and use["namespace"] != namespace
+    )
+    return Users(tuple(dict.fromkeys(here)), tuple(dict.fromkeys(elsewhere)))
+
+
+def dataset_of(obj: Obj) -> Dataset:
+    """A stored Dataset as people see it."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    ready = condition(obj, "Ready") or {}
+    readers = status.get("readers") or [{"tenant": tenant} for tenant in spec.get("readers") or ()]
+    progress: Mapping[str, Any] | None = status.get("progress")
+    return Dataset(
+        namespace=meta.get("namespace") or "",
+        name=meta["name"],
+        phase="Terminating" if is_deleting(obj) else status.get("phase") or "Pending",
+        reason=ready.get("reason") or "",
+        message=ready.get("message") or "",
+        files=status.get("files"),
+        bytes=status.get("bytes"),
+        checksum=status.get("checksum") or "",
+        progress=msgspec.convert(progress, Progress) if progress else None,
+        filled_at=status.get("filledAt") or "",
+        source=(spec.get("source") or {}).get("url") or "",
+        size=str(spec.get("size") or ""),
+        storage_class=spec.get("storageClass") or "",
+        access=status.get("access") or "",
+        claim=status.get("claim") or "",
+        attempts=status.get("attempts") or 0,
+        owner=annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
+        readers=tuple(msgspec.convert(reader, Reader) for reader in readers),
+        used_by=tuple(msgspec.convert(use, Use) for use in status.get("usedBy") or ()),
+        created=moment(meta.get("creationTimestamp")),
+    )
+
+
+def shared_of(claim: Obj) -> Dataset:
+    """A dataset of another namespace, of which only the claim is known here."""
+    labels, meta, status = labels_of(claim), claim["metadata"], claim.get("status") or {}
+    return Dataset(
+        namespace=labels[DATASET_OF_LABEL],
+        name=f"{labels[DATASET_OF_LABEL]}/{labels.get(NAME_LABEL, '')}",
+        phase=READY if status.get("phase") == "Bound" else "Pending",
+        reason="Shared",
+        size=str((status.get("capacity") or {}).get("storage") or ""),
+        access="shared",
+        claim=meta["name"],
+        created=moment(meta.get("creationTimestamp")),
+    )
+
+
+def _check(obj: Obj) -> None:
+    """Raise UsageError for an invalid Dataset."""
+    try:
+        faults = parse_dataset(obj).faults
+    except BadDataset as error:
+        raise UsageError(error.message, code=ErrorCode.INVALID, field="spec") from error
+    refuse(faults)
+
+
+def _claims(name: str) -> set[str]:
+    return {claim_name(name), clone_name(name)}

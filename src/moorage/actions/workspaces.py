@@ -1,0 +1,192 @@
+"""Workspaces: JupyterLab, code-server or another application in a browser."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from moorage.actions.objects import Kind, create_object, get_object, refuse
+from moorage.api.errors import ErrorCode
+from moorage.api.workspaces import NewWorkspace, WaitingFor, Workspace
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj
+from moorage.decide.runs.job import PASSED_ON
+from moorage.errors import ApiError, Conflict, Forbidden, NotFound
+from moorage.model.names import (
+    HOST_ENV_ANNOTATION,
+    OWNER_ANNOTATION,
+    OWNER_LABEL,
+    SYSTEM_NAMESPACE,
+    TEMPLATE_LABEL,
+)
+from moorage.model.workspace import (
+    BUILT_IN,
+    LOGIN,
+    WORKSPACES,
+    App,
+    check_workspace,
+    parse_workspace,
+    templates_of,
+)
+
+WORKSPACE = Kind(WORKSPACES, "workspace")
+DELETING, PENDING = "Deleting", "Pending"  # phases that the operator does not write
+
+
+@dataclass(frozen=True, slots=True)
+class WayIn:
+    """How a browser comes in. `by_login`: the platform's page at `url` asks who it is; `password`: the application
+    asks for it."""
+
+    url: str
+    by_login: bool = False
+    password: str = ""
+
+
+async def list_workspaces(
+    api: Api, namespace: str | None, *, limit: int | None = None, after: str | None = None
+) -> tuple[list[Workspace], str | None]:
+    """The workspaces of a namespace (None: of all) by name, and the token of the next page. Raises ApiError, and
+    NotReady where the cluster does not know the kind."""
+    try:
+        page = await api.list(WORKSPACES, namespace, limit=limit, cont=after)
+    except NotFound as error:
+        raise WORKSPACE.unknown(error) from error
+    return in_order(page.items), page.cont
+
+
+def in_order(objs: Iterable[Obj]) -> list[Workspace]:
+    """By namespace and name."""
+    return sorted((workspace_of(obj) for obj in objs), key=lambda workspace: (workspace.namespace, workspace.name))
+
+
+def plan_workspace(request: NewWorkspace) -> Obj:
+    """The Workspace that a request asks for. Raises InvalidObject."""
+    obj: Obj = {
+        "apiVersion": WORKSPACES.api_version,
+        "kind": WORKSPACES.kind,
+        "metadata": {"name": request.name, "namespace": request.namespace},
+        "spec": request.spec,
+    }
+    if request.host_env:
+        obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}
+    refuse(check_workspace(obj))
+    return obj
+
+
+async def create_workspace(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Workspace:
+    """Create a planned workspace, once for each `mark`. Raises AlreadyExists."""
+    return workspace_of(await create_object(api, WORKSPACE, obj, mark=mark, dry_run=dry_run))
+
+
+async def get_workspace(api: Api, namespace: str, name: str) -> Workspace:
+    """Raises NotFound."""
+    return workspace_of(await get_object(api, WORKSPACE, namespace, name))
+
+
+async def switch_workspace(api: Api, namespace: str, name: str, *, running: bool) -> Workspace:
+    """Start or stop a workspace; in that state already, it is left alone. Raises NotFound."""
+    obj = await get_object(api, WORKSPACE, namespace, name)
+    if parse_workspace(obj).spec.running != running:
+        obj = await api.patch(WORKSPACES, name, {"spec": {"running": running}}, namespace)
+    return workspace_of(obj)
+
+
+async def home_of(api: Api, namespace: str, name: str) -> str:
+    """The volume of a workspace's home, there or not. Raises NotFound."""
+    return parse_workspace(await get_object(api, WORKSPACE, namespace, name)).home_claim
+
+
+async def delete_workspace(api: Api, namespace: str, name: str, *, with_home: bool) -> str:
+    """Delete a workspace, `with_home` also the volume of its home with all that is in it; that volume's name.
+
+    Only the workspace that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.
+    """
+    obj = await get_object(api, WORKSPACE, namespace, name)
+    home = parse_workspace(obj).home_claim
+    with contextlib.suppress(NotFound):  # somebody else deleted it meanwhile
+        await api.delete(WORKSPACES, name, namespace, uid=obj["metadata"]["uid"], propagation="Background")
+    if with_home:
+        with contextlib.suppress(NotFound):  # it never ran
+            await api.delete(PVCS, home, namespace)
+    return home
+
+
+async def way_in(api: Api, namespace: str, name: str, apps: Mapping[str, App] | None = None) -> WayIn:
+    """Where a browser opens a workspace; `apps` by type, None: they are read.
+
+    Raises NotFound, Conflict for a workspace without an address, and Forbidden for who may not read its token.
+    """
+    view = parse_workspace(await get_object(api, WORKSPACE, namespace, name))
+    status = view.status
+    if not status.url:
+        raise Conflict(
+            f"workspace {name!r} has no address: this platform has no domain for workspaces",
+            hint=f"kubectl port-forward service/{view.object_name} 8888:80 -n {namespace}",
+            code=ErrorCode.CONFLICT,
+        )
+    if status.access == LOGIN:
+        return WayIn(status.url, by_login=True)
+    try:
+        secret = await api.get(SECRETS, status.secret, namespace)
+    except Forbidden as error:
+        raise Forbidden(
+            f"you may not read the token of workspace {name!r}",
+            hint=f"ask {view.owner or 'its owner'}",
+            code=ErrorCode.FORBIDDEN,
+        ) from error
+    token = base64.b64decode(secret["data"]["token"]).decode()
+    app = view.spec.app or (await read_apps(api) if apps is None else apps).get(view.spec.type)
+    if app is None or app.token is None or not app.token.query:
+        return WayIn(status.url, password=token)
+    mark = "&" if "?" in status.url else "?"
+    return WayIn(f"{status.url}{mark}{app.token.query}={quote(token)}")
+
+
+async def read_apps(api: Api) -> Mapping[str, App]:
+    """The applications by type; only ours where the templates of this cluster may not be read."""
+    try:
+        templates = await api.list(CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+    except ApiError:
+        return BUILT_IN
+    return templates_of(templates.items)[0]
+
+
+def host_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a process of this machine finds its programs, as those of `moor run` do."""
+    return {name: environ[name] for name in PASSED_ON if name in environ}
+
+
+def workspace_of(obj: Obj) -> Workspace:
+    """A stored Workspace as people see it."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    waiting = status.get("waitingFor") or {}
+    return Workspace(
+        namespace=meta.get("namespace") or "",
+        name=meta["name"],
+        owner=annotations_of(obj).get(OWNER_ANNOTATION) or labels_of(obj).get(OWNER_LABEL) or "",
+        type=spec.get("type") or ("custom" if spec.get("app") else ""),
+        running=spec.get("running", True),
+        phase=DELETING if is_deleting(obj) else status.get("phase") or PENDING,
+        ready=(condition(obj, "Ready") or {}).get("status") == "True",
+        url=status.get("url") or "",
+        access=status.get("access") or "",
+        waiting_for=WaitingFor(reason=waiting["reason"], message=waiting.get("message", "")) if waiting else None,
+        image=spec.get("image") or "",
+        machine=spec.get("machine"),
+        resources=spec.get("resources") or {},
+        home=status.get("home") or "",
+        volumes=tuple(volume["claimName"] for volume in spec.get("volumes") or ()),
+        pod=status.get("pod") or "",
+        node=status.get("node") or "",
+        schedule=spec.get("schedule"),
+        next_start=moment(status.get("nextStart")),
+        next_stop=moment(status.get("nextStop")),
+        ready_at=moment(status.get("readyAt")),
+        created=moment(meta.get("creationTimestamp")),
+    )
