@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import click
+import msgspec
 
-from moorage.apimachinery.meta import condition
-from moorage.apimachinery.resources import PVCS, Obj
+from moorage.actions import backups as backup_actions
+from moorage.actions.backups import Outcome
 from moorage.cli import console
 from moorage.cli.dataset import bytes_text
-from moorage.cli.session import Session, Target, get_named, in_session, target_options
-from moorage.errors import AlreadyExists, Conflict, MoorageError, NotFound, UsageError
-from moorage.model.names import label_value
-from moorage.model.volumebackup import BACKUPS, FAILED, NAME_MAX, make_backup, parse_backup
+from moorage.cli.faults import naming_options
+from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.errors import MoorageError
 
+FIELDS = {"spec.to": "--to", "spec.schedule": "--schedule", "metadata.name": "--name"}
 LOOK_SECONDS = 1.0
-_ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
 
 @click.command()
@@ -49,45 +48,27 @@ def backup(
     """Copy a volume, once or on a schedule."""
 
     async def work(session: Session) -> int:
-        user = await session.user()
-        suffix = "" if schedule else "-" + "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
-        chosen = name or volume[: NAME_MAX - len(suffix)].rstrip("-") + suffix
-        obj = make_backup(
-            chosen,
-            session.namespace,
+        request = backup_actions.NewBackup(
+            namespace=session.namespace,
             volume=volume,
             to=to,
             schedule=schedule,
             keep=keep,
             secret=secret,
-            user=user,
-            owner_label=label_value(user),
+            name=name or "",
         )
-        for fault in parse_backup(obj).faults[:1]:
-            option = {"spec.to": "--to", "spec.schedule": "--schedule", "metadata.name": "--name"}
-            raise UsageError(f"{option.get(fault.field, fault.field)}: {fault.value!r} {fault.message}")
-        if not dry_run:
-            await get_named(session, PVCS, "volume", volume)
-        try:
-            await session.api.create(BACKUPS, obj, session.namespace, dry_run=dry_run)
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"there are backups named {chosen!r} in namespace {session.namespace} already",
-                hint="choose another name with --name, or see them: moor volume backups",
-            ) from error
+        with naming_options(FIELDS):
+            obj = backup_actions.plan_backup(request, await session.user())
+        chosen = obj["metadata"]["name"]
+        await backup_actions.create_backup(session.api, obj, dry_run=dry_run)
         console.show(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)
         if dry_run or not wait:
             return 0
-        while True:
-            found = await session.api.get(BACKUPS, chosen, session.namespace)
-            status = found.get("status") or {}
-            if status.get("backups"):
-                console.say(f"{status['backups'][-1]['name']} is whole")
-                return 0
-            if status.get("phase") == FAILED:
-                word = condition(found, "Ready") or {}
-                raise MoorageError(f"the backup failed: {word.get('reason')}: {word.get('message')}")
-            await session.clock.sleep(LOOK_SECONDS)
+        outcome = await _ended(
+            session, lambda: backup_actions.backup_outcome(session.api, session.namespace, chosen)
+        )
+        console.say(outcome.message)
+        return 0
 
     return in_session(target, work)
 
@@ -100,68 +81,31 @@ def backups(target: Target, volume: str | None, output: str) -> int:
     """List backups that are whole, and schedules; of one volume or of all."""
 
     async def work(session: Session) -> int:
-        found = [
-            one
-            for one in (await session.api.list(BACKUPS, session.namespace)).items
-            if volume in (None, (one.get("spec") or {}).get("volume"))
-        ]
-        items = [each for one in found for each in _backup_json(one)]
+        found = await backup_actions.list_backups(session.api, session.namespace, volume)
         console.print_listing(
             output,
             headers=("BACKUP", "VOLUME", "FILES", "SIZE", "WHEN", "TO", "SCHEDULE", "STATE"),
             rows=lambda: [
                 [
-                    one["backup"] or f"({one['name']})",
-                    one["volume"],
-                    "" if one["files"] is None else f"{one['files']:,}",
-                    "" if one["bytes"] is None else bytes_text(one["bytes"]),
-                    one["at"] or (f"next {one['next']}" if one["next"] else ""),
-                    one["to"],
-                    one["schedule"] or "once",
-                    one["state"],
+                    row.backup or f"({row.name})",
+                    row.volume,
+                    "" if row.files is None else f"{row.files:,}",
+                    "" if row.bytes is None else bytes_text(row.bytes),
+                    row.at or (f"next {row.next}" if row.next else ""),
+                    row.to,
+                    row.schedule or "once",
+                    row.state,
                 ]
-                for one in items
+                for row in found
             ],
-            items=items,
-            names=[one["backup"] for one in items if one["backup"]],
+            items=[msgspec.to_builtins(row) for row in found],
+            names=[row.backup for row in found if row.backup],
             nothing=f"no backups in namespace {session.namespace}; make one:"
             ' moor volume backup NAME --schedule "0 3 * * *" --to s3://bucket/backups',
         )
         return 0
 
     return in_session(target, work)
-
-
-def _backup_json(obj: Obj) -> list[dict[str, Any]]:
-    """Its backups; where it has none yet, one line for itself."""
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    word = condition(obj, "Ready") or {}
-    failed = f"{word.get('reason')}: {word.get('message')}" if status.get("phase") == FAILED else ""
-    shared = {
-        "name": obj["metadata"]["name"],
-        "volume": spec.get("volume") or "",
-        "to": spec.get("to") or "",
-        "schedule": spec.get("schedule") or "",
-        "next": status.get("next") or "",
-    }
-    kept = [
-        {
-            "backup": one["name"],
-            "files": one.get("files", 0),
-            "bytes": one.get("bytes", 0),
-            "at": one.get("at") or "",
-            "sha256": one.get("sha256") or "",
-            "changed": one.get("changed", 0),
-            "state": "whole" if not one.get("changed") else f"{one['changed']} files changed meanwhile",
-        }
-        | shared
-        for one in status.get("backups") or ()
-    ]
-    if kept and not failed:
-        return kept
-    empty = dict.fromkeys(("files", "bytes", "sha256", "changed"))
-    state = failed or status.get("phase") or "Pending"
-    return [*kept, {"backup": "", "at": "", "state": state} | empty | shared]
 
 
 @click.command()
@@ -174,32 +118,25 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
     """Bring a backup onto a volume. `moor volume backups` lists them."""
 
     async def work(session: Session) -> int:
-        await get_named(session, PVCS, "volume", volume)
-        for one in (await session.api.list(BACKUPS, session.namespace)).items:
-            if backup in [each["name"] for each in (one.get("status") or {}).get("backups") or ()]:
-                break
-        else:
-            raise NotFound(
-                f"there is no backup {backup!r} in namespace {session.namespace}",
-                hint="`moor volume backups` lists them",
-            )
-        if (one.get("status") or {}).get("restorePhase") == "Running":
-            raise Conflict("another restore of these backups is under way", hint="wait for its end")
-        wish: Obj = {"id": secrets.token_hex(4), "backup": backup, "volume": volume, "force": force}
-        meta = one["metadata"]
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"restore": wish}}
-        await session.api.patch(BACKUPS, meta["name"], patch, session.namespace)
+        name, restore_id = await backup_actions.restore_backup(
+            session.api, session.namespace, backup, volume, force=force
+        )
         if not wait:
-            console.show(f"{backup} is being brought onto {volume}")
+            console.show(f"{backup} is being restored onto {volume}")
             return 0
-        while True:
-            status = (await session.api.get(BACKUPS, meta["name"], session.namespace)).get("status") or {}
-            if status.get("restoreId") == wish["id"] and status.get("restorePhase") in ("Done", FAILED):
-                break
-            await session.clock.sleep(LOOK_SECONDS)
-        if status["restorePhase"] == FAILED:
-            raise MoorageError(f"the restore failed: {status.get('restoreMessage')}")
-        console.show(f"{backup} is on {volume}: {status.get('restoreMessage')}")
+        outcome = await _ended(
+            session, lambda: backup_actions.restore_outcome(session.api, session.namespace, name, restore_id)
+        )
+        console.show(f"{backup} is on {volume}: {outcome.message}")
         return 0
 
     return in_session(target, work)
+
+
+async def _ended(session: Session, look: Callable[[], Awaitable[Outcome | None]]) -> Outcome:
+    """The outcome, once there is one. Raises MoorageError for a failure."""
+    while (outcome := await look()) is None:
+        await session.clock.sleep(LOOK_SECONDS)
+    if outcome.error:
+        raise MoorageError(outcome.error)
+    return outcome

@@ -12,10 +12,12 @@ from typing import IO, Any, cast
 
 import click
 
-from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, PVCS, Obj
+from moorage.actions.objects import get_object
+from moorage.actions.volumes import VOLUME
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj
 from moorage.cli import console
 from moorage.cli.dataset import bytes_text
-from moorage.cli.session import Session, Target, get_named, in_session, target_options
+from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
 from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.filler.paths import checked
@@ -87,7 +89,7 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
 
     async def __aenter__(self) -> tuple[str, str]:
         session = self._session
-        claim = await get_named(session, PVCS, "volume", self._volume)
+        claim = await get_object(session.api, VOLUME, session.namespace, self._volume)
         runtime = await self._runtime()
         pods = (await session.api.list(PODS, session.namespace)).items
         user = await session.user()
