@@ -18,13 +18,14 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from moorage.cli import console
-from moorage.client.logins import Known, Saved, ask_server, known_logins
+from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339
 from moorage.errors import MoorageError, NotReady, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+ANSWER_SECONDS = 30.0  # patience with one answer
 BROWSER_SECONDS = 300  # for a person to find the page and the button
 EARLY = timedelta(seconds=90)  # a token is renewed this long before its end
 PLUGIN_SECONDS = 900
@@ -56,7 +57,7 @@ def login(url: str, username: str | None, password_stdin: bool, no_browser: bool
     if username is not None:
         password = sys.stdin.readline().rstrip("\n") if password_stdin else _prompt("Password: ")
         body = {"username": username, "password": password, "client": client}
-        answer = ask_server(saved, "POST", "/api/v1/login", body)
+        answer = _ask(saved, "POST", "/api/v1/login", body)
     else:
         answer = _by_browser(saved, client, no_browser=no_browser)
     with known_logins() as known:
@@ -71,7 +72,7 @@ def logout(url: str | None) -> None:
     with known_logins() as known:
         saved = known.find(url)
         try:
-            ask_server(saved, "DELETE", "/api/v1/login")
+            _ask(saved, "DELETE", "/api/v1/login")
         except MoorageError as error:
             if getattr(error, "status", 0) not in (401, 403):
                 raise
@@ -85,7 +86,7 @@ def logout(url: str | None) -> None:
 def whoami(url: str | None, output: str) -> None:
     """Show who you are to the server, and until when."""
     saved = _saved(url)
-    told = ask_server(saved, "GET", "/api/v1/login")
+    told = _ask(saved, "GET", "/api/v1/login")
     if output == "json":
         console.show(json.dumps(told | {"server": saved.url}, indent=2))
         return
@@ -128,7 +129,7 @@ def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str
     from moorage.client.privatefile import write_private
 
     saved = _saved(url)
-    cluster = ask_server(saved, "GET", "/api/v1/login/cluster")
+    cluster = _ask(saved, "GET", "/api/v1/login/cluster")
     if not cluster.get("server"):
         raise NotReady(
             f"{saved.url} does not know where its cluster's API is",
@@ -136,7 +137,7 @@ def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str
         )
     if plain:
         seconds = _seconds(expires)
-        answer = ask_server(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
+        answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
         user: dict[str, Any] = {"token": answer["token"]}
         console.say(f"the token in it ends {answer['expires']}, or when you log out")
     else:
@@ -172,10 +173,30 @@ def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, 
     with known_logins() as known:  # one at a time: the others find what the first has fetched
         saved = known.find(saved.url)
         if not _is_fresh(saved, SYSTEM.now()):
-            answer = ask_server(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
+            answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
             saved = saved.with_kube(answer["token"], answer["expires"])
             known.put(saved)
     return saved.kube_token, saved.kube_expires
+
+
+def _ask(saved: Saved, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """One request to the server of a login, its JSON answer. Raises ApiError.
+
+    kubectl runs `moor token` often: an HTTP client is imported only when a request is made.
+    """
+    import asyncio
+
+    from moorage.client.connection import Connection, Patience, at_url
+
+    async def ask() -> Any:
+        patience = Patience(answer_seconds=ANSWER_SECONDS, seconds=0.0)
+        connection = Connection(at_url(saved.url, saved.token, ca=saved.ca), patience=patience)
+        try:
+            return (await connection.json(method, path, body=body))[0]
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
 
 
 def _is_fresh(saved: Saved, now: datetime) -> bool:
@@ -234,9 +255,7 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
             console.say(f"opening {address}\nno browser here? moor login --no-browser {saved.url}")
             webbrowser.open(address)
             code = waiting.code()
-    return ask_server(
-        saved, "POST", "/api/v1/login/exchange", {"code": code, "verifier": verifier, "client": client}
-    )
+    return _ask(saved, "POST", "/api/v1/login/exchange", {"code": code, "verifier": verifier, "client": client})
 
 
 class _Waiting:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import MapClient
 
 STATES = ("waiting", "ready", "leased", "done", "dead")
 FAILED = "dead"

@@ -26,7 +26,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import MAP_PLAN_ANNOTATION
 
 if TYPE_CHECKING:
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import MapClient
 
 Given = Mapping[str, Any]
 LOOK_SECONDS = 1.0  # between two looks at a map that is waited for
@@ -260,7 +260,7 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
     try:
         with Bar(clock=session.clock) as bar:
             while True:
-                found = await client.patiently(lambda: client.show(session.namespace, name))
+                found = await client.show(session.namespace, name, patient=True)
                 bar.show(map_line(found), now=True)
                 ended = found["state"] in ("finished", "cancelled")
                 if not ended:
@@ -378,7 +378,7 @@ async def _sampled(
 
     with Bar(clock=session.clock) as bar:
         while True:
-            found = await client.patiently(lambda: client.show(session.namespace, name))
+            found = await client.show(session.namespace, name, patient=True)
             counts = found["counts"]
             ended = counts["done"] + counts["dead"]
             bar.show(f"{share_bar(ended / sample)}  sample: {ended:,} of {sample:,} items", now=True)

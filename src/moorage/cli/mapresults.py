@@ -18,7 +18,7 @@ from moorage.cli.session import Session
 from moorage.errors import MoorageError, UsageError
 
 if TYPE_CHECKING:
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import MapClient
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
 PARQUET_ROWS = 10_000  # in one group
@@ -38,7 +38,7 @@ async def write(session: Session, name: str, output: str) -> int:
             count = await _stream(client, session.namespace, name)
         else:
             count = await _to_file(client, session.namespace, name, Path(output), suffix)
-        found = await client.patiently(lambda: client.show(session.namespace, name))
+        found = await client.show(session.namespace, name, patient=True)
     return _tell(name, count, found["counts"], output)
 
 

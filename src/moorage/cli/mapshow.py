@@ -25,7 +25,7 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION
 
 if TYPE_CHECKING:
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import MapClient
 
 ENDED = ("finished", "cancelled")
 WATCH_SECONDS = 2.0
@@ -41,7 +41,7 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
     drawn = 0
     async with await client_of(session) as client:
         while True:
-            found = await client.patiently(lambda: client.show(session.namespace, name))
+            found = await client.show(session.namespace, name, patient=True)
             mapjob = await _mapjob(session, name)
             document = as_document(found, mapjob, session.clock.now())
             ended = found["state"] in ENDED

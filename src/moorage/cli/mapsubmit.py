@@ -16,7 +16,7 @@ from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotR
 from moorage.model.mapjob import ACCEPTED, MAPJOBS
 
 if TYPE_CHECKING:
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import MapClient
 
 ACCEPT_SECONDS = 60.0  # a server that has not taken the map up by then does not run
 POLL_SECONDS = (0.1, 1.0)
@@ -24,10 +24,10 @@ POLL_SECONDS = (0.1, 1.0)
 
 async def client_of(session: Session) -> MapClient:
     """The server's maps, as the session's user."""
-    from moorage.sdk.client import MapClient
+    from moorage.client.maps import map_client
 
-    url, headers = await session.server.address()
-    return MapClient(url, headers, clock=session.clock)
+    await session.server.address()  # a cluster without a server is told at once
+    return map_client(session.server.address, clock=session.clock)
 
 
 async def submit(session: Session, plan: MapJobPlan) -> Obj:
@@ -106,7 +106,7 @@ async def accepted(session: Session, client: MapClient, mapjob: Obj) -> Mapping[
             found = await session.api.get(MAPJOBS, name, session.namespace)
             told = condition(found, ACCEPTED)
             if told.get("status") == "True":
-                return await client.patiently(lambda: client.show(session.namespace, name))
+                return await client.show(session.namespace, name, patient=True)
             if told.get("status") == "False":
                 raise MoorageError(
                     f"the server does not take the map {name}: {told.get('message') or told.get('reason')}"

@@ -1,41 +1,42 @@
-"""Where the server is, who asks it, and one request to it: asked again where that does no harm."""
+"""Requests to our own server: the address and the headers of each, repeated where that does no harm, decoded."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
+import msgspec
+
+from moorage.apimachinery.backoff import DoublingDelay
 from moorage.apimachinery.integers import integer_or
+from moorage.client.errors import decode_error, is_transient
+from moorage.client.transport import Answer, HttpTransport, Transport
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import AlreadyExists, ApiError, ServerError, UsageError, api_error
-from moorage.settings import KUBECONFIG, SERVER_URL, TOKEN
+from moorage.errors import ApiError, ServerError
 
 if TYPE_CHECKING:
     import aiohttp
 
-ANSWER_SECONDS = 60.0  # patience with one answer
-PATIENCE_SECONDS = 30.0  # a server that does not answer, or puts off, longer is an error
-PAUSES = (0.2, 5.0)  # first and longest pause before asking again
-TAKEN = ("exists", "name_taken")  # the server's words for a name that another object has
+PAUSES = DoublingDelay(0.2, 5.0)  # before a request is repeated
 NAMESPACE = "default"
+JSON = "application/json"
+
+T = TypeVar("T")
+Address = Callable[[], Awaitable[tuple[str, Mapping[str, str]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """`address` gives the server's URL and the headers that say who asks; tokens may change between requests.
 
-    `chosen`: the namespace that somebody chose; empty: nobody did.
+    `chosen`: the namespace that the user chose; empty: none.
     """
 
-    address: Callable[[], Awaitable[tuple[str, Mapping[str, str]]]]
+    address: Address
     chosen: str = ""
     ca: str = field(default="", repr=False)  # PEM; empty: the system's authorities
 
@@ -44,124 +45,147 @@ class Site:
         return self.chosen or NAMESPACE
 
 
+Finder = Callable[[AsyncExitStack], Awaitable[Site]]
+"""Finds the server; what it opens for that is closed with the connection."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a program said. See `find_site` for what counts where it said nothing."""
+class Patience:
+    """`answer_seconds`: for one answer; `seconds`: for a server that is away, or asks us to wait, in all."""
 
-    url: str | None = None
-    token: str | None = field(default=None, repr=False)
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: str | os.PathLike[str] | None = None
+    answer_seconds: float = 60.0
+    seconds: float = 30.0
 
 
-async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str]) -> Site:
-    """The server to ask: `url` (with `token`, or the login saved by `moor login`); $MOORAGE_SERVER (with
-    $MOORAGE_TOKEN, or that login); the cluster of `kubeconfig`, `context` or $MOORAGE_KUBECONFIG; the last login;
-    the running local cluster, or kubectl's.
+USUAL = Patience()
+QUICK = Patience(answer_seconds=10.0, seconds=0.0)  # for what a command can do without
 
-    Raises UsageError for a token without a URL, NotReady where there is nothing, or nobody is logged in.
+
+class Sent(TypedDict, total=False):
+    """What goes with a request.
+
+    `data`: a body that is encoded already, of `content_type`; `key`: asking again with it is as asking once.
+    `repeat`: it may be repeated (not given: a GET, or one with a key); `patience`: the `seconds` of `Patience`.
     """
-    from moorage.client.logins import Known
 
-    by_cluster = given.context is not None or given.kubeconfig is not None
-    if given.url is None and given.token is not None:
-        raise UsageError("a token needs the URL of its server", hint="Client(url=…, token=…)")
-    if given.url is not None and by_cluster:
-        raise UsageError("give a URL or a kubeconfig, not both")
-    url, token = given.url, given.token
-    if url is None and not by_cluster and SERVER_URL.read(env):
-        url, token = SERVER_URL.read(env), TOKEN.read(env) or None
-    chosen = given.namespace or ""
-    if url is not None and token is not None:
-        return _at(url, token, chosen)
-    known = Known.read()
-    if url is None and (by_cluster or KUBECONFIG.read(env) or not known.current):
-        return await _of_cluster(given, stack)
-    saved = known.find(url)
-    return _at(saved.url, saved.token, chosen, saved.ca)
+    params: Mapping[str, object] | None
+    body: object
+    data: bytes | None
+    content_type: str
+    key: str | None
+    headers: Mapping[str, str] | None
+    repeat: bool
+    patience: float
 
 
-def _at(url: str, token: str, chosen: str, ca: str = "") -> Site:
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"the server's URL is {url!r}", hint="it begins with https://")
-    where = (url.rstrip("/"), {"Authorization": f"Bearer {token}"})
+class Backoff:
+    """The pauses between repetitions of one request: longer each time, for as long as patience lasts."""
 
-    async def address() -> tuple[str, Mapping[str, str]]:
-        return where
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        self.restart()
 
-    return Site(address=address, chosen=chosen, ca=ca)
+    def restart(self) -> None:
+        """Begin anew: there was an answer."""
+        self._began, self._failures = self._clock.monotonic(), 0
 
+    async def wait(self, error: ApiError, *, least: float | None = None) -> None:
+        """Pause before the request is repeated; raise the error where that would not help.
 
-async def _of_cluster(given: Given, stack: AsyncExitStack) -> Site:
-    from moorage.cli.session import Target, open_session
-
-    kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
-    target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)
-    session = await stack.enter_async_context(open_session(target))
-    namespace = session.namespace
-    return Site(
-        address=session.server.address, chosen=given.namespace or ("" if namespace == NAMESPACE else namespace)
-    )
+        `least`: what the server asked for, in seconds.
+        """
+        self._failures += 1
+        wait = PAUSES.after(self._failures) * random.uniform(0.7, 1.0) if least is None else least
+        if not is_transient(error) or self._clock.monotonic() - self._began + wait > self._seconds:
+            raise error
+        await self._clock.sleep(wait)
 
 
 class Connection:
     """Requests to one server. Opened by its first request, on the loop that makes it; `close` it."""
 
-    def __init__(self, given: Given, *, clock: Clock = SYSTEM) -> None:
-        self._given = given
-        self._clock = clock
+    def __init__(
+        self,
+        find: Finder,
+        *,
+        patience: Patience = USUAL,
+        clock: Clock = SYSTEM,
+        transport: Transport | None = None,
+    ) -> None:
+        self._find = find
+        self.patience = patience
+        self.clock = clock
+        self._given_transport = transport
         self._stack = AsyncExitStack()
         self._site: Site | None = None
-        self._http: aiohttp.ClientSession | None = None
+        self._transport: Transport | None = None
         self._opening: asyncio.Lock | None = None
 
     async def close(self) -> None:
-        self._site = self._http = None
+        self._site = self._transport = None
         await self._stack.aclose()
 
     async def site(self) -> Site:
         return (await self._open())[0]
 
-    async def json(
+    async def address(self) -> tuple[str, dict[str, str]]:
+        """The server's URL, and the headers that say who asks. Raises NotReady where there is no server."""
+        url, headers = await (await self.site()).address()
+        return url, dict(headers)
+
+    async def get(self, path: str, params: Mapping[str, object] | None = None) -> Any:
+        """The JSON answer. Raises ApiError; NotReady where there is no server."""
+        return (await self.json("GET", path, params=params))[0]
+
+    async def post(self, path: str, body: object) -> Any:
+        """The JSON answer to a JSON body. Raises as `get` does."""
+        return (await self.json("POST", path, body=body))[0]
+
+    async def ask(self, kind: type[T], method: str, path: str, **sent: Unpack[Sent]) -> T:
+        """The answer as `kind`, a Struct of `moorage.api`. Raises as `json` does."""
+        return _decoded((await self._whole(method, path, **sent))[1], kind, method, path)
+
+    async def json(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Any, Mapping[str, str]]:
+        """The JSON answer (None: an empty one) and its headers. Raises ApiError.
+
+        A GET, and a change with an idempotency `key`, is repeated when no answer comes; everything when the
+        server says that it is asked too often.
+        """
+        answer, data = await self._whole(method, path, **sent)
+        return (_decoded(data, object, method, path) if data else None), answer.headers
+
+    async def lines(
+        self, path: str, params: Mapping[str, object] | None = None, *, silence: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """The lines of an answer as they come, without their ends. `silence`: as in `Transport.request`."""
+        async with self.stream("GET", path, params=params, silence=silence) as parts:
+            rest: list[bytes] = []
+            async for part in parts:
+                *whole, last = part.split(b"\n")
+                if whole:
+                    whole[0] = b"".join([*rest, whole[0]])
+                    rest = [last]
+                    for line in whole:
+                        yield line
+                else:
+                    rest.append(last)
+            if last_line := b"".join(rest):
+                yield last_line
+
+    @asynccontextmanager
+    async def stream(
         self,
         method: str,
         path: str,
         *,
         params: Mapping[str, object] | None = None,
-        body: object = None,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[Any, Mapping[str, str]]:
-        """The JSON answer (None: an empty one) and its headers. Raises ApiError.
-
-        A GET, and a change with an idempotency `key`, is asked again when no answer comes; everything when the
-        server says that it is asked too often.
-        """
-        answer, data = await self._ask(method, path, params, body, key, headers, timeout=ANSWER_SECONDS)
-        try:
-            return (json.loads(data) if data else None), answer.headers
-        except ValueError as error:
-            raise ServerError(f"the answer to {method} {path} is no JSON: {error}", status=0) from error
-
-    @asynccontextmanager
-    async def stream(
-        self, method: str, path: str, *, params: Mapping[str, object] | None = None
+        silence: float | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """An answer's body as it comes, for however long that takes."""
-        import aiohttp
-
-        answer, _ = await self._ask(method, path, params, None, None, None, timeout=None)
-
-        async def parts() -> AsyncIterator[bytes]:
-            try:
-                async for part in answer.content.iter_any():
-                    yield part
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise ServerError(f"the answer to {method} {path} broke off: {error}", status=0) from error
-
+        backoff = Backoff(self.clock, self.patience.seconds)
+        answer = await self._request(method, path, backoff, silence, params=params)
         try:
-            yield parts()
+            yield answer.parts()
         finally:
             answer.close()
 
@@ -170,116 +194,113 @@ class Connection:
         self, path: str, params: list[tuple[str, str]], protocol: str
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket. Raises ApiError where it is refused."""
-        import aiohttp
-
-        site, http = await self._open()
+        site, transport = await self._open()
+        if not isinstance(transport, HttpTransport):
+            raise ServerError("this server takes no WebSockets", status=0)
         url, who = await site.address()
-        try:
-            opened = await http.ws_connect(
-                url + path, params=params, headers=dict(who), protocols=(protocol,), max_msg_size=0, heartbeat=30
-            )
-        except aiohttp.WSServerHandshakeError as error:
-            raise problem_error(error.status, None) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._away(url, error) from error
-        async with opened:
+        async with transport.socket(url + path, params, who, protocol) as opened:
             yield opened
 
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, object] | None,
-        body: object,
-        key: str | None,
-        headers: Mapping[str, str] | None,
-        *,
-        timeout: float | None,
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """`timeout` (of each try) None: the body is not read, and may take for ever."""
-        import aiohttp
+    async def _whole(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Answer, bytes]:
+        """An answer with its whole body; the request is repeated, too, when the body breaks off."""
+        backoff = Backoff(self.clock, sent.get("patience", self.patience.seconds))
+        while True:
+            answer = await self._request(method, path, backoff, self.patience.answer_seconds, **sent)
+            try:
+                return answer, await answer.read()
+            except ServerError as error:
+                if not _is_repeatable(method, sent):
+                    raise
+                await backoff.wait(error)
+            finally:
+                answer.close()
 
-        site, http = await self._open()
-        repeatable = method == "GET" or key is not None
-        began, pause = self._clock.monotonic(), PAUSES[0]
+    async def _request(
+        self, method: str, path: str, backoff: Backoff, silence: float | None, **sent: Unpack[Sent]
+    ) -> Answer:
+        """An answer that is no error."""
+        site, transport = await self._open()
+        data = sent.get("data")
+        if (body := sent.get("body")) is not None:
+            data = msgspec.json.encode(body)
+        headers = dict(sent.get("headers") or {})
+        if (key := sent.get("key")) is not None:
+            headers["Idempotency-Key"] = key
+        if data is not None:
+            headers["Content-Type"] = sent.get("content_type", JSON)
+        params = _pairs(sent.get("params"))
         while True:
             url, who = await site.address()
-            sent = {**who, **(headers or {}), **({"Idempotency-Key": key} if key is not None else {})}
-            wait: float | None = pause * random.uniform(0.7, 1.0) if repeatable else None
-            cause: BaseException | None = None
             try:
-                answer = await http.request(
-                    method,
-                    url + path,
-                    params=_written(params),
-                    json=body,
-                    headers=sent,
-                    allow_redirects=False,  # a token is not carried elsewhere
-                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=timeout),
+                answer = await transport.request(
+                    method, url + path, params=params, body=data, headers={**who, **headers}, silence=silence
                 )
-                if timeout is None and answer.status < 400:
-                    return answer, b""
-                data = await answer.read()
                 if answer.status < 300 or answer.status == 304:
-                    return answer, data
-                error: ApiError = problem_error(answer.status, data)
-                if answer.status == 429:
-                    wait = _seconds(answer.headers.get("Retry-After"), pause)
-                elif answer.status not in (502, 503, 504):
-                    wait = None
-            except (aiohttp.ClientError, TimeoutError, OSError) as failed:
-                error, cause = self._away(url, failed), failed
-            if wait is None or self._clock.monotonic() - began + wait > PATIENCE_SECONDS:
-                raise error from cause
-            await self._clock.sleep(wait)
-            pause = min(pause * 2, PAUSES[1])
+                    return answer
+                try:
+                    error = decode_error(answer.status, await answer.read())
+                finally:
+                    answer.close()
+                asked = answer.headers.get("Retry-After") if answer.status == 429 else None
+            except ServerError as failure:
+                error, asked = failure, None
+            if not _is_repeatable(method, sent) and error.status != 429:
+                raise error
+            await backoff.wait(error, least=_seconds(asked))
 
-    async def _open(self) -> tuple[Site, aiohttp.ClientSession]:
+    async def _open(self) -> tuple[Site, Transport]:
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
-            if self._site is None or self._http is None:
-                import aiohttp
-
-                self._site = await find_site(self._given, self._stack, os.environ)
-                trust = ssl.create_default_context(cadata=self._site.ca) if self._site.ca else True
-                self._http = await self._stack.enter_async_context(
-                    aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
-                )
-            return self._site, self._http
-
-    def _away(self, url: str, error: BaseException) -> ServerError:
-        said = str(error) or type(error).__name__
-        return ServerError(
-            f"Moorage's server at {url} does not answer: {said}", status=0, hint="is the address right?"
-        )
+            if self._site is None or self._transport is None:
+                self._site = await self._find(self._stack)
+                self._transport = self._given_transport or HttpTransport(self._site.ca)
+                self._stack.push_async_callback(self._transport.close)
+            return self._site, self._transport
 
 
-def problem_error(status: int, data: bytes | None) -> ApiError:
-    """The error for an answer in the server's shape, `{code, message, hint?, field?}`."""
+def at(address: Address, *, chosen: str = "", ca: str = "") -> Finder:
+    """Finds a server whose address is known."""
+
+    async def find(_: AsyncExitStack) -> Site:
+        return Site(address=address, chosen=chosen, ca=ca)
+
+    return find
+
+
+def at_url(url: str, token: str = "", *, chosen: str = "", ca: str = "") -> Finder:
+    """Finds a server by its URL and a token (empty: nobody asks)."""
+    known = (url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
+
+    async def address() -> tuple[str, Mapping[str, str]]:
+        return known
+
+    return at(address, chosen=chosen, ca=ca)
+
+
+def _is_repeatable(method: str, sent: Sent) -> bool:
+    return sent.get("repeat", method == "GET" or sent.get("key") is not None)
+
+
+def _decoded(data: bytes, kind: type[T], method: str, path: str) -> T:
     try:
-        told = json.loads(data or b"{}")
-    except ValueError:
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    code = str(told.get("code") or "")
-    message = str(told.get("message") or f"Moorage's server answered HTTP {status}")
-    reason = AlreadyExists.reason if code in TAKEN else ""
-    error = api_error(status, {"message": message, "reason": reason})
-    error.hint = str(told["hint"]) if told.get("hint") else None
-    error.code = code
-    error.field = str(told["field"]) if told.get("field") else None
-    return error
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ServerError(f"the answer to {method} {path} cannot be read: {error}", status=0) from error
 
 
-def _written(params: Mapping[str, object] | None) -> dict[str, str]:
-    return {
-        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
-        for name, value in (params or {}).items()
-        if value is not None
-    }
+def _pairs(params: Mapping[str, object] | None) -> list[tuple[str, str]]:
+    """The parameters of a query; None is left out, several values of one name come one after the other."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in (params or {}).items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each is not None:
+                text = ("true" if each else "false") if isinstance(each, bool) else str(each)
+                pairs.append((name, text))
+    return pairs
 
 
-def _seconds(text: str | None, usual: float) -> float:
+def _seconds(text: str | None) -> float | None:
+    """A Retry-After in seconds; None for one that is not a number."""
     seconds = integer_or(text, -1, maximum=86400)
-    return float(seconds) if seconds >= 0 else usual
+    return float(seconds) if seconds >= 0 else None

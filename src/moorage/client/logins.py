@@ -1,7 +1,4 @@
-"""Which servers you are logged in to: one file, readable by you alone; and how a server is asked.
-
-The standard library does the asking: kubectl runs `moor token` often, and an HTTP client costs more than that.
-"""
+"""Which servers you are logged in to: one file, readable by you alone."""
 
 from __future__ import annotations
 
@@ -9,19 +6,14 @@ import contextlib
 import fcntl
 import json
 import os
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from moorage.client.privatefile import write_private
-from moorage.errors import NotReady, ServerError, api_error
+from moorage.errors import NotReady
 from moorage.settings import CONFIG
-
-ANSWER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,46 +88,3 @@ def known_logins() -> Iterator[Known]:
         yield known
         table = {url: asdict(one) for url, one in known.logins.items()}
         write_private(path, json.dumps({"current": known.current, "logins": table}, indent=2) + "\n")
-
-
-def ask_server(saved: Saved, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """One request, its JSON answer. Raises ApiError; ServerError with status 0 when no answer came."""
-    headers = {"Accept": "application/json"}
-    if saved.token:
-        headers["Authorization"] = f"Bearer {saved.token}"
-    data = None
-    if body is not None:
-        data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-    context = ssl.create_default_context(cadata=saved.ca or None) if saved.url.startswith("https:") else None
-    request = urllib.request.Request(saved.url + path, data=data, headers=headers, method=method)
-    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
-    try:
-        with opener.open(request, timeout=ANSWER_SECONDS) as answer:
-            text = answer.read()
-            return json.loads(text) if text else None
-    except urllib.error.HTTPError as error:
-        raise _refusal(error) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise ServerError(
-            f"{saved.url} gives no answer: {reason}", status=0, hint="is the address right?"
-        ) from error
-
-
-def _refusal(error: urllib.error.HTTPError) -> Exception:
-    try:
-        told = json.loads(error.read() or b"{}")
-    except (ValueError, OSError):
-        told = {}
-    told = told if isinstance(told, dict) else {}
-    message = str(told.get("message") or f"the server answered HTTP {error.code}")
-    found = api_error(error.code, {"message": message})
-    found.hint = str(told["hint"]) if told.get("hint") else None
-    return found
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token is not carried to another address."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from moorage.api import answers as types
 from moorage.apimachinery.quantity import parse_count
-from moorage.client.connection import Connection, Given
+from moorage.client.connection import Connection
+from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ServerError, UsageError, api_error
 
@@ -548,7 +549,7 @@ class AsyncClient(_Group):
         clock: Clock = SYSTEM,
     ) -> None:
         given = Given(url=url, token=token, namespace=namespace, context=context, kubeconfig=kubeconfig)
-        super().__init__(Connection(given, clock=clock), clock)
+        super().__init__(Connection(finder_of(given), clock=clock), clock)
         self.jobs = AsyncJobs(self._connection, clock)
         self.workspaces = AsyncWorkspaces(self._connection, clock)
         self.containers = AsyncContainers(self._connection, clock)

@@ -19,11 +19,12 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
-from moorage.cli.session import refusal
+from moorage.client.connection import Connection, at_url
+from moorage.client.maps import AT_ONCE, MapClient
+from moorage.client.transport import Answer, Pairs
 from moorage.errors import MoorageError
-from moorage.sdk.client import MapClient
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -130,7 +131,8 @@ class LocalSite:
         return self._app
 
     def client(self) -> MapClient:
-        return LocalClient(self)
+        """The maps of this process, asked without a network."""
+        return MapClient(Connection(at_url(self.url), patience=AT_ONCE, transport=InProcess(self)))
 
     async def stop(self) -> None:
         """Stop serving, and remove the queue's file."""
@@ -192,73 +194,24 @@ class LocalWorker:
                 self._process.wait()
 
 
-class LocalClient(MapClient):
-    """As `MapClient`, of the server in this process: a call, no connection."""
+class InProcess:
+    """A `Transport`: a request is a call of the application in this process, as the owner of its maps."""
 
     def __init__(self, site: LocalSite) -> None:
-        super().__init__(site.url)
         self._site = site
 
-    async def _json(self, method: str, path: str, **sent: Any) -> Any:
-        body = json.dumps(sent["json"]).encode() if "json" in sent else sent.get("data", b"")
-        status, parts = 0, []
-        async for told in self._asked(method, path, sent.get("params") or {}, body):
-            if isinstance(told, int):
-                status = told
-            else:
-                parts.append(told)
-        data = b"".join(parts)
-        found = json.loads(data) if data else None
-        if status >= 400:
-            raise refusal(status, found)
-        return found
-
-    async def _lines(
+    async def request(
         self,
-        path: str,
-        params: Mapping[str, str],
+        method: str,
+        url: str,
         *,
-        silent: float | None = None,  # noqa: ARG002  (nothing comes between)
-    ) -> AsyncIterator[bytes]:
-        status, rest = 0, b""
-        async for told in self._asked("GET", path, params, b""):
-            if isinstance(told, int):
-                status = told
-                continue
-            *whole, rest = (rest + told).split(b"\n")
-            if status < 400:
-                for line in whole:
-                    yield line
-        if status >= 400:
-            raise refusal(status, json.loads(rest))
-
-    async def _asked(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes
-    ) -> AsyncIterator[int | bytes]:
-        """The status, then the parts of the answer."""
-        parts: asyncio.Queue[int | bytes | None] = asyncio.Queue(4)
-        never = asyncio.get_running_loop().create_future()
-        given = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def receive() -> Message:
-            for one in given:
-                return one
-            await never
-            raise AssertionError("nobody hangs up")
-
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                await parts.put(int(message["status"]))
-            elif message["type"] == "http.response.body" and message.get("body"):
-                await parts.put(message["body"])
-
-        async def call() -> None:
-            try:
-                await self._site.app(scope, receive, send)
-            finally:
-                await parts.put(None)
-
-        path, _, query = path.partition("?")
+        params: Pairs,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        silence: float | None,  # noqa: ARG002  (nothing comes between)
+    ) -> Answer:
+        path = urlsplit(url).path
+        sent = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -268,18 +221,65 @@ class LocalClient(MapClient):
             "path": unquote(path),
             "raw_path": path.encode(),
             "root_path": "",
-            "query_string": (urlencode(params) or query).encode(),
-            "headers": [(b"host", b"localhost")],
+            "query_string": urlencode(params).encode(),
+            "headers": [(b"host", b"localhost"), *sent],
             "state": {"user": _owner()},
         }
-        calling = asyncio.create_task(call())
+        answer = _Called(self._site.app, scope, body or b"")
+        await answer.begin()
+        return answer
+
+    async def close(self) -> None:
+        return
+
+
+class _Called:
+    """The answer of a call: the status when it is known, the parts as the application sends them."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(4)
+        self._began = asyncio.Event()
+        self._requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+        self._calling = asyncio.create_task(self._call(app, scope))
+
+    async def begin(self) -> None:
+        """Wait for the status."""
+        await self._began.wait()
+        if not self.status:
+            await self._calling  # it raised
+
+    async def read(self) -> bytes:
+        return b"".join([part async for part in self.parts()])
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        while (part := await self._parts.get()) is not None:
+            yield part
+        await self._calling
+
+    def close(self) -> None:
+        self._calling.cancel()
+
+    async def _call(self, app: ASGIApp, scope: Scope) -> None:
         try:
-            while (told := await parts.get()) is not None:
-                yield told
-            await calling
+            await app(scope, self._receive, self._send)
         finally:
-            calling.cancel()
-            await asyncio.wait({calling})
+            self._began.set()
+            await self._parts.put(None)
+
+    async def _receive(self) -> Message:
+        for request in self._requests:
+            return request
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("the caller stays until the answer is whole")
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = int(message["status"])
+            self._began.set()
+        elif message["type"] == "http.response.body" and message.get("body"):
+            await self._parts.put(message["body"])
 
 
 def _owner() -> Any:

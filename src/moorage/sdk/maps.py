@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
 
 from moorage.cli.mapitems import Spool, spool
+from moorage.client.connection import Connection, at_url
+from moorage.client.maps import MapClient
 from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
-from moorage.sdk.client import MapClient
 from moorage.sdk.functions import function_name, pack
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
 from moorage.sdk.progress import Bar, map_line
@@ -146,7 +147,7 @@ class AsyncMap(Generic[R]):
         """A map that is there already. Raises NotFound."""
         if options.where == "local":
             raise UsageError("maps on this machine end with their process: there is none to attach to")
-        made: AsyncMap[R] = cls(MapClient(""), options, name, "")
+        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
         session = await made._open()
         made.namespace = session.namespace
         try:
@@ -207,7 +208,7 @@ class AsyncMap(Generic[R]):
         from moorage.cli.mapcreate import plan_of, raise_problems
         from moorage.cli.mapsubmit import accepted, submit
 
-        made: AsyncMap[R] = cls(MapClient(""), options, name, "")
+        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
         try:
             session = await made._open()
             made.namespace = session.namespace
@@ -267,7 +268,7 @@ class AsyncMap(Generic[R]):
         return _status(await self._show())
 
     async def _show(self) -> Mapping[str, Any]:
-        return await self._client.patiently(lambda: self._client.show(self.namespace, self.name))
+        return await self._client.show(self.namespace, self.name, patient=True)
 
     async def wait(self) -> MapStatus:
         """Wait until all items are done or failed."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
@@ -20,13 +21,14 @@ from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj, Resou
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
-from moorage.clock import SYSTEM
+from moorage.client.connection import Connection, at_url
+from moorage.client.maps import AT_ONCE, UPLOAD_LINES, MapClient
+from moorage.clock import SYSTEM, Clock
 from moorage.errors import Invalid, ServerError
 from moorage.model.mapjob import MAPJOBS
-from moorage.sdk import client as client_module
-from moorage.sdk.client import MapClient
 from moorage.sdk.local import LocalSite, loop
 from moorage.server.identity.auth import User
+from moorage.testing.clock import FakeClock
 
 PRICES = {
     "source": "made up",
@@ -38,17 +40,35 @@ PRICES = {
 }
 
 
+class Hasty(FakeClock):
+    """Time passes for whoever sleeps."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+
 class Served(LocalSite):
-    """A local site whose users' part has an address too."""
+    """A local site whose users' part has an address too. `added` are the first numbers of what was sent; of those
+    requests the ones whose turn is in `failing` get no answer."""
+
+    added: list[int]
+    failing: frozenset[int] = frozenset()
 
     async def _start(self) -> None:
         await super()._start()
+        self.added = []
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.sock.setblocking(False)
         self.address = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             scope.setdefault("state", {})["user"] = User("local")
+            if scope["path"].endswith("/items") and scope["method"] == "POST":
+                self.added.append(int(parse_qs(scope["query_string"].decode())["first"][0]))
+                if len(self.added) in self.failing:
+                    await send({"type": "http.response.start", "status": 503, "headers": []})
+                    await send({"type": "http.response.body", "body": b"{}"})
+                    return
             await self.app(scope, receive, send)
 
         self._tasks.append(asyncio.create_task(serve(app, self.sock, stop=self._stop)))
@@ -59,7 +79,7 @@ class Served(LocalSite):
         await super().stop()
 
     def client(self) -> MapClient:
-        return MapClient(self.address)
+        return MapClient(Connection(at_url(self.address), patience=AT_ONCE))
 
 
 @dataclass
@@ -73,7 +93,7 @@ class Bridge:
     closed: list[str] = field(default_factory=list)
 
     async def address(self) -> tuple[str, dict[str, str]]:
-        return self.site.address, self.client._headers
+        return self.site.address, {}
 
     async def get(self, path: str, params: Any = None) -> Any:
         raise ServerError("not asked here", status=0)
@@ -121,12 +141,15 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
 
     class Typed:
         api = moor.api
+        clock: Clock = SYSTEM
         server = bridge
 
         def __call__(self, *words: str) -> Any:
             @contextlib.asynccontextmanager
             async def opener(target: Target) -> AsyncIterator[Session]:
-                yield Session(api=moor.api, namespace=target.namespace or "default", server=bridge, clock=SYSTEM)
+                yield Session(
+                    api=moor.api, namespace=target.namespace or "default", server=bridge, clock=self.clock
+                )
 
             capsys.readouterr()
             code = main(["map", *words], opener=opener)
@@ -357,50 +380,27 @@ def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monk
     assert shown["plan"]["meanSeconds"] == 2.0
 
 
-def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path, monkeypatch):
-    file = lines(tmp_path, 25)
-    monkeypatch.setattr(client_module, "UPLOAD_LINES", 10)
-    monkeypatch.setattr(client_module, "PATIENCE_SECONDS", 0.0)
-    whole = MapClient.add
-    sent: list[int] = []
-
-    async def breaking(self: MapClient, *given: Any, first: int, **rest: Any) -> int:
-        sent.append(first)
-        if len(sent) == 2:
-            raise ServerError("gone", status=0)
-        return await whole(self, *given, first=first, **rest)
-
-    monkeypatch.setattr(MapClient, "add", breaking)
-    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", (0.0, 0.0))
-    real = MapClient._wait
-
-    async def at_once(self: MapClient, error: Any, pause: float, began: float) -> float:
-        return await real(self, error, pause, began - 1.0)
-
-    monkeypatch.setattr(MapClient, "_wait", at_once)
+def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path):
+    count = 2 * UPLOAD_LINES + 5
+    file = lines(tmp_path, count)
+    typed.clock, site = Hasty(), typed.server.site
+    site.failing = frozenset(range(2, 1000))
     done = typed("create", "m", "-f", file, *WORDS)
     assert done.code == 1
     assert f"the upload broke off; go on: moor map add m --resume -f {file}" in done.err
+    site.failing, site.added = frozenset(), []
     done = typed("add", "m", "--resume", "-f", file)
-    assert (done.code, done.err) == (0, "m has 25 items, no more will come\n")
-    assert sent == [0, 10, 10, 20]
-    listed = json.loads(typed("items", "m", "-o", "json").out)
-    assert [one["value"] for one in listed] == [f"d{n}" for n in range(25)]
+    assert (done.code, done.err) == (0, f"m has {count:,} items, no more will come\n")
+    assert site.added == [UPLOAD_LINES, 2 * UPLOAD_LINES]
+    listed = typed("items", "m", "-o", "json", "--limit", "3").out
+    assert [one["value"] for one in json.loads(listed)] == ["d0", "d1", "d2"]
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path, monkeypatch):
-    monkeypatch.setattr(client_module, "BACKOFF_SECONDS", (0.0, 0.0))
-    whole, tries = MapClient.add, []
-
-    async def breaking(self: MapClient, *given: Any, **rest: Any) -> int:
-        tries.append(1)
-        if len(tries) < 4:
-            raise ServerError("gone", status=0)
-        return await whole(self, *given, **rest)
-
-    monkeypatch.setattr(MapClient, "add", breaking)
+def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path):
+    typed.clock, site = Hasty(), typed.server.site
+    site.failing = frozenset({1, 2, 3})
     assert typed("create", "m", "-f", lines(tmp_path), *WORDS).code == 0
-    assert len(tries) == 4
+    assert site.added == [0, 0, 0, 0]
 
 
 def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):

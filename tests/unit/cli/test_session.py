@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,11 +11,22 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from moorage.apimachinery.resources import CONFIGMAPS
-from moorage.cli.session import HttpServer, Session
+from moorage.cli.session import Session
+from moorage.client import cluster
+from moorage.client.connection import Connection as Server
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError
 from moorage.kube.config import Connection
 
 pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def server_of(api: Any, connection: Connection) -> AsyncIterator[Server]:
+    server = cluster.server_of(api, connection)
+    try:
+        yield server
+    finally:
+        await server.close()
 
 
 def named(api: Any, url: str) -> Any:
@@ -36,8 +49,9 @@ async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(a
 
     server = await answering(handler)
     try:
-        ours = HttpServer(named(api, str(server.make_url("/"))), Connection(server="https://x", token="t0k"))  # type: ignore[arg-type]
-        assert await ours.get("/api/v1/top", {"by": "run"}) == {"token": "Bearer t0k", "by": "run"}
+        by_token = Connection(server="https://x", token="t0k")
+        async with server_of(named(api, str(server.make_url("/"))), by_token) as ours:
+            assert await ours.get("/api/v1/top", {"by": "run"}) == {"token": "Bearer t0k", "by": "run"}
     finally:
         await server.close()
 
@@ -47,7 +61,7 @@ async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(a
     [
         (404, {"code": "not_found", "message": "no such run", "hint": "look"}, NotFound, "no such run", "look"),
         (403, {"code": "forbidden", "message": "not you"}, Forbidden, "not you", None),
-        (502, "<html>", ServerError, "does not answer", None),
+        (502, "<html>", ServerError, "answered HTTP 502", None),
     ],
 )
 async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hint, api):
@@ -60,9 +74,9 @@ async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hi
 
     server = await answering(handler)
     try:
-        ours = HttpServer(named(api, str(server.make_url("/"))), Connection(server="https://x"))  # type: ignore[arg-type]
-        with pytest.raises(kind) as caught:
-            await ours.get("/api/v1/top")
+        async with server_of(named(api, str(server.make_url("/"))), Connection(server="https://x")) as ours:
+            with pytest.raises(kind) as caught:
+                await ours.get("/api/v1/top")
         assert message in caught.value.message
         assert caught.value.hint == hint
     finally:
@@ -70,15 +84,15 @@ async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hi
 
 
 async def test_a_server_that_is_away_is_one_error(api):
-    ours = HttpServer(named(api, "http://127.0.0.1:1"), Connection(server="https://x"))  # type: ignore[arg-type]
-    with pytest.raises(ServerError, match="Moorage's server at http://127.0.0.1:1 does not answer"):
-        await ours.get("/api/v1/top")
+    async with server_of(named(api, "http://127.0.0.1:1"), Connection(server="https://x")) as ours:
+        with pytest.raises(ServerError, match="Moorage's server at http://127.0.0.1:1 does not answer"):
+            await ours.get("/api/v1/top")
 
 
 async def test_a_cluster_without_a_server_says_so(api):
-    ours = HttpServer(api, Connection(server="https://x"))  # type: ignore[arg-type]
-    with pytest.raises(NotReady, match="this cluster has no Moorage server"):
-        await ours.get("/api/v1/top")
+    async with server_of(api, Connection(server="https://x")) as ours:
+        with pytest.raises(NotReady, match="this cluster has no Moorage server"):
+            await ours.get("/api/v1/top")
 
 
 async def test_who_we_are_is_asked_of_the_api_server(api):

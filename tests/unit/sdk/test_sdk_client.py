@@ -19,7 +19,8 @@ from starlette.routing import Route, WebSocketRoute
 import moorage
 from moorage.api.answers import Gpus, read
 from moorage.apimachinery.serving import serve
-from moorage.client.connection import Given, find_site, problem_error
+from moorage.client.errors import decode_error
+from moorage.client.sites import Given, find_site
 from moorage.errors import AlreadyExists, Conflict, Invalid, NotReady, ServerError, TooManyRequests, UsageError
 from moorage.sdk import aio, sync
 from moorage.sdk.local import loop
@@ -343,7 +344,7 @@ async def test_what_cannot_be_is_refused(logged_in, given, kind):
 
 
 def test_a_refusal_that_is_no_json_is_an_error_too():
-    error = problem_error(502, b"<html>")
+    error = decode_error(502, b"<html>")
     assert isinstance(error, ServerError)
     assert "502" in error.message
 

@@ -1,0 +1,127 @@
+"""Which cluster a command or program talks to, as whom, and the connections to it and to its Moorage server."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moorage.apimachinery.api import Api, PodApi
+from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, at
+from moorage.client.datafolder import default_folder, running_kubeconfig
+from moorage.errors import NotReady
+from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.settings import KUBECONFIG
+
+if TYPE_CHECKING:
+    from moorage.kube.config import Connection as KubeConnection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The options that choose the cluster, the namespace and the user."""
+
+    context: str | None = None
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+    as_user: str | None = None
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A cluster that is connected: its Kubernetes API, and its Moorage server."""
+
+    api: PodApi
+    namespace: str
+    server: Connection
+
+
+def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
+    """The kubeconfig file to use; None means what kubectl would use.
+
+    `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
+    set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
+    without a running cluster.
+    """
+    if target.kubeconfig is not None:
+        return target.kubeconfig
+    if target.data is not None:
+        folder = target.data.absolute()
+        kubeconfig = running_kubeconfig(folder)
+        if kubeconfig is None:
+            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
+        return kubeconfig
+    if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
+        return None
+    return running_kubeconfig(default_folder())
+
+
+def _log_warning(text: str) -> None:
+    log.warning("warning of the API server", extra={"warning": text})
+
+
+@asynccontextmanager
+async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_warning) -> AsyncIterator[Cluster]:
+    """Connect as the options say. `warned` gets each warning of the API server once."""
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import load_connection
+
+    connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    if target.as_user:
+        connection = replace(connection, impersonate_user=target.as_user)
+    known: set[str] = set()
+
+    def warn(text: str) -> None:
+        if text not in known:
+            known.add(text)
+            warned(text)
+
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(KubeClient(connection, warned=warn))
+        server = server_of(api, connection)
+        stack.push_async_callback(server.close)
+        yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)
+
+
+def server_of(api: Api, connection: KubeConnection) -> Connection:
+    """The Moorage server of a cluster, asked with the kubeconfig's own bearer token."""
+    return Connection(find_in_cluster(api, connection), patience=QUICK)
+
+
+def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
+    """Finds the server that the cluster's ConfigMap names. Raises NotReady where it names none."""
+    url = ""
+
+    async def address() -> tuple[str, Mapping[str, str]]:
+        nonlocal url
+        if not url:
+            from moorage.kube.serverurl import server_url
+
+            url = (await server_url(api)).rstrip("/")
+        if not url:
+            raise NotReady(
+                "this cluster has no Moorage server, or you may not see its address",
+                hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",
+            )
+        authorization = await _authorization(api, connection)
+        headers = {"Authorization": authorization} if authorization else {}
+        if connection.impersonate_user:
+            headers["Impersonate-User"] = connection.impersonate_user
+        return url, headers
+
+    return at(address)
+
+
+async def _authorization(api: Api, connection: KubeConnection) -> str:
+    ask = getattr(api, "authorization", None)  # a token may come from a file or a plugin
+    if ask is None:
+        return f"Bearer {connection.token}" if connection.token else ""
+    header = str(await ask())
+    return header if header.startswith("Bearer ") else ""
