@@ -11,6 +11,8 @@ import pytest
 
 from moorage.cli import reference
 from moorage.cli.main import COMMANDS, load
+from moorage.cli.referencekinds import fields_of
+from moorage.model.crds import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
@@ -95,3 +97,8 @@ def test_every_arrow_of_the_map_of_rooms_is_an_import():
         )
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
+def test_every_field_of_our_kinds_has_a_description(kind):
+    assert [path for path, schema, _ in fields_of(kind.struct) if not schema.get("description")] == []

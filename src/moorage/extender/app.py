@@ -233,21 +233,23 @@ class _Gpus(Collector):
         yield used
         yield GaugeMetricFamily(
             "moorage_extender_cache_age_seconds",
-            "Seconds since a change of nodes or pods was last heard of.",
+            "Seconds since the last change of nodes or pods arrived.",
             value=self._cache.age_seconds(),
         )
         yield GaugeMetricFamily(
             "moorage_extender_cache_synced",
-            "1 when the cache is whole, 0 while requests are refused.",
+            "1 when nodes and pods are known, 0 while requests are refused.",
             value=int(self._cache.synced.is_set()),
         )
         ledger = self._cache.ledger
         yield GaugeMetricFamily(
-            "moorage_extender_assumed_pods", "Pods counted where we sent them and not seen there yet.", len(ledger)
+            "moorage_extender_assumed_pods",
+            "Pods counted on the node chosen for them, not yet seen there.",
+            len(ledger),
         )
         outcomes = CounterMetricFamily(
             "moorage_extender_assumptions",
-            "What became of them: right or wrong (bound elsewhere), again, refused, gone, expired.",
+            "How these ended: right, wrong (on another node), again, refused, gone, expired.",
             labels=("outcome",),
         )
         for outcome in OUTCOMES:
@@ -255,15 +257,23 @@ class _Gpus(Collector):
         yield outcomes
 
 
-def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
-    """The service over one cache, which the caller runs. `token`: what a scheduler has to know; empty: nothing."""
+def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Counter, Histogram]:
+    """The registry, and what is counted by request: answered, refused or failed, seconds."""
     registry = CollectorRegistry()
     registry.register(_Gpus(cache))
-    requests = Counter("moorage_extender_requests", "Requests answered.", ("verb", "code"), registry=registry)
-    errors = Counter("moorage_extender_errors", "Requests refused or failed.", ("verb",), registry=registry)
-    seconds = Histogram(
-        "moorage_extender_request_seconds", "Time to answer.", ("verb",), buckets=BUCKETS, registry=registry
+    return (
+        registry,
+        Counter("moorage_extender_requests", "Requests answered.", ("verb", "code"), registry=registry),
+        Counter("moorage_extender_errors", "Requests refused or failed.", ("verb",), registry=registry),
+        Histogram(
+            "moorage_extender_request_seconds", "Time to answer.", ("verb",), buckets=BUCKETS, registry=registry
+        ),
     )
+
+
+def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
+    """The service over one cache, which the caller runs. `token`: what a scheduler has to know; empty: nothing."""
+    registry, requests, errors, seconds = make_metrics(cache)
     encoder = msgspec.json.Encoder()
 
     def filtered(arguments: Arguments, cache: ExtenderCache) -> bytes:

@@ -96,54 +96,62 @@ class DatasetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class FillProgress(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How far a fill has come. `total` fields are absent where the source does not tell."""
 
-    phase: str = ""
-    files: Annotated[int, _NATURAL] = 0
-    bytes: Annotated[int, _NATURAL] = 0
-    files_total: Annotated[int, _NATURAL] | None = None
-    bytes_total: Annotated[int, _NATURAL] | None = None
+    phase: Annotated[str, Meta(description="Step of the fill: listing, filling or unpacking.")] = ""
+    files: Annotated[int, _NATURAL, Meta(description="Files on the volume.")] = 0
+    bytes: Annotated[int, _NATURAL, Meta(description="Bytes on the volume.")] = 0
+    files_total: Annotated[
+        Annotated[int, _NATURAL] | None, Meta(description="Files at the source, once known.")
+    ] = None
+    bytes_total: Annotated[
+        Annotated[int, _NATURAL] | None, Meta(description="Bytes at the source, once known.")
+    ] = None
 
 
 class Use(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A run, or a pod of none, that mounts or mounted the dataset."""
 
-    namespace: str
-    name: str
-    active: bool = False
-    since: Annotated[str, _TIME] = ""
+    namespace: Annotated[str, Meta(description="Namespace of the pod.")]
+    name: Annotated[str, Meta(description="Name of the run, workspace or pod.")]
+    active: Annotated[bool, Meta(description="Whether the pod uses it now.")] = False
+    since: Annotated[str, _TIME, Meta(description="When it was first seen there.")] = ""
 
 
 class Reader(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A tenant that may read it, and the claim by which it does."""
 
-    tenant: str
-    namespace: str = ""
-    claim: str = ""
-    ready: bool = False
-    message: str = ""
+    tenant: Annotated[str, Meta(description="Tenant that may read it.")]
+    namespace: Annotated[str, Meta(description="Namespace of the tenant.")] = ""
+    claim: Annotated[str, Meta(description="Claim in the namespace of the tenant.")] = ""
+    ready: Annotated[bool, Meta(description="Whether pods can mount it there.")] = False
+    message: Annotated[str, Meta(description="Why it cannot be read there.")] = ""
 
 
 class DatasetStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the operator reports."""
 
-    phase: Annotated[str, Meta(extra_json_schema={"enum": ["", *PHASES]})] = ""
+    phase: Annotated[
+        str, Meta(extra_json_schema={"enum": ["", *PHASES]}, description="Current phase of the dataset.")
+    ] = ""
     claim: Annotated[str, Meta(description="The claim that pods mount, read-only, with subPath data.")] = ""
     access: Annotated[str, Meta(description="How: shared or clone.")] = ""
-    files: Annotated[int, _NATURAL] = 0
-    bytes: Annotated[int, _NATURAL] = 0
+    files: Annotated[int, _NATURAL, Meta(description="Number of its files.")] = 0
+    bytes: Annotated[int, _NATURAL, Meta(description="Size of its files.")] = 0
     checksum: Annotated[
         str, Meta(description="SHA-256 over the lines that sha256sum prints of all files, sorted by name.")
     ] = ""
     source_version: Annotated[str, Meta(description="SHA-256 over the versions of the source's files.")] = ""
-    filled_at: Annotated[str, _TIME] = ""
+    filled_at: Annotated[str, _TIME, Meta(description="When it was filled.")] = ""
     revision: Annotated[str, Meta(description="Of the source that is, or is being, filled.")] = ""
-    attempts: Annotated[int, _NATURAL] = 0
+    attempts: Annotated[int, _NATURAL, Meta(description="Filler Jobs that were started.")] = 0
     stalled: Annotated[int, Meta(ge=0, description="Attempts one after another that got no further.")] = 0
     mark: Annotated[int, Meta(ge=0, description="Bytes that stood when the last attempt began.")] = 0
     progress: FillProgress | None = None
     readers: list[Reader] = []
     used_by: Annotated[list[Use], Meta(max_length=USED_BY_MAX)] = []
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class Dataset(Struct, frozen=True, rename="camel", omit_defaults=True):

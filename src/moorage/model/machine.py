@@ -35,7 +35,7 @@ _CONDITIONS = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubern
 class TypeName(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A machine type, by its name."""
 
-    name: Annotated[str, _NAME]
+    name: Annotated[str, _NAME, Meta(description="Name of the machine type.")]
 
 
 class PoolNode(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -66,15 +66,15 @@ class GpuSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class SizeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What one machine has."""
 
-    cpu: Quantity
-    memory: Quantity
+    cpu: Annotated[Quantity, Meta(description="CPUs of one machine.")]
+    memory: Annotated[Quantity, Meta(description="Memory of one machine.")]
     gpu: GpuSpec | None = None
 
 
 class TypeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A size of machine, and how many there are."""
 
-    name: Annotated[str, _NAME]
+    name: Annotated[str, _NAME, Meta(description="Name of the machine type.")]
     spec: SizeSpec
     available: Annotated[int, Meta(ge=0, le=100_000, description="Machines of this type held for guests.")]
 
@@ -114,14 +114,14 @@ class Usage(Struct, frozen=True, rename="camel"):
 class AvailableMachine(Struct, frozen=True, rename="camel"):
     """How one machine type stands."""
 
-    name: str
+    name: Annotated[str, Meta(description="Name of the machine type.")]
     usage: Usage
 
 
 class Share(Struct, frozen=True, rename="camel"):
     """What one owner has used lately; for the order `fair`."""
 
-    owner: str
+    owner: Annotated[str, Meta(description="User or namespace.")]
     used: Annotated[int, Meta(ge=0, description="Machine-seconds times devices, decayed to sharesAt.")]
     holding: Annotated[int, Meta(ge=0, description="Machines times devices held since sharesAt.")] = 0
 
@@ -131,9 +131,13 @@ class MachineStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     available_machines: Annotated[list[AvailableMachine], Meta(extra_json_schema=_MAPPED)] = []
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
     shares: list[Share] = []
-    shares_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] = ""
+    shares_at: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="When the shares were computed.")
+    ] = ""
 
 
 class Machine(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -146,7 +150,7 @@ class Machine(Struct, frozen=True, rename="camel", omit_defaults=True):
 class MachineNodePoolSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Which nodes serve which machine types of a group; made from a Machine."""
 
-    machine_group_name: Annotated[str, _NAME]
+    machine_group_name: Annotated[str, _NAME, Meta(description="Group of the Machine that owns this pool.")]
     node_pool: Annotated[list[PoolNode], Meta(extra_json_schema=_MAPPED)]
     machine_type_stock: Annotated[list[TypeName], Meta(extra_json_schema=_MAPPED)]
 
@@ -154,9 +158,15 @@ class MachineNodePoolSpec(Struct, frozen=True, rename="camel", omit_defaults=Tru
 class PoolNodeStatus(Struct, frozen=True, rename="camel"):
     """How one node stands."""
 
-    name: str
-    condition: Annotated[str, Meta(extra_json_schema={"enum": ["Healthy", "Maintenance", "Unhealthy"]})]
-    message: str = ""
+    name: Annotated[str, Meta(description="Name of the node.")]
+    condition: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["Healthy", "Maintenance", "Unhealthy"]},
+            description="Healthy: offers machines; Maintenance, Unhealthy: nothing new comes.",
+        ),
+    ]
+    message: Annotated[str, Meta(description="Why the node is not healthy.")] = ""
 
 
 class MachineNodePoolStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -164,7 +174,9 @@ class MachineNodePoolStatus(Struct, frozen=True, rename="camel", omit_defaults=T
 
     node_pool: Annotated[list[PoolNodeStatus], Meta(extra_json_schema=_MAPPED)] = []
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class MachineNodePool(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -63,8 +63,13 @@ class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
         Annotated[int, Meta(ge=0, le=10_000)] | None,
         Meta(description="Workers that may vanish under one item. Default 20."),
     ] = None
-    backoff_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
-    backoff_limit_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    backoff_seconds: Annotated[
+        Annotated[float, Meta(ge=0, le=86_400)] | None,
+        Meta(description="Wait before the second try; it doubles with each try."),
+    ] = None
+    backoff_limit_seconds: Annotated[
+        Annotated[float, Meta(ge=0, le=86_400)] | None, Meta(description="Longest wait between two tries.")
+    ] = None
     timeout_seconds: Annotated[
         Annotated[float, Meta(ge=0.001, le=1e7)] | None, Meta(description="Of one item. Default: none.")
     ] = None
@@ -72,14 +77,18 @@ class MapPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
         Annotated[float, Meta(ge=2, le=86_400)] | None,
         Meta(description="So long a worker may be silent. Default 60."),
     ] = None
-    memory_bytes: Annotated[int, _NATURAL] | None = None
+    memory_bytes: Annotated[
+        Annotated[int, _NATURAL] | None, Meta(description="Memory of one item on its first try.")
+    ] = None
     memory_limit_bytes: Annotated[
         Annotated[int, _NATURAL] | None, Meta(description="An item killed for its memory may grow up to it.")
     ] = None
     idempotent: Annotated[bool | None, Meta(description="Slow items may run twice; the first answer counts.")] = (
         None
     )
-    batch_items: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    batch_items: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Items that a worker takes at once.")
+    ] = None
     rate: Annotated[
         Annotated[float, Meta(ge=0.001, le=1e6)] | None, Meta(description="Items begun per second, at most.")
     ] = None
@@ -97,8 +106,14 @@ class LimitUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Preflight(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What each worker tries before it takes items; the first alone, before others are made."""
 
-    read: Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)] = []
-    write: Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)] = []
+    read: Annotated[
+        Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)],
+        Meta(description="Paths that a worker must read before it takes items."),
+    ] = []
+    write: Annotated[
+        Annotated[list[Annotated[str, _PATH]], Meta(max_length=100)],
+        Meta(description="Paths that a worker must write to before it takes items."),
+    ] = []
 
 
 class Notify(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -108,11 +123,16 @@ class Notify(Struct, frozen=True, rename="camel", omit_defaults=True):
         list[Annotated[str, Meta(min_length=1, max_length=2048)]],
         Meta(min_length=1, max_length=10, description="https://… (Slack's form) or mailto:ADDRESS."),
     ]
-    first_failure: Annotated[bool, Meta(extra_json_schema={"default": True})] = True
+    first_failure: Annotated[
+        bool,
+        Meta(extra_json_schema={"default": True}, description="Send a notice when the first item fails for good."),
+    ] = True
     failure_share: Annotated[
         Annotated[float, Meta(ge=0.0001, le=1)] | None, Meta(description="Of the items finished.")
     ] = None
-    at_end: Annotated[bool, Meta(extra_json_schema={"default": True})] = True
+    at_end: Annotated[
+        bool, Meta(extra_json_schema={"default": True}, description="Send a notice when the map has ended.")
+    ] = True
 
 
 class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -136,8 +156,13 @@ class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         Meta(description="Lost workers that are replaced. Default 100, or parallelism if that is more."),
     ] = None
     policy: MapPolicy = MapPolicy()
-    limits: dict[Annotated[str, _LIMIT_NAME], LimitUse] = {}
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    limits: Annotated[
+        dict[Annotated[str, _LIMIT_NAME], LimitUse],
+        Meta(description="Named limits that each item uses, such as connections to a database."),
+    ] = {}
+    priority: Annotated[
+        int, Meta(ge=-1000, le=1000, description="Maps with a higher priority get free workers first.")
+    ] = 0
     preflight: Preflight | None = None
     spot: Annotated[bool, Meta(description="Let workers run on preemptible nodes, spread over them.")] = False
     notify: Notify | None = None
@@ -150,7 +175,7 @@ class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class QueueStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Where the map's queue is."""
 
-    url: str = ""
+    url: Annotated[str, Meta(description="Where workers reach the queue.")] = ""
     uid: Annotated[str, Meta(description="Of the map in the queue.")] = ""
     secret: Annotated[str, Meta(description="Secret with the workers' token.")] = ""
     heard_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"}, description="First lease.")] = ""
@@ -164,26 +189,26 @@ class QueueStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
 class ItemCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How the items stand."""
 
-    total: Annotated[int, _NATURAL] = 0
-    waiting: Annotated[int, _NATURAL] = 0
-    ready: Annotated[int, _NATURAL] = 0
-    large: Annotated[int, _NATURAL] = 0
-    leased: Annotated[int, _NATURAL] = 0
-    done: Annotated[int, _NATURAL] = 0
-    dead: Annotated[int, _NATURAL] = 0
+    total: Annotated[int, _NATURAL, Meta(description="Items that were added.")] = 0
+    waiting: Annotated[int, _NATURAL, Meta(description="Items that wait for their next try.")] = 0
+    ready: Annotated[int, _NATURAL, Meta(description="Items that a worker can take.")] = 0
+    large: Annotated[int, _NATURAL, Meta(description="Items that need a worker with more memory.")] = 0
+    leased: Annotated[int, _NATURAL, Meta(description="Items that workers hold.")] = 0
+    done: Annotated[int, _NATURAL, Meta(description="Items with a result.")] = 0
+    dead: Annotated[int, _NATURAL, Meta(description="Items that failed for good.")] = 0
     lost: Annotated[int, Meta(ge=0, description="Leases whose worker vanished.")] = 0
     at_once: Annotated[
         Annotated[int, _NATURAL] | None, Meta(description="Items that named limits and rate let run together.")
     ] = None
-    mean_seconds: float | None = None
+    mean_seconds: Annotated[float | None, Meta(description="Mean time of one item.")] = None
 
 
 class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How the workers stand."""
 
-    desired: Annotated[int, _NATURAL] = 0
-    active: Annotated[int, _NATURAL] = 0
-    ready: Annotated[int, _NATURAL] = 0
+    desired: Annotated[int, _NATURAL, Meta(description="Workers that the map can use now.")] = 0
+    active: Annotated[int, _NATURAL, Meta(description="Worker pods that exist.")] = 0
+    ready: Annotated[int, _NATURAL, Meta(description="Worker pods that are ready.")] = 0
     lost: Annotated[int, Meta(ge=0, description="Ended before the map did.")] = 0
     restarts: Annotated[int, Meta(ge=0, description="Of these, replaced or to be.")] = 0
     excused: Annotated[int, Meta(ge=0, description="Ended when there was nothing to do.")] = 0
@@ -192,13 +217,21 @@ class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
 class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What server and operator report."""
 
-    state: Annotated[str, Meta(extra_json_schema={"enum": ["", *STATES]})] = ""
+    state: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["", *STATES]},
+            description="State of the queue of this map; empty until the server has accepted it.",
+        ),
+    ] = ""
     queue: QueueStatus = QueueStatus()
     items: ItemCounts = ItemCounts()
     workers: WorkerCounts = WorkerCounts()
     plan: Annotated[dict[str, Any], Meta(description="What was reckoned before, by moor plan.")] = {}
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class MapJob(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -135,15 +135,19 @@ class GuardrailRules(Struct, frozen=True, rename="camel", omit_defaults=True):
 class LabelExpression(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One expression of a label selector."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=316)]
-    operator: Annotated[str, Meta(pattern="^(In|NotIn|Exists|DoesNotExist)$")]
-    values: list[str] = []
+    key: Annotated[str, Meta(min_length=1, max_length=316, description="Key of the label.")]
+    operator: Annotated[
+        str, Meta(pattern="^(In|NotIn|Exists|DoesNotExist)$", description="How `values` are compared.")
+    ]
+    values: Annotated[
+        list[str], Meta(description="Values to compare with; none for Exists and DoesNotExist.")
+    ] = []
 
 
 class NamespaceSelector(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A label selector over namespaces; all of it must hold."""
 
-    match_labels: dict[str, str] = {}
+    match_labels: Annotated[dict[str, str], Meta(description="Labels that a namespace must have.")] = {}
     match_expressions: list[LabelExpression] = []
 
 

@@ -35,8 +35,8 @@ _CONDITIONS = Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubern
 class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What is to be kept, for whom, and when."""
 
-    machine_group: Annotated[str, _NAME]
-    machine_type: Annotated[str, _NAME]
+    machine_group: Annotated[str, _NAME, Meta(description="Group of the machines.")]
+    machine_type: Annotated[str, _NAME, Meta(description="Name of the machine type.")]
     count: Annotated[int, Meta(ge=1, le=100_000, description="Machines of the type.")]
     start: Annotated[str, Meta(extra_json_schema={"format": "date-time"}, description="From when.")] = field(
         name="from"
@@ -60,11 +60,11 @@ class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Granted(Struct, frozen=True, rename="camel", kw_only=True):
     """What is in force."""
 
-    machine_group: str
-    machine_type: str
-    count: Annotated[int, Meta(ge=1)]
-    start: Annotated[str, _TIME] = field(name="from")
-    end: Annotated[str, _TIME] = field(name="to")
+    machine_group: Annotated[str, Meta(description="Group of the machines.")]
+    machine_type: Annotated[str, Meta(description="Name of the machine type.")]
+    count: Annotated[int, Meta(ge=1, description="Machines that are reserved.")]
+    start: Annotated[str, _TIME, Meta(description="When the reservation starts.")] = field(name="from")
+    end: Annotated[str, _TIME, Meta(description="When the reservation ends.")] = field(name="to")
     at: Annotated[
         str, Meta(extra_json_schema={"format": "date-time"}, description="Since when: the earlier one goes first.")
     ]
@@ -73,9 +73,9 @@ class Granted(Struct, frozen=True, rename="camel", kw_only=True):
 class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A guest on a machine that is kept for somebody else."""
 
-    owner: str
-    namespace: str
-    pod: str
+    owner: Annotated[str, Meta(description="Who owns the pod.")]
+    namespace: Annotated[str, Meta(description="Namespace of the pod.")]
+    pod: Annotated[str, Meta(description="Name of the pod.")]
     until: Annotated[
         str, Meta(extra_json_schema={"format": "date-time"}, description="When it ends at the latest, if known.")
     ] = ""
@@ -84,7 +84,13 @@ class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
 class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the operator reports."""
 
-    phase: Annotated[str, Meta(extra_json_schema={"enum": list(PHASES)})] = ""
+    phase: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": list(PHASES)},
+            description="Pending, Preparing (machines are kept for it), Active, Expired or Refused.",
+        ),
+    ] = ""
     held: Annotated[int, Meta(ge=0, description="Machines kept now, those in use by their owner included.")] = 0
     in_use: Annotated[int, Meta(ge=0, description="Machines that its owner's guests use.")] = 0
     shortfall: Annotated[
@@ -96,7 +102,9 @@ class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True)
     blocked_by: Annotated[list[Blocker], Meta(max_length=20, description="Who is in the way.")] = []
     granted: Granted | None = None
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class Reservation(Struct, frozen=True, rename="camel", omit_defaults=True):

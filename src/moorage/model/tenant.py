@@ -23,12 +23,19 @@ Quantity = (
 class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One aspect of the state, as every Kubernetes kind reports it."""
 
-    type: Annotated[str, Meta(min_length=1, max_length=316)]
-    status: Annotated[str, Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]})]
-    reason: Annotated[str, Meta(max_length=1024)] = ""
-    message: Annotated[str, Meta(max_length=32768)] = ""
-    last_transition_time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] = ""
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    type: Annotated[str, Meta(min_length=1, max_length=316, description="Name of the condition.")]
+    status: Annotated[
+        str,
+        Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]}, description="Whether the condition holds."),
+    ]
+    reason: Annotated[str, Meta(max_length=1024, description="Why, as one CamelCase word.")] = ""
+    message: Annotated[str, Meta(max_length=32768, description="The reason as a sentence.")] = ""
+    last_transition_time: Annotated[
+        str, Meta(extra_json_schema={"format": "date-time"}, description="When `status` changed last.")
+    ] = ""
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this condition describes.")
+    ] = 0
 
 
 class TenantDefaults(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -53,8 +60,8 @@ Label = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-
 class Members(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Who has a role: people by name, and everybody in a group."""
 
-    people: list[Name] = []
-    groups: list[Name] = []
+    people: Annotated[list[Name], Meta(description="Names of users.")] = []
+    groups: Annotated[list[Name], Meta(description="Names of groups.")] = []
 
 
 class TenantNetwork(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -141,7 +148,9 @@ class TenantStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
         list[Condition],
         Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
     people: Annotated[int, Meta(ge=0, description="How many have a role, those in groups too.")] = 0
     nodes: Annotated[int, Meta(ge=0, description="How many nodes are the team's alone.")] = 0
 

@@ -38,9 +38,12 @@ _BACKUP = Meta(max_length=201, pattern="^[A-Za-z0-9][-A-Za-z0-9._]*$")
 class Restore(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One backup to bring back; another `id` is another restore."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=16, pattern="^[a-z0-9]+$")]
-    backup: Annotated[str, _BACKUP]
-    volume: Annotated[str, _CLAIM]
+    id: Annotated[
+        str,
+        Meta(min_length=1, max_length=16, pattern="^[a-z0-9]+$", description="A new id asks for a new restore."),
+    ]
+    backup: Annotated[str, _BACKUP, Meta(description="Name of the backup.")]
+    volume: Annotated[str, _CLAIM, Meta(description="Volume to restore into; it must be empty.")]
     force: Annotated[bool, Meta(description="Also onto a volume that is not empty.")] = False
 
 
@@ -64,34 +67,36 @@ class VolumeBackupSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     secret: Annotated[
         str, Meta(max_length=253, description="Secret of this namespace whose keys become environment variables.")
     ] = ""
-    suspend: bool = False
+    suspend: Annotated[bool, Meta(description="Make no backups for now.")] = False
     restore: Restore | None = None
 
 
 class Kept(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A backup that is whole."""
 
-    name: str
-    at: Annotated[str, _TIME] = ""
-    files: Annotated[int, Meta(ge=0)] = 0
-    bytes: Annotated[int, Meta(ge=0)] = 0
-    sha256: str = ""
+    name: Annotated[str, Meta(description="Name of the backup.")]
+    at: Annotated[str, _TIME, Meta(description="When the backup ended.")] = ""
+    files: Annotated[int, Meta(ge=0, description="Number of its files.")] = 0
+    bytes: Annotated[int, Meta(ge=0, description="Size of its files.")] = 0
+    sha256: Annotated[str, Meta(description="SHA-256 of its list of files.")] = ""
     changed: Annotated[int, Meta(ge=0, description="Files that changed while they were read.")] = 0
 
 
 class VolumeBackupStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the operator reports."""
 
-    phase: str = ""
-    last_scheduled: Annotated[str, _TIME] = ""
-    last_success: Annotated[str, _TIME] = ""
-    next: Annotated[str, _TIME] = ""
+    phase: Annotated[str, Meta(description="Idle, Running or Failed.")] = ""
+    last_scheduled: Annotated[str, _TIME, Meta(description="Time of the schedule that was acted on last.")] = ""
+    last_success: Annotated[str, _TIME, Meta(description="When the last good backup ended.")] = ""
+    next: Annotated[str, _TIME, Meta(description="When the next backup starts.")] = ""
     backups: Annotated[list[Kept], Meta(max_length=KEEP_MAX)] = []
-    restore_id: str = ""
-    restore_phase: str = ""
-    restore_message: str = ""
+    restore_id: Annotated[str, Meta(description="The restore that was acted on last.")] = ""
+    restore_phase: Annotated[str, Meta(description="Running, Done or Failed.")] = ""
+    restore_message: Annotated[str, Meta(description="What the restore did, or why it failed.")] = ""
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class VolumeBackup(Struct, frozen=True, rename="camel", omit_defaults=True):

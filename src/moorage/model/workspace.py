@@ -92,7 +92,15 @@ class TokenUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Variable(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A variable, as in a container."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=253,
+            pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$",
+            description="Name of the variable.",
+        ),
+    ]
     value: Annotated[str | None, Meta(description="$(NAME) of an earlier variable is put in.")] = None
     value_from: Annotated[dict[str, Any] | None, Meta(description="As in a container.")] = None
 
@@ -108,8 +116,8 @@ class App(Struct, frozen=True, rename="camel", omit_defaults=True):
             " or on all addresses. Default: the image's.",
         ),
     ] = []
-    args: Annotated[list[str], _WORDS] = []
-    port: Annotated[int, _PORT] = 8888
+    args: Annotated[list[str], _WORDS, Meta(description="Arguments of the command.")] = []
+    port: Annotated[int, _PORT, Meta(description="Port that the application serves HTTP on.")] = 8888
     path: Annotated[str, Meta(max_length=4096, pattern="^(/.*)?$", description="Where a person begins.")] = ""
     ready: Annotated[
         str,
@@ -127,8 +135,8 @@ class App(Struct, frozen=True, rename="camel", omit_defaults=True):
 class MachineChoice(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A machine, of those that `moor machines` lists."""
 
-    group: Annotated[str, _NAME]
-    type: Annotated[str, _NAME]
+    group: Annotated[str, _NAME, Meta(description="Group of the Machine.")]
+    type: Annotated[str, _NAME, Meta(description="Machine type.")]
 
 
 class Resources(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -136,7 +144,7 @@ class Resources(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     cpu: Annotated[Quantity | None, Meta(description="Default 1.")] = None
     memory: Annotated[Quantity | None, Meta(description="It alone is killed beyond it. Default 4Gi.")] = None
-    gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    gpus: Annotated[int, Meta(ge=0, le=1024, description="Number of GPUs.")] = 0
     gpu_type: Annotated[str, Meta(max_length=63, description="Such as a100; as `moor gpus` lists them.")] = ""
     gpu_resource: Annotated[str, Meta(max_length=253, description="Default nvidia.com/gpu.")] = ""
 
@@ -148,7 +156,10 @@ class Home(Struct, frozen=True, rename="camel", omit_defaults=True):
         ""
     )
     size: Annotated[Quantity | None, Meta(description="Of one that is made. Default 10Gi.")] = None
-    storage_class_name: Annotated[str, Meta(max_length=253)] = ""
+    storage_class_name: Annotated[
+        str,
+        Meta(max_length=253, description="Storage class of a volume that is made; empty: the default class."),
+    ] = ""
     mount_path: Annotated[
         str, Meta(max_length=4096, pattern="^(/.*)?$", description="Default: the template's.")
     ] = ""
@@ -157,17 +168,19 @@ class Home(Struct, frozen=True, rename="camel", omit_defaults=True):
 class VolumeUse(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A volume and where it is mounted."""
 
-    claim_name: Annotated[str, _OBJECT_NAME]
-    mount_path: Annotated[str, _PATH]
-    read_only: bool = False
-    sub_path: Annotated[str, Meta(max_length=4096)] = ""
+    claim_name: Annotated[str, _OBJECT_NAME, Meta(description="Name of the PersistentVolumeClaim.")]
+    mount_path: Annotated[str, _PATH, Meta(description="Path in the container.")]
+    read_only: Annotated[bool, Meta(description="Mount it read-only.")] = False
+    sub_path: Annotated[
+        str, Meta(max_length=4096, description="Folder of the volume to mount; empty: all of it.")
+    ] = ""
 
 
 class Schedule(Struct, frozen=True, rename="camel", omit_defaults=True):
     """When it is started and stopped by itself. What is done by hand holds until the next time."""
 
     start: Annotated[str, Meta(max_length=200, description="As cron has it: `0 8 * * 1-5`.")] = ""
-    stop: Annotated[str, Meta(max_length=200)] = ""
+    stop: Annotated[str, Meta(max_length=200, description="As cron has it: `0 18 * * 1-5`.")] = ""
     timezone: Annotated[str, Meta(max_length=100, description="Such as Europe/Berlin. Default UTC.")] = ""
 
 
@@ -186,11 +199,19 @@ class WorkspaceSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     machine: Annotated[MachineChoice | None, Meta(description="Instead of resources.")] = None
     resources: Resources = Resources()
     image: Annotated[str, Meta(max_length=1024, description="Default: the template's.")] = ""
-    image_pull_secrets: Annotated[list[Annotated[str, _OBJECT_NAME]], Meta(max_length=20)] = []
+    image_pull_secrets: Annotated[
+        Annotated[list[Annotated[str, _OBJECT_NAME]], Meta(max_length=20)],
+        Meta(description="Names of Secrets with registry credentials."),
+    ] = []
     env: Annotated[list[Variable], Meta(max_length=200, extra_json_schema=_MAPPED)] = []
     home: Home = Home()
     volumes: Annotated[list[VolumeUse], Meta(max_length=50)] = []
-    running: Annotated[bool, Meta(extra_json_schema={"default": True})] = True
+    running: Annotated[
+        bool,
+        Meta(
+            extra_json_schema={"default": True}, description="Whether it should run; false keeps only its volumes."
+        ),
+    ] = True
     schedule: Annotated[Schedule | None, Meta(description="When it starts and stops by itself.")] = None
     access: Annotated[
         str,
@@ -205,26 +226,30 @@ class WorkspaceSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 class WaitingFor(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What keeps it from running."""
 
-    reason: Annotated[str, Meta(max_length=100)] = ""
-    message: Annotated[str, Meta(max_length=4096)] = ""
+    reason: Annotated[str, Meta(max_length=100, description="One word, as in the condition Ready.")] = ""
+    message: Annotated[str, Meta(max_length=4096, description="The same as a sentence.")] = ""
 
 
 class WorkspaceStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the operator reports."""
 
-    phase: Annotated[str, Meta(extra_json_schema={"enum": ["", *PHASES]})] = ""
+    phase: Annotated[
+        str, Meta(extra_json_schema={"enum": ["", *PHASES]}, description="Current phase of the workspace.")
+    ] = ""
     url: Annotated[str, Meta(max_length=4096, description="Where a person opens it.")] = ""
     access: Annotated[str, Meta(max_length=20, description="In force.")] = ""
     waiting_for: WaitingFor | None = None
-    pod: Annotated[str, Meta(max_length=253)] = ""
-    node: Annotated[str, Meta(max_length=253)] = ""
+    pod: Annotated[str, Meta(max_length=253, description="Name of its pod.")] = ""
+    node: Annotated[str, Meta(max_length=253, description="Node that the pod runs on.")] = ""
     secret: Annotated[str, Meta(max_length=253, description="Holds its token.")] = ""
     home: Annotated[str, Meta(max_length=253, description="Claim of its home.")] = ""
-    ready_at: Annotated[str, _TIME] = ""
-    next_start: Annotated[str, _TIME] = ""
-    next_stop: Annotated[str, _TIME] = ""
+    ready_at: Annotated[str, _TIME, Meta(description="When it became ready.")] = ""
+    next_start: Annotated[str, _TIME, Meta(description="Next start by the schedule.")] = ""
+    next_stop: Annotated[str, _TIME, Meta(description="Next stop by the schedule.")] = ""
     conditions: Annotated[list[Condition], _CONDITIONS] = []
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="The generation of the spec that this status describes.")
+    ] = 0
 
 
 class Workspace(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -7,7 +7,9 @@ that may `get` the path /metrics (the ClusterRole `moorage-metrics-reader`).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -20,6 +22,9 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import METRICS_PATH
 from moorage.server.problems import Problem
 from moorage.server.rest.top import use
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Gauge
 
 STATES = ("free", "used", "reserved", "unavailable")
 POOR = ("fragmented", "stranded")
@@ -61,48 +66,75 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-def exposition(view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0) -> bytes:
-    """The metrics in Prometheus' text format. `prometheus_client` is imported here: it costs 80 ms."""
-    from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The metrics of the server, to be filled. `prometheus_client` is imported late: it costs 80 ms."""
+
+    registry: CollectorRegistry
+    gpus: Gauge
+    types: Gauge
+    whole: Gauge
+    free: Gauge
+    together: Gauge
+    held_types: Gauge
+    held: Gauge
+    hours: Gauge
+    limited: Counter
+
+
+def make_metrics() -> Metrics:
+    from prometheus_client import CollectorRegistry, Counter, Gauge
 
     registry = CollectorRegistry()
-    gpus = Gauge("moorage_gpus", "GPUs by node, type and state", ["node", "type", "state"], registry=registry)
-    types = Gauge("moorage_type_gpus", "GPUs by type and state", ["type", "state"], registry=registry)
-    whole = Gauge("moorage_cluster_gpus", "GPUs of the cluster by state", ["state"], registry=registry)
-    free = Gauge(
-        "moorage_gpus_free_of_little_use",
-        "Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
-        ["type", "kind"],
+
+    def gauge(name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=registry)
+
+    return Metrics(
         registry=registry,
+        gpus=gauge("moorage_gpus", "GPUs by node, type and state", "node", "type", "state"),
+        types=gauge("moorage_type_gpus", "GPUs by type and state", "type", "state"),
+        whole=gauge("moorage_cluster_gpus", "GPUs of the cluster by state", "state"),
+        free=gauge(
+            "moorage_gpus_free_of_little_use",
+            "Free GPUs beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
+            "type",
+            "kind",
+        ),
+        together=gauge("moorage_gpus_free_together", "Most free GPUs on one node", "type"),
+        held_types=gauge("moorage_gpus_held_by_type", "GPUs held now, by user and type", "user", "type"),
+        held=gauge("moorage_gpus_held", "GPUs held now, by user", "user"),
+        hours=gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", "user"),
+        limited=Counter(
+            "moorage_requests_limited", "Requests refused with 429, as their user sent too many", registry=registry
+        ),
     )
-    together = Gauge("moorage_gpus_free_together", "Most free GPUs on one node", ["type"], registry=registry)
-    held_types = Gauge(
-        "moorage_gpus_held_by_type", "GPUs held now, by user and type", ["user", "type"], registry=registry
-    )
-    held = Gauge("moorage_gpus_held", "GPUs held now, by user", ["user"], registry=registry)
-    hours = Gauge("moorage_gpu_hours_24h", "GPU-hours in the last 24 hours, by user", ["user"], registry=registry)
-    limited = Counter(
-        "moorage_requests_limited", "Requests answered with 429, whose person asked too often", registry=registry
-    )
-    limited.inc(refused)
+
+
+def exposition(view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0) -> bytes:
+    """The metrics in Prometheus' text format."""
+    from prometheus_client import generate_latest
+
+    metrics = make_metrics()
+    metrics.limited.inc(refused)
     for node in view.nodes:
         for kind in sorted({gpu.type for gpu in node.gpus}):
             for state in STATES:
                 many = sum(gpu.type == kind and gpu.state == state for gpu in node.gpus)
-                gpus.labels(node=node.name, type=kind, state=state).set(many)
+                metrics.gpus.labels(node=node.name, type=kind, state=state).set(many)
     for of_type, counts in view.by_type.items():
         for state in STATES:
-            types.labels(type=of_type, state=state).set(getattr(counts, state))
+            metrics.types.labels(type=of_type, state=state).set(getattr(counts, state))
         for poor in POOR:
-            free.labels(type=of_type, kind=poor).set(getattr(counts, poor))
-        together.labels(type=of_type).set(counts.together)
+            metrics.free.labels(type=of_type, kind=poor).set(getattr(counts, poor))
+        metrics.together.labels(type=of_type).set(counts.together)
     for state in STATES:
-        whole.labels(state=state).set(getattr(view.totals, state))
+        metrics.whole.labels(state=state).set(getattr(view.totals, state))
     for user, many in view.by_user.items():
-        held.labels(user=user).set(many)
+        metrics.held.labels(user=user).set(many)
     for user, kinds in view.types_of_user.items():
         for kind, many in kinds.items():
-            held_types.labels(user=user, type=kind).set(many)
+            metrics.held_types.labels(user=user, type=kind).set(many)
     for row in rows:
-        hours.labels(user=row.name).set(row.gpu_hours)
-    return bytes(generate_latest(registry))
+        metrics.hours.labels(user=row.name).set(row.gpu_hours)
+    return bytes(generate_latest(metrics.registry))

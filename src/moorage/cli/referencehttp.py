@@ -1,0 +1,175 @@
+"""The reference pages of what is spoken over HTTP: routes with their types, error codes, metrics."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from moorage.cli.referencekinds import cell
+
+SCHEMAS = "#/components/schemas/"
+
+
+def routes_page(note: str) -> str:
+    """Every route of the server, with the types of its request and its answer."""
+    from moorage.server.rest.openapi import describe
+    from moorage.server.service import ServerService
+    from moorage.testing.fakeapi import FakeApi
+
+    with tempfile.TemporaryDirectory() as folder:
+        service = ServerService(FakeApi(), usage_db=Path(folder) / "usage.db", page_token="none")
+        routes: list[Any] = list(service.app.routes)
+        service.usage.close()
+    described = describe(routes)
+    out = [note, "# HTTP API of the server\n", "Unstable until 1.0, as the version in its path says.\n"]
+    out.append(
+        "`GET /api/v1/openapi.json` describes it for programs. Errors are told by [codes](error-codes.md)."
+        " A route without types here takes or answers what its description says.\n"
+    )
+    out += ["| route | request | answer | |", "|---|---|---|---|"]
+    for route in sorted(routes, key=lambda route: str(route.path)):
+        if not hasattr(route, "methods"):
+            continue
+        methods = sorted(set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"})
+        module = inspect.getmodule(route.endpoint)
+        text = inspect.getdoc(route.endpoint) or inspect.cleandoc((module and module.__doc__) or "")
+        text = text.split("\n\n")[0]
+        text = re.sub(r"^(GET|POST) \S+( and \S+)*: ", "", " ".join(text.split()))
+        path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
+        operation = described["paths"].get(path, {}).get(methods[0].lower(), {})
+        names = [_linked(_schema(operation.get("requestBody"))), _linked(_answer(operation))]
+        out.append(f"| `{', '.join(methods)} {route.path}` | {' | '.join(names)} | {cell(text)} |")
+    out += ["\n## Types\n", "A field marked `?` may be absent.\n"]
+    components: Mapping[str, Any] = described["components"]["schemas"]
+    for name in sorted(_used(described["paths"], components)):
+        out += _type_section(name, components[name])
+    return "\n".join(out) + "\n"
+
+
+def _schema(body: Mapping[str, Any] | None) -> str:
+    """The name of a body's type; empty for none, or one without a name."""
+    content: Mapping[str, Any] = (body or {}).get("content") or {}
+    schema = next(iter(content.values()), {}).get("schema") or {}
+    ref = str(schema.get("$ref") or "")
+    return ref.removeprefix(SCHEMAS)
+
+
+def _answer(operation: Mapping[str, Any]) -> str:
+    good = (one for status, one in (operation.get("responses") or {}).items() if str(status).startswith("2"))
+    return _schema(next(good, None))
+
+
+def _linked(name: str) -> str:
+    return f"[{name}](#{name.lower()})" if name else ""
+
+
+def _refs(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if isinstance(ref := value.get("$ref"), str):
+            yield ref.removeprefix(SCHEMAS)
+        for inner in value.values():
+            yield from _refs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _refs(inner)
+
+
+def _used(paths: Any, components: Mapping[str, Any]) -> set[str]:
+    """The types that the routes name, and those that these are made of."""
+    used: set[str] = set()
+    waiting = set(_refs(paths))
+    while waiting:
+        used |= waiting
+        waiting = {ref for name in waiting for ref in _refs(components[name])} - used
+    return used
+
+
+def _type_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n"
+    if text := " ".join(str(schema.get("description") or "").split()):
+        yield text + "\n"
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    if not properties:
+        return
+    required = set(schema.get("required") or ())
+    yield "| field | type |\n|---|---|"
+    for field, of in properties.items():
+        mark = "" if field in required else "?"
+        text = str(of.get("description") or "")
+        yield f"| `{field}`{mark} | {cell(_type(of))}{': ' + cell(text) if text else ''} |"
+    yield ""
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if ref := schema.get("$ref"):
+        return _linked(str(ref).removeprefix(SCHEMAS))
+    if union := schema.get("anyOf"):
+        kinds = [_type(one) for one in union if one.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if values := schema.get("enum"):
+        return ", ".join(f"`{value}`" for value in values)
+    kind = schema.get("type") or "any"
+    if schema.get("format") == "date-time":
+        return "time"
+    if kind == "array":
+        items = schema.get("items")
+        return f"list of {_type(items)}" if isinstance(items, Mapping) else "list"
+    if kind == "object" and isinstance(values := schema.get("additionalProperties"), Mapping):
+        return f"map of {_type(values)}" if values else "map"
+    if isinstance(kind, list):
+        return " or ".join(str(one) for one in kind if one != "null")
+    return str(kind)
+
+
+def codes_page(note: str) -> str:
+    """Every error code of the REST API."""
+    from moorage.api.errors import ErrorAnswer, ErrorCode
+
+    out = [note, "# Error codes of the REST API\n", f"{ErrorAnswer.__doc__}\n"]
+    out.append(
+        "`hint`, where there is one, says what to do. [Errors](errors.md) lists the exceptions of Python and the"
+        " exit codes of `moor`.\n"
+    )
+    out += ["| code | HTTP status | meaning |", "|---|---|---|"]
+    out += [f"| `{code}` | {code.status} | {cell(code.meaning)} |" for code in ErrorCode]
+    return "\n".join(out) + "\n"
+
+
+def metrics_page(note: str) -> str:
+    """Every metric that our services offer to Prometheus."""
+    from moorage.extender import app as extender
+    from moorage.extender.cache import ExtenderCache
+    from moorage.server.rest import health
+    from moorage.testing.fakeapi import FakeApi
+
+    registries = {
+        "server": health.make_metrics().registry,
+        "extender": extender.make_metrics(ExtenderCache(FakeApi()))[0],
+    }
+    out = [note, "# Metrics\n", "The server and the extender answer at `/metrics`, in Prometheus' text format.\n"]
+    out.append(
+        "On the server, `/metrics` needs a token whose user may `get` it: bind the ClusterRole"
+        " `moorage-metrics-reader`. A histogram has `_bucket`, `_sum` and `_count`.\n"
+    )
+    for service, registry in registries.items():
+        out += [f"## {service}\n", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for name, kind, labels, text in _metrics(registry):
+            out.append(f"| `{name}` | {kind} | {labels} | {cell(text)} |")
+        out.append("")
+    return "\n".join(out)
+
+
+def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, labels and meaning of each metric of a registry, by name."""
+    rows = []
+    for collector in list(registry._collector_to_names):
+        families = collector.collect() if not hasattr(collector, "_labelnames") else collector.describe()
+        for family in families:
+            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            rows.append((name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
+    yield from sorted(rows)
