@@ -28,7 +28,7 @@ def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain
 
     from moorage.decide.maps.notices import Event, Notice, plain
     from moorage.notify import Outbound, parse_target, send
-    from moorage.notify.targets import mail_server_of
+    from moorage.notify.outbound import mail_server_of
 
     try:
         allowed = tuple(ipaddress.ip_network(one) for one in networks)

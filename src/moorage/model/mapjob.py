@@ -361,7 +361,7 @@ def check_mapjob(obj: Mapping[str, Any]) -> list[Fault]:
 
 def _check_targets(notify: Notify) -> Iterator[Fault]:
     from moorage.errors import UsageError
-    from moorage.notify.targets import parse_target
+    from moorage.model.targets import parse_target
 
     for at, text in enumerate(notify.targets):
         try:

@@ -5,8 +5,10 @@
 Nothing here raises because a notice could not be delivered: each `Delivery` says what came of it, without secrets.
 """
 
-from moorage.notify.send import Delivery, send
-from moorage.notify.targets import Command, Email, MailServer, Outbound, Target, Webhook, parse_target
+from moorage.model.targets import Command, Email, Target, Webhook, parse_target
+from moorage.notify.delivery import Delivery
+from moorage.notify.outbound import MailServer, Outbound
+from moorage.notify.send import send
 
 __all__ = [
     "Command", "Delivery", "Email", "MailServer", "Outbound", "Target", "Webhook", "parse_target", "send",

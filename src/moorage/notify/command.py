@@ -7,11 +7,12 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from moorage.notify.send import NotDelivered
+from moorage.notify.delivery import NotDelivered
 
 if TYPE_CHECKING:
     from moorage.decide.maps.notices import Notice
-    from moorage.notify.targets import Command, Outbound
+    from moorage.model.targets import Command
+    from moorage.notify.outbound import Outbound
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")  # the rest of our environment may hold secrets
 

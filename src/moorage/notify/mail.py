@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from moorage.clock import SYSTEM
 from moorage.decide.maps.notices import plain
-from moorage.notify.send import NotDelivered
+from moorage.notify.delivery import NotDelivered
 
 if TYPE_CHECKING:
     from moorage.decide.maps.notices import Notice
-    from moorage.notify.targets import Email, MailServer, Outbound
+    from moorage.model.targets import Email
+    from moorage.notify.outbound import MailServer, Outbound
 
 SUBJECT_MAX = 200  # characters
 

@@ -5,40 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
 
 from moorage.apimachinery.backoff import DoublingDelay
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.maps.notices import Notice
-from moorage.notify.targets import Command, Email, Outbound, Target, Webhook
+from moorage.model.targets import Command, Email, Target, Webhook
+from moorage.notify.delivery import Delivery, NotDelivered
+from moorage.notify.outbound import Outbound
 
 log = logging.getLogger(__name__)
 
 TRIES = 4
 WAITS = DoublingDelay(2.0, 8.0)  # before the second try and the next: 14 s in all
 LONGEST_WAIT = 30.0  # that a receiver may ask for by Retry-After
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """What came of one target. `problem` is empty when it was delivered, and never holds a secret."""
-
-    target: str
-    tries: int
-    problem: str = ""
-
-    @property
-    def delivered(self) -> bool:
-        return not self.problem
-
-
-class NotDelivered(Exception):
-    """One try failed; the text holds no secret. `again`: another may help, after so many seconds."""
-
-    def __init__(self, problem: str, *, again: bool, after: float = 0.0) -> None:
-        super().__init__(problem)
-        self.problem, self.again, self.after = problem, again, after
 
 
 async def send(

@@ -13,13 +13,14 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from moorage.notify.send import NotDelivered
+from moorage.notify.delivery import NotDelivered
 
 if TYPE_CHECKING:
     from aiohttp.abc import ResolveResult
 
     from moorage.decide.maps.notices import Notice
-    from moorage.notify.targets import Outbound, Webhook
+    from moorage.model.targets import Webhook
+    from moorage.notify.outbound import Outbound
 
 TEXT_MAX = 3000  # characters; Slack cuts at 40,000 and advises 4,000
 _MENTIONS = ("channel", "all", "here", "everyone")  # that Slack's imitators call people by, without brackets

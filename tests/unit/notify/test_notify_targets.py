@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from moorage.errors import UsageError
 from moorage.notify import Command, Email, MailServer, Outbound, Webhook, parse_target
-from moorage.notify.targets import mail_server_of
+from moorage.notify.outbound import mail_server_of
 
 SECRET = "T0/B0/s3cret"
 

@@ -20,7 +20,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj
 from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
-from moorage.notify.targets import Webhook
+from moorage.model.targets import Webhook
 from moorage.queue.manager import Queue
 from moorage.queue.store import NewItem, Store
 from moorage.server.queue.maps import MapBridge

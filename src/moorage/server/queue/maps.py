@@ -310,8 +310,9 @@ class MapBridge:
         return dataclasses.replace(state, first_failed_item=said, first_error=text)
 
     async def _send(self, view: MapView, notices: tuple[Notice, ...]) -> None:
+        from moorage.model.targets import parse_target
+        from moorage.notify.outbound import Outbound, mail_server_of
         from moorage.notify.send import send
-        from moorage.notify.targets import Outbound, mail_server_of, parse_target
 
         try:
             targets = [parse_target(one) for one in (view.spec.notify.targets if view.spec.notify else ())]

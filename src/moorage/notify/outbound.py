@@ -1,22 +1,19 @@
-"""Where notices go, and what the administrator allows. Values; nothing here opens a connection."""
+"""What the administrator allows notices to reach. Values; nothing here opens a connection."""
 
 from __future__ import annotations
 
 import ipaddress
-import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote
 
 from moorage.errors import UsageError
+from moorage.model.targets import is_email, split_address
 from moorage.settings import SMTP_FROM, SMTP_URL
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-RECIPIENTS_MAX = 20
-_EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _EMBEDS_IPV4 = (  # networks whose addresses lead to an IPv4 address that another check would have to read
     ipaddress.IPv6Network("64:ff9b::/96"),  # NAT64, RFC 6052
     ipaddress.IPv6Network("64:ff9b:1::/48"),  # NAT64, RFC 8215
@@ -24,60 +21,6 @@ _EMBEDS_IPV4 = (  # networks whose addresses lead to an IPv4 address that anothe
     ipaddress.IPv6Network("2001::/32"),  # Teredo
     ipaddress.IPv6Network("::/96"),  # IPv4-compatible
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Takes `{"text": …}` by POST, as Slack's incoming webhooks do. The whole address is a secret."""
-
-    url: str = field(repr=False)
-
-    def __post_init__(self) -> None:
-        parts = _split(self.url)
-        if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise UsageError("a webhook is an address such as https://hooks.example.com/…")
-        if parts.username is not None or parts.password is not None:
-            raise UsageError("a webhook's address holds no user and no password")
-
-    @property
-    def label(self) -> str:
-        return f"webhook at {_split(self.url).hostname}"
-
-
-@dataclass(frozen=True, slots=True)
-class Email:
-    to: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not 0 < len(self.to) <= RECIPIENTS_MAX:
-            raise UsageError(f"an e-mail goes to 1 to {RECIPIENTS_MAX} addresses, not {len(self.to)}")
-        for one in self.to:
-            if not _EMAIL.fullmatch(one):
-                raise UsageError(
-                    f"invalid e-mail address {one!r}", hint="use the bare address, such as ada@example.com"
-                )
-
-    @property
-    def label(self) -> str:
-        return f"e-mail to {', '.join(self.to)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A program and its arguments; no shell reads them. It gets the text on stdin."""
-
-    argv: tuple[str, ...] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.argv or not self.argv[0] or any("\0" in word for word in self.argv):
-            raise UsageError("a command has a program, and no NUL in its arguments")
-
-    @property
-    def label(self) -> str:
-        return f"command {self.argv[0]!r}"
-
-
-Target = Webhook | Email | Command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +40,7 @@ class MailServer:
             raise UsageError(f"a mail server's security is {self.security!r}; starttls, tls or none")
         if self.password and self.security == "none":
             raise UsageError("a password is not sent to a mail server without TLS")
-        if not _EMAIL.fullmatch(self.sender):
+        if not is_email(self.sender):
             raise UsageError(f"invalid sender {self.sender!r}: use an e-mail address, such as moorage@example.com")
 
 
@@ -125,25 +68,6 @@ class Outbound:
         return address.is_global and not address.is_multicast and not hidden
 
 
-def parse_target(text: str) -> Target:
-    """Read `https://…`, `mailto:ada@example.com,bob@example.com` or `command:PROGRAM ARGUMENT…`.
-
-    Raises UsageError. A message about a webhook never repeats its address.
-    """
-    kind, colon, rest = text.strip().partition(":")
-    match kind.lower() if colon else "":
-        case "https" | "http":
-            return Webhook(text.strip())
-        case "mailto":
-            return Email(tuple(one.strip() for one in rest.split(",")))
-        case "command":
-            try:
-                return Command(tuple(shlex.split(rest)))
-            except ValueError as error:
-                raise UsageError(f"a command's arguments cannot be told apart: {error}") from error
-    raise UsageError("invalid target: use https://…, mailto:… or command:…")
-
-
 def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
     """The mail server of `MOORAGE_SMTP_URL` and `MOORAGE_SMTP_FROM`; None when neither is set.
 
@@ -154,7 +78,7 @@ def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
     if not address and not sender:
         return None
     known = {"smtps": ("tls", 465), "smtp": ("starttls", 587), "smtp+plain": ("none", 25)}
-    parts = _split(address)
+    parts = split_address(address)
     if parts.scheme not in known or not parts.hostname:
         raise UsageError("invalid MOORAGE_SMTP_URL: use smtps://…, smtp://… or smtp+plain://…")
     security, port = known[parts.scheme]
@@ -166,16 +90,3 @@ def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
     )
-
-
-def _split(text: str) -> SplitResult:
-    if any(char.isspace() or ord(char) < 0x20 for char in text):
-        raise UsageError("an address holds a blank or a control character")
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError:
-        raise UsageError(
-            "invalid address: use a URL"
-        ) from None  # its text, and urlsplit's message, may be a secret
-    return parts

@@ -1,0 +1,26 @@
+"""What came of a notice, or of one try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What came of one target. `problem` is empty when it was delivered, and never holds a secret."""
+
+    target: str
+    tries: int
+    problem: str = ""
+
+    @property
+    def delivered(self) -> bool:
+        return not self.problem
+
+
+class NotDelivered(Exception):
+    """One try failed; the text holds no secret. `again`: another may help, after so many seconds."""
+
+    def __init__(self, problem: str, *, again: bool, after: float = 0.0) -> None:
+        super().__init__(problem)
+        self.problem, self.again, self.after = problem, again, after
