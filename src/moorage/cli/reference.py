@@ -11,7 +11,7 @@ import argparse
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,7 @@ def settings_page() -> str:
     return "\n".join(out) + "\n"
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "error-codes.md": lambda: codes_page(NOTE),
     "errors.md": errors_page,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def routes_page(note: str) -> str:
 def _schema(body: Mapping[str, Any] | None) -> str:
     """The name of a body's type; empty for none, or one without a name."""
     content: Mapping[str, Any] = (body or {}).get("content") or {}
-    schema = next(iter(content.values()), {}).get("schema") or {}
+    media: Mapping[str, Any] = next(iter(content.values()), {})
+    schema: Mapping[str, Any] = media.get("schema") or {}
     ref = str(schema.get("$ref") or "")
     return ref.removeprefix(SCHEMAS)
 
@@ -166,8 +167,10 @@ def metrics_page(note: str) -> str:
 def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str]]:
     """Name, type, labels and meaning of each metric of a registry, by name."""
     rows = []
-    for collector in list(registry._collector_to_names):
-        families = collector.collect() if not hasattr(collector, "_labelnames") else collector.describe()
+    for made in list(registry._collector_to_names):
+        collector: Any = made
+        labelled = hasattr(collector, "_labelnames")
+        families: Iterable[Any] = collector.describe() if labelled else collector.collect()
         for family in families:
             labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
             name = f"{family.name}_total" if family.type == "counter" else family.name
