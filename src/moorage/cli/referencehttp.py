@@ -172,7 +172,7 @@ def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str]]:
         labelled = hasattr(collector, "_labelnames")
         families: Iterable[Any] = collector.describe() if labelled else collector.collect()
         for family in families:
-            labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+            labels: Any = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
             name = f"{family.name}_total" if family.type == "counter" else family.name
             rows.append((name, family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
     yield from sorted(rows)
