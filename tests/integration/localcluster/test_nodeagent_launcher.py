@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.launcher import Launcher
 from moorage.localcluster.nodeagent.leftovers import stop_all
 from moorage.localcluster.nodeagent.plan import Body
 from moorage.localcluster.nodeagent.podfolder import LaunchError, PodFolder, is_shim_of, write_json
+from moorage.localcluster.nodeagent.shim import processes
 
 pytestmark = pytest.mark.anyio
 WAIT_SECONDS = 60.0
@@ -47,7 +48,7 @@ async def launcher() -> AsyncIterator[Launcher]:
 def servers() -> list[int]:
     """The processes of ours that fork shims and live."""
     pids = []
-    for pid in shim.descendants(os.getpid()):
+    for pid in processes.descendants(os.getpid()):
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"--serve" in words and Path(f"/proc/{pid}/stat").read_text().split()[3] == str(os.getpid()):
@@ -181,21 +182,21 @@ def test_whether_there_are_children_is_known_without_a_look_at_others():
     script = """if True:
         import os, sys, time
         sys.path.insert(0, sys.argv[1])
-        import shim
-        seen = [shim.may_have_children()]
+        from shim import processes
+        seen = [processes.may_have_children()]
         child = os.fork()
         if not child:
             time.sleep(1000)
-        seen += [shim.may_have_children(), shim.may_have_children(besides={child})]
+        seen += [processes.may_have_children(), processes.may_have_children(besides={child})]
         os.kill(child, 9)
         os.waitpid(child, 0)
-        seen.append(shim.may_have_children())
+        seen.append(processes.may_have_children())
         if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
             assert seen == [True] * 4  # a kernel that does not tell
             seen = [False, True, False, False]
         print(seen)
     """
-    words = [sys.executable, "-c", script, str(Path(shim.__file__).parent)]
+    words = [sys.executable, "-c", script, str(Path(podshim.__file__).parent)]
     assert (
         subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[False, True, False, False]\n"
     )

@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
-from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage.localcluster.nodeagent.plan import Body
 from moorage.localcluster.nodeagent.podfolder import PodFolder
+from moorage.localcluster.nodeagent.shim import launching, processes
 
 WAIT_SECONDS = 30.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -171,7 +172,7 @@ def namespaces_allowed(world: World) -> bool:
 
 
 def test_exit_code_and_both_streams_are_written_down(world: World) -> None:
-    assert world.launch(world.shell("echo out; echo err >&2; exit 3")) == shim.LAUNCHED
+    assert world.launch(world.shell("echo out; echo err >&2; exit 3")) == launching.LAUNCHED
     pod = world.end()
     assert (pod["phase"], pod["outcome"]) == ("Failed", "Failed")
     ended = world.terminated()
@@ -385,7 +386,7 @@ def test_stop_wakes_a_process_that_is_stopped(world: World) -> None:
     world.wait_output("up")
     main = world.report()["pid"]
     os.kill(main, signal.SIGSTOP)
-    wait_for(lambda: (shim.read_stat(main) or "????")[3] == "T", "the process to be stopped")
+    wait_for(lambda: (processes.read_stat(main) or "????")[3] == "T", "the process to be stopped")
     world.folder.request_stop(20)
     world.end()
     assert (world.output(), world.terminated()["exitCode"]) == (["up", "saving"], 7)
@@ -455,10 +456,10 @@ def test_what_a_container_leaves_behind_ends_with_it(world: World) -> None:
 def test_second_shim_is_refused_while_one_runs_and_ever_after(world: World) -> None:
     world.launch(world.shell("echo x >> starts; exec sleep 1000"))
     wait_for((world.root / "home/starts").exists, "start")
-    assert world.launch_again() == shim.LOCKED
+    assert world.launch_again() == launching.LOCKED
     world.folder.request_stop(0)
     world.end()
-    assert world.launch_again() == shim.STARTED_BEFORE
+    assert world.launch_again() == launching.STARTED_BEFORE
     assert (world.root / "home/starts").read_text() == "x\n"
 
 
@@ -748,14 +749,14 @@ def test_commands_run_beside_the_main_process_of_a_container_only(platform: Plat
     world.launch(world.shell("sleep 1000 & echo up; wait", hidden=str(platform.folder)))
     world.wait_output("up")
     shim_pid = world.state()["shimPid"]
-    stat = shim.read_stat(shim_pid)
+    stat = processes.read_stat(shim_pid)
     assert stat is not None
     gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
     pids = {
         "shim": shim_pid,
         "guard": stat[0],
         "a stranger": platform.process.pid,
-        "a child of the main process": min(shim.descendants(world.report()["pid"])),
+        "a child of the main process": min(processes.descendants(world.report()["pid"])),
         "nobody": int(gone.stdout),
     }
     answer = world.beside("echo entered", pid=pids[which])
@@ -904,9 +905,9 @@ def test_a_shortage_is_not_taken_for_a_kernel_without_fences(world: World) -> No
 TREES = """
 import ctypes, os, sys
 sys.path.insert(0, sys.argv[1])
-import shim
+from shim import processes
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-tree = shim.Tree(os.getpid())
+tree = processes.Tree(os.getpid())
 read, write = os.pipe()
 main = os.fork()
 if main == 0:
@@ -921,28 +922,28 @@ if main == 0:
     os.execvp(sys.executable, [sys.executable, "-S", "-c", script])
 os.read(read, 1)
 mains = {main: "c"}
-while len(shim.descendants(os.getpid())) < 8:
+while len(processes.descendants(os.getpid())) < 8:
     pass
 tree._listed = 0  # long ago: the next look is at all processes of the pod
 tree.look(mains)
 walked = dict(tree.owner)
 tree.look(mains, force=True)
-all_of_it = shim.descendants(os.getpid())
+all_of_it = processes.descendants(os.getpid())
 print(tree._has_lists, walked.keys() == tree.owner.keys() == all_of_it, walked[main])
-orphans = {pid for pid in all_of_it - {main} if shim.read_stat(pid)[0] == os.getpid()}
+orphans = {pid for pid in all_of_it - {main} if processes.read_stat(pid)[0] == os.getpid()}
 for pid in orphans:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
 tree._listed = 0
 tree.look(mains)
-print(len(orphans) >= 2, tree.owner.keys() == shim.descendants(os.getpid()))
-for pid in shim.descendants(os.getpid()):
+print(len(orphans) >= 2, tree.owner.keys() == processes.descendants(os.getpid()))
+for pid in processes.descendants(os.getpid()):
     os.kill(pid, 9)
 """
 
 
 def test_the_lists_of_children_show_what_a_listing_of_all_processes_shows():
     """Threads' children, whole sessions of their own and orphans that fell to the shim."""
-    words = [sys.executable, "-S", "-c", TREES, str(Path(shim.__file__).parent)]
+    words = [sys.executable, "-S", "-c", TREES, str(Path(podshim.__file__).parent)]
     shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS).stdout
     assert shown.splitlines() == ["True True c", "True True"]

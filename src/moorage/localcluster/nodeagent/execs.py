@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moorage.localcluster.nodeagent import podshim
-from moorage.localcluster.nodeagent.shim import descendants
+from moorage.localcluster.nodeagent.shim.processes import descendants
 
 STDOUT, STDERR = 1, 2
 PIECE = 32 * 1024

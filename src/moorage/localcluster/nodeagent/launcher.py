@@ -13,9 +13,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.localcluster.nodeagent import podshim, shim
+from moorage.localcluster.nodeagent import podshim
 from moorage.localcluster.nodeagent.podfolder import LaunchError
 from moorage.localcluster.nodeagent.records import last_lines
+from moorage.localcluster.nodeagent.shim.launching import LAUNCHED, LOCKED, STARTED_BEFORE
 
 PATH_MAX = 4096  # bytes a path may have (linux/limits.h): room for it in the command line that shims show
 
@@ -55,7 +56,7 @@ class Launcher:
         code = await asyncio.shield(asyncio.ensure_future(self._ask(str(folder))))
         if code is None:
             code = await asyncio.to_thread(_launch_alone, folder)
-        if code not in (shim.LAUNCHED, shim.LOCKED, shim.STARTED_BEFORE):
+        if code not in (LAUNCHED, LOCKED, STARTED_BEFORE):
             complaint = last_lines(folder / "shim.log")
             raise LaunchError(f"the pod's shim did not start (exit code {code}): {complaint[-400:]}")
 

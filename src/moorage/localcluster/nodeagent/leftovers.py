@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from moorage.localcluster.nodeagent.podfolder import PodFolder
-from moorage.localcluster.nodeagent.shim import KILL_SECONDS, UID_MARK
+from moorage.localcluster.nodeagent.shim.processes import KILL_SECONDS, UID_MARK
 from moorage.localcluster.nodeagent.status import SHUTDOWN_MESSAGE, SHUTDOWN_REASON
 
 STOP_GRACE_SECONDS = 10.0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage.localcluster.nodeagent.logs import Reader, attempts, parse_line, read_log
-from moorage.localcluster.nodeagent.shim import Log
+from moorage.localcluster.nodeagent.shim.logs import Log
 from moorage.testing.clock import FakeClock
 from moorage.testing.examples import examples
 

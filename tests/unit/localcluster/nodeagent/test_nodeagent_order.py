@@ -6,7 +6,7 @@ import pytest
 
 from moorage.localcluster.nodeagent.environment import ConfigError
 from moorage.localcluster.nodeagent.order import HOST_ENV_ANNOTATION, Place, make_order, unrunnable
-from moorage.localcluster.nodeagent.shim import translate
+from moorage.localcluster.nodeagent.shim.volumes import translate
 
 PLACE = Place(
     node="n1",

@@ -1,0 +1,149 @@
+"""From a fork of the shim to the main process of a container."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from .container import Container
+from .fence import FenceRefused
+from .kernel import PR_SET_PDEATHSIG, import_no_more, prctl, write_proc
+from .landlock import enter_domain
+from .mounts import MountRefused, enter_mounts
+from .processes import CONTAINER_MARK, UID_MARK
+from .programs import StartError, find_program
+from .volumes import MountFailed, Point, translate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+START_ERROR = 128  # exit code containerd gives a container that could not be started
+
+
+def fork(one: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
+    """Start a container of the pod whose order is `pod`; its process and its pipes are in `one` then.
+
+    `mode` says how it sees its mounts: "namespace", "translated" or "none". Returns what went wrong and the text
+    for it, both empty when it runs.
+    """
+    spec = one.spec
+    argv: list[str] = list(spec["argv"])
+    env: dict[str, str] = dict(spec["env"])
+    workdir: str = spec["workingDir"]
+    mounts: list[dict[str, Any]] = spec.get("mounts") or []
+    if mode == "translated":
+        argv = [translate(text, mounts) for text in argv]
+        env = {name: translate(text, mounts) for name, text in env.items()}
+        workdir = translate(workdir, mounts)
+    env[UID_MARK] = pod["uid"]
+    env[CONTAINER_MARK] = one.name
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    tell_read, tell_write = os.pipe2(os.O_CLOEXEC)
+    scratch = ""
+    if mode == "namespace":
+        scratch = os.path.join(folder, "root", one.name)
+        if not hidden:
+            os.makedirs(scratch, exist_ok=True)
+    shim = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.set_wakeup_fd(-1)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(out_write, 1)
+            os.dup2(err_write, 2)
+            os.umask(0o022)
+            if mode == "translated":
+                for mount in mounts:
+                    Point(mount).open()  # its subPath is made as with namespaces
+            if mode != "namespace":
+                mounts = []
+            kept = os.path.join(folder, "work", one.name)
+            inode = pod.get("hiddenInode")
+            _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode)
+        except FenceRefused as error:
+            os.write(tell_write, b"unfenced\0" + str(error).encode())
+        except MountRefused as error:
+            os.write(tell_write, b"refused\0" + str(error).encode())
+        except (MountFailed, StartError) as error:
+            os.write(tell_write, b"start\0" + str(error).encode())
+        except BaseException as error:
+            os.write(tell_write, b"start\0" + repr(error).encode())
+        finally:
+            os._exit(START_ERROR)
+    for fd in (out_write, err_write, tell_write):
+        os.close(fd)
+    answer = b""
+    while chunk := os.read(tell_read, 65536):
+        answer += chunk
+    os.close(tell_read)
+    if answer:
+        os.waitpid(pid, 0)
+        os.close(out_read)
+        os.close(err_read)
+        kind, _, text = answer.partition(b"\0")
+        return kind.decode(), text.decode("utf-8", "replace")
+    for fd, stream in ((out_read, b"stdout"), (err_read, b"stderr")):
+        os.set_blocking(fd, False)
+        one.pipes[fd] = stream
+    one.pid = pid
+    return "", ""
+
+
+def _exec(
+    argv: list[str],
+    env: dict[str, str],
+    workdir: str,
+    mounts: list[dict[str, Any]],
+    scratch: str,
+    spec: dict[str, Any],
+    shim: int,
+    hidden: str,
+    kept: str,
+    inode: list[int] | None,
+) -> None:
+    """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
+    import_no_more()
+    os.setsid()
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGPIPE,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGCHLD,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        write_proc("oom_score_adj", str(spec.get("oomScoreAdj", 500)))
+    except OSError:
+        pass  # already higher than this user may lower
+    if mounts or hidden:
+        enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept, inode=inode)
+    if hidden:
+        try:
+            enter_domain()
+        except OSError as error:
+            raise FenceRefused(str(error)) from error
+    try:
+        os.chdir(workdir)
+    except OSError as error:
+        text = os.strerror(error.errno or 0).lower()
+        raise StartError(f'chdir to cwd ("{workdir}") set in config.json failed: {text}') from error
+    env["PWD"] = workdir
+    path = find_program(argv[0], env.get("PATH", ""))
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # last: changed credentials would clear it
+    if os.getppid() != shim:
+        os._exit(START_ERROR)
+    try:
+        os.execve(path, argv, env)
+    except OSError as error:
+        raise StartError(f"exec {path}: {os.strerror(error.errno or 0).lower()}") from error
+    except ValueError as error:
+        raise StartError(f'exec: "{argv[0]}": {error}') from error

@@ -1,0 +1,176 @@
+"""The mounts of one container: its volumes at their paths, in a namespace of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from .fence import FenceRefused, cover, open_hidden
+from .kernel import (
+    MNT_DETACH,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_RELATIME,
+    MS_REMOUNT,
+    MS_UNBINDABLE,
+    PIVOT_ROOT,
+    ST_RELATIME,
+    libc_of,
+    os_error,
+)
+from .mounting import bind, leave_mounts, mount
+from .volumes import MountFailed, Point, host_path, is_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class MountRefused(Exception):
+    """The kernel does not let this user make mount namespaces."""
+
+
+def enter_mounts(
+    mounts: list[dict[str, Any]],
+    workdir: str,
+    home: str,
+    scratch: str,
+    *,
+    hidden: str = "",
+    kept: str = "",
+    inode: list[int] | None = None,
+) -> None:
+    """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
+
+    `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
+    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `open_hidden`.
+
+    The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
+    point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
+    below the working folder or the home folder (these must stay writable as they are); otherwise the root is built
+    anew from binds of what is there, and its rebuilt levels are read-only, so that nothing can be written where it
+    would vanish.
+
+    Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted; without
+    `hidden`, MountRefused when the kernel does not allow it.
+    """
+    try:
+        leave_mounts()
+    except OSError as error:
+        raise (FenceRefused if hidden else MountRefused)(str(error)) from error
+    points = [Point(one) for one in mounts]
+    try:
+        folder = open_hidden(hidden, inode) if hidden else -1
+    except OSError as error:
+        raise FenceRefused(str(error)) from error
+    for point in points:
+        point.open(hidden, folder)
+    if hidden:
+        try:
+            cover(hidden, folder, kept, scratch if mounts else "")
+        except OSError as error:
+            raise FenceRefused(str(error)) from error
+    try:
+        _mount_volumes(points, [folder for folder in (workdir, home) if os.path.isdir(folder)], scratch, hidden)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES) and not hidden:
+            raise MountRefused(str(error)) from error
+        raise MountFailed(f"cannot mount the volumes: {error}") from error
+
+
+def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidden: str) -> None:
+    """Bind every volume to its place. `writable`: folders in which missing mount points are made."""
+    if not points:
+        return
+    for one in points:
+        one.target = os.path.realpath(one.target)
+    points.sort(key=lambda one: one.target.count("/"))
+    writable = [os.path.realpath(folder) for folder in writable]
+    missing: list[Point] = []
+    for one in points:
+        if os.path.lexists(one.target) or any(is_below(one.target, other.target) for other in points):
+            continue
+        is_hidden = hidden and is_below(one.target, os.path.realpath(hidden))
+        if not is_hidden and any(is_below(one.target, folder) for folder in writable):
+            _make_point(one.target, one.is_folder)
+        else:
+            missing.append(one)
+    root = ""
+    if missing:
+        root = scratch
+        _build_root(root, missing)
+    os.chdir("/proc/self/fd")  # see `_bind`
+    for one in points:
+        _bind_volume(one, root)
+    if root:
+        mount(None, root, None, MS_PRIVATE)
+        _pivot(root)
+        mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _make_point(path: str, folder: bool) -> None:
+    if folder:
+        os.makedirs(path, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if not os.path.lexists(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
+
+
+def _bind_volume(one: Point, root: str) -> None:
+    target = root + one.target
+    if not os.path.lexists(target):  # inside another volume
+        _make_point(target, one.is_folder)
+    bind(one.fd, target, host_path(one.volume, one.below))
+    if one.read_only:
+        # of a place in another volume, the pod may change the path meanwhile
+        top = os.open(target, os.O_PATH | os.O_CLOEXEC)
+        if not os.path.samestat(os.fstat(top), os.fstat(one.fd)):
+            raise MountFailed(f'the mount point "{one.target}" was replaced while its volume was mounted')
+        kept = os.fstatvfs(top).f_flag
+        flags = kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)
+        mount("none", str(top), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+
+
+def _build_root(root: str, missing: list[Point]) -> None:
+    """Fill a tmpfs at `root` with binds of all that is in /, and with folders for the missing mount points."""
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m,nr_inodes=65536")
+    mount(None, root, None, MS_UNBINDABLE)  # so that binding the folder it lies in does not bind it too
+    _fill_level(root, "/", [one.target for one in missing])
+    for one in missing:
+        _make_point(root + one.target, one.is_folder)
+
+
+def _fill_level(root: str, level: str, missing: list[str]) -> None:
+    prefix = level if level == "/" else level + "/"
+    for name in os.listdir(level):
+        path = prefix + name
+        new = root + path
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), new)
+        elif os.path.isdir(path):
+            os.mkdir(new)
+            if any(is_below(point, path) for point in missing):
+                _fill_level(root, path, missing)
+            else:
+                mount(path, new, None, MS_BIND | MS_REC)
+        else:
+            os.close(os.open(new, os.O_WRONLY | os.O_CREAT, 0o644))
+            mount(path, new, None, MS_BIND | MS_REC)
+
+
+def _pivot(root: str) -> None:
+    libc = libc_of()
+    os.chdir(root)
+    number = PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.EPERM, f"pivot_root is not known on {os.uname().machine}")
+    if libc.syscall(number, b".", b".") != 0:
+        raise os_error("pivot_root")
+    if libc.umount2(b".", MNT_DETACH) != 0:
+        raise os_error("umount2")
+    os.chdir("/")

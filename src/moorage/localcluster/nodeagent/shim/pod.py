@@ -1,0 +1,573 @@
+"""The pod's life: start, watch, stop and end its containers, and report each change."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+from .become import START_ERROR, fork
+from .container import Container
+from .kernel import PR_SET_CHILD_SUBREAPER, drain, prctl
+from .logs import Log, stamp
+from .memory import Watch
+from .processes import (
+    KILL_SECONDS,
+    Tree,
+    ask_to_end,
+    is_alive,
+    kill_descendants,
+    may_have_children,
+    send,
+)
+from .programs import StartError
+from .report import VERSION, notify, write_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+BACKOFF_SECONDS = 10.0  # kubelet: second failure waits 10 s, then twice as long each time, up to
+BACKOFF_MAX_SECONDS = 300.0  # this; forgotten after a run of twice this long
+LOG_MAX_BYTES = 10 * 1024 * 1024  # kubelet's containerLogMaxSize
+LOG_MAX_FILES = 5  # kubelet's containerLogMaxFiles
+PARTIAL_SECONDS = 1.0  # an unfinished line (a progress bar) is written out after this long
+REPORT_SECONDS = 1.0  # at most one state for changed memory figures alone in this time
+STOP_LOOK_SECONDS = 1.0  # how often the stop file is looked for, should its signal have been missed
+
+
+class Shim:
+    """Runs the pod to its end. All times that must survive a suspended laptop are wall-clock."""
+
+    def __init__(self, folder: str, lock: int, tell: int) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._tell = tell
+        with open("spec.json", "rb") as file:
+            self._spec: dict[str, Any] = json.load(file)
+        spec = self._spec
+        self._policy: str = spec.get("restartPolicy") or "Always"
+        self._grace = float(spec.get("terminationGracePeriodSeconds", 30))
+        self._inits = [
+            Container(one, "sidecar" if one.get("restartPolicy") == "Always" else "init")
+            for one in spec.get("initContainers") or []
+        ]
+        self._apps = [Container(one, "app") for one in spec["containers"]]
+        self._all = self._inits + self._apps
+        self._by_pid: dict[int, Container] = {}
+        self._tree = Tree(os.getpid())
+        self._poll = select.poll()
+        self._seq = 0
+        self._dirty = True
+        self._unsaved_memory_since: float | None = None
+        self._mounts = "none"
+        self._mounts_error = ""
+        self._fence_error = str(spec.get("fenceError") or "")
+        self._pod: dict[str, Any] = {"phase": "Pending", "startedAt": stamp(), "finishedAt": None}
+        self._deadline = spec.get("deadlineEpoch")
+        self._stop_at: float | None = None  # monotonic moment of SIGKILL; None: not stopping
+        self._stop_mtime = 0
+        self._stop_look = 0.0
+        self._stop_reason = ""
+        self._stop_message = ""
+        self._stop_why = ""
+        self._terms: set[str] = set()
+        self._retry_save = 0.0
+
+    # -- the loop
+
+    def run(self) -> None:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGUSR1, self._on_poke)
+        self._poll.register(wake, select.POLLIN)
+        self._save()
+        if self._retry_save:
+            raise OSError("the first state could not be written")  # it guards against a second start
+        os.write(self._tell, b"k")
+        os.close(self._tell)
+        while not self._step():
+            for fd, _ in self._wait():
+                if fd == wake:
+                    drain(wake)
+                else:
+                    self._read(fd)
+            self._reap()
+            self._watch()
+        self._finish()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        if self._dirty:
+            self._save()
+        now = time.monotonic()
+        wall = time.time()
+        due = [now + STOP_LOOK_SECONDS]
+        for one in self._all:
+            if one.running:
+                due.append(one.watch.due)
+                if one.kill_at is not None:
+                    due.append(one.kill_at)
+                if one.log is not None and one.log.waits():
+                    due.append(now + PARTIAL_SECONDS)
+            elif one.start_at is not None:
+                due.append(one.start_at)
+        if self._stop_at is not None:
+            due.append(self._stop_at)
+        if self._deadline is not None:
+            due.append(now + self._deadline - wall)
+        pause = max(0.0, min(due) - now)
+        return self._poll.poll(int(pause * 1000) + (1 if pause > 0 else 0))
+
+    def _on_term(self, *_: object) -> None:
+        self._stop_look = 0.0
+        if self._stop_at is None and not os.path.exists("stop"):
+            self._stop(self._grace, "", "", "SIGTERM")
+
+    def _on_poke(self, *_: object) -> None:
+        self._stop_look = 0.0
+
+    # -- what to do next
+
+    def _step(self) -> bool:
+        """Start, stop and time out what is due; True when the pod has ended."""
+        now = time.monotonic()
+        if now >= self._stop_look:
+            self._stop_look = now + STOP_LOOK_SECONDS
+            self._look_for_stop()
+            for one in self._all:
+                self._look_for_restart(one)
+        for one in self._all:
+            if one.kill_at is not None and now >= one.kill_at:
+                one.kill_at = now + KILL_SECONDS
+                self._kill(one)
+        if self._deadline is not None and time.time() >= self._deadline:
+            self._deadline = None
+            self._stop(
+                self._grace,
+                "DeadlineExceeded",
+                "Pod was active on the node longer than the specified deadline",
+                "deadline",
+            )
+        if self._stop_at is not None:
+            return self._step_stopping(now)
+        ready = self._step_inits(now)
+        if self._pod.get("outcome"):
+            return self._step_ending(now)
+        if ready:
+            for one in self._apps:
+                self._start_if_due(one, now)
+            if all(one.done and not one.running for one in self._apps):
+                failed = any(one.failed for one in self._apps)
+                self._pod["outcome"] = "Failed" if failed else "Succeeded"
+                return self._step_ending(now)
+        return False
+
+    def _step_inits(self, now: float) -> bool:
+        """Run init containers in order; True once all are done (sidecars: started)."""
+        for one in self._inits:
+            if one.role == "sidecar":
+                if one.attempt < 0 and one.start_at is None:
+                    one.start_at = now
+                self._start_if_due(one, now)
+                if one.attempt < 0 or (not one.running and one.report["restartCount"] == 0 and one.failed):
+                    return False
+                continue
+            if one.done:
+                if one.failed:
+                    self._pod["outcome"] = "Failed"
+                    return False
+                continue
+            if not one.running and one.attempt < 0 and one.start_at is None:
+                one.start_at = now
+            self._start_if_due(one, now)
+            return False
+        return True
+
+    def _step_ending(self, now: float) -> bool:
+        """The outcome is known; end what still runs (sidecars, other containers' leftovers)."""
+        left = [one for one in self._all if one.running]
+        if not left:
+            return True
+        self._stop(self._grace, "", "", "ended")
+        return self._step_stopping(now)
+
+    def _step_stopping(self, now: float) -> bool:
+        for one in self._all:
+            one.start_at = None
+        running = [one for one in self._all if one.running]
+        if not running:
+            return True
+        mains = [one for one in running if one.role != "sidecar"]
+        for one in mains or running:
+            if one.name not in self._terms:
+                self._terms.add(one.name)
+                ask_to_end(one.pid)
+        assert self._stop_at is not None
+        if now >= self._stop_at:
+            for one in running:
+                self._kill(one)
+            self._stop_at = now + KILL_SECONDS
+        return False
+
+    def _look_for_stop(self) -> None:
+        """Read the stop file: {"graceSeconds", "reason", "message"}; a later one may only shorten the time.
+
+        A pod whose folder was removed under it is out of everybody's sight: it ends at once.
+        """
+        if self._is_removed():
+            self._stop(0.0, "", "", "folder removed")
+            return
+        try:
+            mtime = os.stat("stop").st_mtime_ns
+            if mtime == self._stop_mtime:
+                return
+            with open("stop", "rb") as file:
+                order = json.load(file)
+        except (OSError, ValueError):
+            return
+        self._stop_mtime = mtime
+        self._stop(float(order["graceSeconds"]), order.get("reason", ""), order.get("message", ""), "asked")
+
+    def _is_removed(self) -> bool:
+        return not os.path.exists("spec.json")
+
+    def _look_for_restart(self, one: Container) -> None:
+        """Read `restart.<container>`: {"attempt", "graceSeconds"}: end that attempt; the policy decides on."""
+        try:
+            path = f"restart.{one.name}"
+            mtime = os.stat(path).st_mtime_ns
+            if mtime == one.restart_seen:
+                return
+            with open(path, "rb") as file:
+                order = json.load(file)
+        except (OSError, ValueError):
+            return
+        one.restart_seen = mtime
+        if one.running and one.attempt == order["attempt"] and one.kill_at is None:
+            one.kill_at = time.monotonic() + float(order["graceSeconds"])
+            ask_to_end(one.pid)
+
+    def _stop(self, grace: float, reason: str, message: str, why: str) -> None:
+        at = time.monotonic() + max(0.0, grace)
+        if self._stop_at is None:
+            self._stop_reason, self._stop_message, self._stop_why = reason, message, why
+            self._stop_at = at
+            self._pod["stopping"] = why
+            self._dirty = True
+        else:
+            if why == "asked" and self._stop_why == "ended":
+                self._stop_why = why
+            self._stop_at = min(self._stop_at, at)
+
+    # -- one container
+
+    def _start_if_due(self, one: Container, now: float) -> None:
+        if one.running or one.start_at is None or now < one.start_at:
+            return
+        one.start_at = None
+        one.attempt += 1
+        if one.attempt > 0:
+            one.report["restartCount"] += 1
+            terminated = one.report["state"].get("terminated") or one.report.get("ended")
+            if terminated:
+                one.report["lastState"] = {"terminated": terminated}
+        one.reason_pending = one.message_pending = ""
+        one.watch = Watch(one.spec.get("memoryLimitBytes"))
+        path = os.path.join(self._folder, "logs", one.name, f"{one.attempt}.log")
+        one.report["attempt"] = one.attempt
+        one.report["containerID"] = f"{self._spec['uid']}/{one.name}/{one.attempt}"
+        try:
+            one.log = Log(
+                path,
+                int(self._spec.get("logMaxBytes") or LOG_MAX_BYTES),
+                int(self._spec.get("logMaxFiles") or LOG_MAX_FILES),
+            )
+            self._spawn(one)
+        except StartError as error:
+            self._ended(one, START_ERROR, 0, "StartError", str(error), started=False)
+            return
+        except OSError as error:
+            self._ended(one, START_ERROR, 0, "StartError", f"cannot start: {error}", started=False)
+            return
+        one.started_wall = time.time()
+        one.report["pid"] = one.pid
+        one.report["state"] = {"running": {"startedAt": stamp(one.started_wall)}}
+        one.report.pop("ended", None)
+        if self._pod["phase"] == "Pending" and one.role == "app":
+            self._pod["phase"] = "Running"
+        self._by_pid[one.pid] = one
+        one.watch.due = time.monotonic() + 0.01
+        self._dirty = True
+
+    def _spawn(self, one: Container) -> None:
+        """Fork and exec; raises StartError with containerd's words.
+
+        A container that must not see a folder starts behind a fence or not at all. For the others a refused
+        namespace falls back to translated paths, for the rest of the pod's life.
+        """
+        mounts = one.spec.get("mounts") or []
+        hidden = str(one.spec.get("hidden") or "")
+        mode = "none"
+        if mounts:
+            mode = str(self._spec.get("mountMode") or "namespace")
+            if self._mounts == "translated" and not hidden:
+                mode = "translated"
+        kind, text = fork(one, mode, hidden, self._spec, self._folder)
+        if kind == "unfenced":
+            raise StartError(
+                f'the folder "{hidden}" of the cluster cannot be hidden from the container, so it is not started:'
+                f" {text}; start the cluster again if the settings of this machine have changed"
+            )
+        if kind == "refused":
+            self._mounts_error = text
+            mode = "translated"
+            kind, text = fork(one, mode, hidden, self._spec, self._folder)
+        if mounts and self._mounts != "translated":
+            self._mounts = mode
+        if kind:
+            raise StartError(text)
+        for fd in one.pipes:
+            self._poll.register(fd, select.POLLIN)
+
+    def _read(self, fd: int, chunks: int = 4) -> bool:
+        """Move what a container wrote into its log; True when there is nothing more to come now."""
+        for one in self._all:
+            stream = one.pipes.get(fd)
+            if stream is None:
+                continue
+            for _ in range(chunks):
+                try:
+                    data = os.read(fd, 65536)
+                except BlockingIOError:
+                    return True
+                except InterruptedError:
+                    continue
+                if not data:
+                    self._close_pipe(one, fd)
+                    return True
+                if one.log is not None:
+                    one.log.feed(stream, data)
+            return False
+        return True
+
+    def _close_pipe(self, one: Container, fd: int) -> None:
+        self._poll.unregister(fd)
+        os.close(fd)
+        del one.pipes[fd]
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            one = self._by_pid.pop(pid, None)
+            if one is None:
+                self._tree.gone(pid)
+                continue
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            code = 128 + number if number else os.WEXITSTATUS(status)
+            self._collect(one)
+            reason, message = "Completed" if code == 0 else "Error", ""
+            if one.reason_pending and number == signal.SIGKILL:
+                reason, message = one.reason_pending, one.message_pending
+            self._ended(one, code, number, reason, message, started=True)
+
+    def _collect(self, one: Container) -> None:
+        """The main process ended: end the rest of its tree, take the last of its output."""
+        main = one.pid
+        until = time.monotonic() + KILL_SECONDS
+        while time.monotonic() < until:
+            if not may_have_children(besides=self._by_pid.keys()):
+                for pid in self._tree.of(one.name):
+                    self._tree.gone(pid)
+                break
+            self._tree.look(
+                {pid: other.name for pid, other in self._by_pid.items()} | {main: one.name}, force=True
+            )
+            left = [pid for pid in self._tree.of(one.name) if pid != main and is_alive(pid)]
+            if not left:
+                break
+            for pid in left:
+                send(pid, signal.SIGKILL)
+            self._reap_orphans(left)
+            time.sleep(0.001)
+        self._tree.gone(main)
+        for fd in list(one.pipes):
+            while fd in one.pipes and not self._read(fd):
+                pass
+            if fd in one.pipes:  # somebody outside the container's tree holds the other end
+                self._close_pipe(one, fd)
+        if one.log is not None:
+            one.log.flush()
+
+    def _mains(self) -> dict[int, str]:
+        return {pid: one.name for pid, one in self._by_pid.items()}
+
+    def _reap_orphans(self, pids: list[int]) -> None:
+        for pid in pids:
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                    self._tree.gone(pid)
+            except ChildProcessError:
+                pass
+
+    def _ended(self, one: Container, code: int, number: int, reason: str, message: str, *, started: bool) -> None:
+        now = time.time()
+        if code and not message and one.spec.get("messageFromLogs") and one.log is not None:
+            message = one.log.tail(2048, 80)
+        if one.log is not None:
+            one.log.close()
+            one.log = None
+        terminated: dict[str, Any] = {
+            "startedAt": stamp(one.started_wall) if started else "1970-01-01T00:00:00Z",
+            "finishedAt": stamp(now),
+            "exitCode": code,
+            "signal": number,
+            "reason": reason,
+            "message": message,
+            "containerID": one.report.get("containerID"),
+            "peakMemoryBytes": one.watch.peak_bytes,
+        }
+        one.pid = 0
+        one.kill_at = None
+        one.report["pid"] = 0
+        one.report["memoryBytes"] = 0
+        one.report["peakMemoryBytes"] = max(one.report["peakMemoryBytes"], one.watch.peak_bytes)
+        one.report["state"] = {"terminated": terminated}
+        one.failed = code != 0
+        self._dirty = True
+        policy = "Always" if one.role == "sidecar" else self._policy
+        if one.role == "init" and policy == "Always":
+            policy = "OnFailure"
+        again = policy == "Always" or (policy == "OnFailure" and code != 0)
+        if not again or self._stop_at is not None:
+            one.done = True
+            return
+        base = float(self._spec.get("backoffSeconds") or BACKOFF_SECONDS)
+        if started and now - one.started_wall > 2 * BACKOFF_MAX_SECONDS:
+            one.backoff = 0.0
+        wait = one.backoff
+        one.backoff = min(BACKOFF_MAX_SECONDS, 2 * one.backoff) if one.backoff else base
+        one.start_at = time.monotonic() + wait
+        if wait:
+            where = f"{self._spec['name']}_{self._spec['namespace']}({self._spec['uid']})"
+            one.report["ended"] = terminated
+            one.report["lastState"] = {"terminated": terminated}
+            one.report["state"] = {
+                "waiting": {
+                    "reason": "CrashLoopBackOff",
+                    "message": f"back-off {_go_duration(wait)} restarting failed container={one.name} pod={where}",
+                }
+            }
+
+    def _kill(self, one: Container) -> None:
+        """SIGKILL the whole tree; the main process is reaped by the loop."""
+        self._tree.look(self._mains(), force=True)
+        if one.pid:
+            send(one.pid, signal.SIGKILL)
+        for pid in self._tree.of(one.name):
+            send(pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        due = [one for one in self._all if one.running and one.watch.due <= now]
+        for one in self._all:
+            if one.log is not None and one.log.waits():
+                one.log.flush(older_than=PARTIAL_SECONDS)
+        if due:
+            self._tree.look(self._mains())
+        for one in due:
+            exceeded = one.watch.look(self._tree, self._tree.of(one.name))
+            report = one.report
+            before = report["memoryBytes"]
+            report["memoryBytes"] = one.watch.now_bytes
+            grown = one.watch.peak_bytes > 1.02 * report["peakMemoryBytes"]
+            report["peakMemoryBytes"] = max(report["peakMemoryBytes"], one.watch.peak_bytes)
+            if grown or abs(before - one.watch.now_bytes) > 0.02 * max(before, 1 << 20):
+                self._unsaved_memory_since = self._unsaved_memory_since or now
+            if exceeded and not one.reason_pending:
+                one.reason_pending = "OOMKilled"
+                limit = _mebibytes(one.watch.limit or 0)
+                peak = _mebibytes(one.watch.now_bytes)
+                one.message_pending = f"memory limit {limit} exceeded; peak {peak}"
+                self._kill(one)
+        if self._unsaved_memory_since is not None and now - self._unsaved_memory_since >= REPORT_SECONDS:
+            self._save(durable=False)
+
+    # -- the report
+
+    def _finish(self) -> None:
+        """Nothing of ours may live on, then the outcome is written: in that order."""
+        kill_descendants(os.getpid())
+        if "outcome" not in self._pod:
+            ended = [(one.report["state"].get("terminated") or {}).get("exitCode") for one in self._apps]
+            self._pod["outcome"] = "Succeeded" if all(code == 0 for code in ended) else "Failed"
+        if self._stop_reason:
+            self._pod["outcome"] = "Failed"
+            self._pod["reason"] = self._stop_reason
+            self._pod["message"] = self._stop_message
+        self._pod["phase"] = self._pod["outcome"]
+        self._pod["finishedAt"] = stamp()
+        for one in self._all:
+            waiting = one.report["state"].get("waiting")
+            last = one.report.get("ended")
+            if waiting and last:
+                one.report["state"] = {"terminated": last}
+        self._save()
+        while self._retry_save and not self._is_removed():  # a full disk: the outcome is worth waiting for
+            time.sleep(1.0)
+            self._save()
+
+    def _save(self, *, durable: bool = True) -> None:
+        self._seq += 1
+        self._dirty = False
+        self._unsaved_memory_since = None
+        state = {
+            "version": VERSION,
+            "seq": self._seq,
+            "uid": self._spec["uid"],
+            "shimPid": os.getpid(),
+            "writtenAt": stamp(),
+            "mounts": self._mounts,
+            "mountsError": self._mounts_error,
+            "fenceError": self._fence_error,
+            "pod": self._pod,
+            "containers": [one.report for one in self._all],
+        }
+        try:
+            write_state(state, durable=durable)
+            self._retry_save = 0.0
+        except OSError as error:
+            print(stamp(), "state not written:", error, file=sys.stderr, flush=True)
+            self._dirty = True
+            self._retry_save = time.monotonic()
+        notify(self._spec)
+
+
+def _mebibytes(count: int) -> str:
+    for suffix, unit in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if count >= unit:
+            if count % unit == 0:
+                return f"{count // unit}{suffix}"
+            if suffix == "Gi":
+                continue  # 1.5Gi says less than 1536Mi
+            return f"{-(-count // unit)}{suffix}"
+    return str(count)
+
+
+def _go_duration(seconds: float) -> str:
+    """As Go prints durations: 10s, 1m20s, 5m0s; below a second with decimals."""
+    if seconds < 1 or seconds != int(seconds):
+        return f"{seconds:g}s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

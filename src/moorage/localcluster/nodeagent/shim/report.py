@@ -1,0 +1,52 @@
+"""The pod's report: `state.json`, and word to the agent that it is new."""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1  # of state.json
+
+
+def write_state(state: dict[str, Any], *, durable: bool) -> None:
+    """Replace `state.json` at once. With `durable` it outlives a loss of power. Raises OSError."""
+    fd = os.open("state.json.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        data = json.dumps(state).encode()
+        while data:
+            data = data[os.write(fd, data) :]
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename("state.json.tmp", "state.json")
+
+
+def notify(spec: dict[str, Any]) -> None:
+    """Send the pod's uid to the agent, if it listens.
+
+    The folder of the socket is opened because socket paths end at 107 bytes.
+    """
+    path = spec.get("notifySocket")
+    if not path:
+        return
+    import _socket
+
+    try:
+        folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+        try:
+            sock.sendto(spec["uid"].encode(), f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        finally:
+            sock.close()
+    except OSError:
+        pass  # nobody listens: the agent reads the file itself when it is back
+    finally:
+        os.close(folder)
