@@ -10,6 +10,7 @@ import signal
 import tempfile
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,15 @@ settings.load_profile("moorage")
 # a shell that starts the suite in the background has SIGINT ignored, and so would all that tests interrupt
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests were skipped, by reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ())
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} skipped: {reason}")
 
 
 @pytest.fixture(scope="session")
