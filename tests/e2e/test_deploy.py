@@ -245,7 +245,7 @@ def test_each_service_runs_with_its_own_account_and_is_never_forbidden_anything(
 
 
 def test_the_arguments_of_each_deployment_are_options_of_its_command(tree):
-    from moorage.cli.main import COMMANDS, load
+    from moorage.cli.commands import COMMANDS, load
 
     targets = {name: target for _, name, target, _ in COMMANDS}
     for deployment in (one for one in tree if one["kind"] == "Deployment"):

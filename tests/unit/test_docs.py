@@ -10,7 +10,7 @@ import grimp
 import pytest
 
 from moorage.cli import reference
-from moorage.cli.main import COMMANDS, load
+from moorage.cli.commands import COMMANDS, load
 from moorage.cli.referencekinds import fields_of
 from moorage.model.crds import KINDS
 

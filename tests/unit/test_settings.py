@@ -12,7 +12,7 @@ import click
 import pytest
 
 from moorage import settings
-from moorage.cli.main import COMMANDS, load
+from moorage.cli.commands import COMMANDS, load
 from moorage.errors import UsageError
 from moorage.settings import TABLE, Setting
 

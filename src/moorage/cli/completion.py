@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from moorage.cli import console
-from moorage.cli.main import COMMANDS, load
+from moorage.cli.commands import COMMANDS, load
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_MOOR_COMPLETE"

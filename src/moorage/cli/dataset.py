@@ -17,6 +17,7 @@ from moorage.cli.faults import naming_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
 from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
+from moorage.present.sizes import bytes_text
 
 FIELDS = {
     "metadata.name": "NAME",
@@ -25,7 +26,6 @@ FIELDS = {
     "spec.readers": "--reader",
 }
 LOOK_SECONDS = 1.0
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 @click.group()
@@ -308,11 +308,3 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
         return 0
 
     return in_session(target, work)
-
-
-def bytes_text(size: int) -> str:
-    """A size for people: "4.7 GiB"."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.1f} {UNITS[unit]}" if unit else f"{size} B"

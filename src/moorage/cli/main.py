@@ -1,7 +1,7 @@
-"""`moor`: the table of commands, and the way into each.
+"""`moor`: reads the first word and calls that command.
 
-The table is data and the help is drawn from it by hand, so that `moor --help` imports neither click nor
-anything of ours. A command's module is imported when it is called, and brings its own click command.
+The help is drawn from the table of commands by hand, so that `moor --help` imports neither click nor anything
+else of ours.
 """
 
 from __future__ import annotations
@@ -9,67 +9,14 @@ from __future__ import annotations
 import os
 import sys
 
+from moorage.cli.commands import COMMANDS, load
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
     import click
-
-# (section, name, module:attribute, help in one line)
-COMMANDS: tuple[tuple[str, str, str, str], ...] = (
-    ("Runs", "run", "moorage.cli.run:run", "Run a command as a guarded job"),
-    ("Runs", "jobs", "moorage.cli.jobs:jobs", "List runs and how they stand"),
-    ("Runs", "show", "moorage.cli.jobs:show", "Show all there is to know of a run"),
-    ("Runs", "logs", "moorage.cli.logs:logs", "Print or follow the logs of a run, all its pods in one view"),
-    ("Runs", "explain", "moorage.cli.explain:explain", "Say why a run waits, and who holds what it needs"),
-    ("Runs", "cancel", "moorage.cli.jobs:cancel", "Stop runs, and start them no more"),
-    ("Runs", "docker", "moorage.cli.docker:docker", "Run Docker's own commands on the cluster"),
-    ("Maps", "map", "moorage.cli.map:map", "Run a command or a function once for each of many items"),
-    ("Maps", "plan", "moorage.cli.plan:plan", "Say what a map will take: nodes, time, money"),
-    ("Maps", "notify", "moorage.cli.notify:notify", "Send a trial notice, to see that it arrives"),
-    ("GPUs", "gpus", "moorage.cli.gpus:gpus", "Show every GPU: free, or whose"),
-    ("GPUs", "top", "moorage.cli.gpus:top", "Show GPU-hours by user, run, type or GPU"),
-    ("GPUs", "machines", "moorage.cli.machines:machines", "Show machines by type: held, used, waited for"),
-    ("GPUs", "reserve", "moorage.cli.reserve:reserve", "Keep machines from one moment to another"),
-    ("GPUs", "simulate", "moorage.cli.simulate:simulate", "Try packing policies on a trace of pods"),
-    (
-        "Workspaces",
-        "workspace",
-        "moorage.cli.workspace:workspace",
-        "JupyterLab, code-server and others in a browser",
-    ),
-    ("Storage", "volume", "moorage.cli.volume:volume", "Create, list and delete volumes"),
-    ("Storage", "dataset", "moorage.cli.dataset:dataset", "Fill volumes once, read them everywhere"),
-    ("Nodes", "drain", "moorage.cli.drain:drain", "Empty a node; what it ran is started again elsewhere"),
-    ("Nodes", "cordon", "moorage.cli.drain:cordon", "Let nothing new start on a node"),
-    ("Nodes", "uncordon", "moorage.cli.drain:uncordon", "Open a node again"),
-    ("Nodes", "doctor", "moorage.cli.doctor:doctor", "Say why a node stays although it costs"),
-    ("People", "login", "moorage.cli.login:login", "Log in to a Moorage server"),
-    ("People", "logout", "moorage.cli.login:logout", "Log out: session and tokens end"),
-    ("People", "whoami", "moorage.cli.login:whoami", "Show who you are to the server"),
-    ("People", "token", "moorage.cli.login:token", "Print a token for the cluster, as kubectl's plugins do"),
-    ("People", "kubeconfig", "moorage.cli.login:kubeconfig", "Write a kubeconfig whose user is you"),
-    ("People", "user", "moorage.cli.users:user", "Make, list, shut and forget people's accounts"),
-    ("People", "tenant", "moorage.cli.tenants:tenant", "Make, list, change and delete teams"),
-    ("People", "audit", "moorage.cli.users:audit", "Show who changed what"),
-    ("Manifests", "lint", "moorage.cli.lint:lint", "Say what in manifests breaks the guardrails"),
-    ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),
-    ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
-    ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),
-    ("This machine", "restore", "moorage.cli.restore:restore", "Bring back damaged files of the local cluster"),
-    ("On a cluster", "manifests", "moorage.cli.manifests:manifests", "Print what a cluster needs to run Moorage"),
-    ("On a cluster", "operator", "moorage.cli.service_commands:operator", "Run the operator"),
-    ("On a cluster", "webhook", "moorage.cli.service_commands:webhook", "Run the admission webhook"),
-    ("On a cluster", "extender", "moorage.cli.service_commands:extender", "Run the scheduler extender"),
-    ("On a cluster", "server", "moorage.cli.service_commands:server", "Run the REST API and the web page"),
-    (
-        "The command line",
-        "completion",
-        "moorage.cli.completion:completion",
-        "Print a completion script for your shell",
-    ),
-)
 
 HEAD = """\
 moor: an ML platform on Kubernetes for teams that share GPUs
@@ -119,15 +66,6 @@ def help_text() -> str:
             section = here
         lines.append(f"  {name:<{width}}  {text}")
     return "\n".join(lines) + "\n\n" + TAIL
-
-
-def load(target: str) -> click.Command:
-    """Import the click command behind "module:attribute"."""
-    from importlib import import_module
-
-    module, _, attribute = target.partition(":")
-    found: click.Command = getattr(import_module(module), attribute)
-    return found
 
 
 def _unknown(word: str) -> int:

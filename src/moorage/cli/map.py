@@ -9,10 +9,10 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.errors import ApiError, MoorageError, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from click.shell_completion import CompletionItem
 
@@ -377,27 +377,3 @@ def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClien
         return 0
 
     return in_session(target, work)
-
-
-def sources_of(given: Mapping[str, Any]) -> Any:
-    """The options of `item_options`, as `mapitems.Sources`."""
-    from moorage.cli.mapitems import Sources
-
-    return Sources(
-        file=given["file"],
-        pattern=given["pattern"],
-        range=given["range_"],
-        query=given["query"],
-        database=given["database"],
-        format=given["format_"],
-        seconds_field=given["item_seconds"],
-    )
-
-
-def missing_command(given: Mapping[str, Any]) -> None:
-    """Raise UsageError unless there is one of a command and a function."""
-    if bool(given["command"]) == (given["function"] is not None):
-        raise UsageError(
-            "give one of a command and --function" + (", not both" if given["command"] else ""),
-            hint="moor map create NAME -f FILE -- python make.py {item}",
-        )

@@ -15,7 +15,6 @@ import click
 
 from moorage.cli import console
 from moorage.cli.facts import read_caller, read_cluster
-from moorage.cli.map import missing_command, sources_of
 from moorage.cli.mapitems import Sources, Spool, read
 from moorage.cli.mapspec import FUNCTION_WORD, MapJobPlan, MapRequest, plan_mapjob
 from moorage.cli.mapsubmit import accepted, client_of, submit, taken
@@ -34,12 +33,12 @@ LOOK_SECONDS = 1.0  # between two looks at a map that is waited for
 
 async def create(session: Session, given: Given) -> int:
     """Read the items, make the MapJob, bring the items; whatever is wrong is told before anything is made."""
-    missing_command(given)
+    _check_command(given)
     if given["sample"] is not None and given["machines"] is None:
         raise UsageError("--sample needs --machines", hint="the plan of the rest needs machine types and prices")
     if given["sample"] is not None and given["open_"]:
         raise UsageError("--sample cannot stand with --open: the rest would not be known")
-    sources = sources_of(given)
+    sources = _sources_of(given)
     if given["machines"] is not None:
         from moorage.cli.plan import load_sheet
 
@@ -62,7 +61,7 @@ async def create(session: Session, given: Given) -> int:
 
 async def add(session: Session, name: str, given: Given, *, resume: bool, close: bool) -> int:
     """Add items; with `resume` the same file again, from where the upload broke off."""
-    sources = sources_of(given)
+    sources = _sources_of(given)
     spool = read(sources, may_be_none=close and not resume)
     try:
         async with await client_of(session) as client:
@@ -85,6 +84,28 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
     finally:
         spool.close()
     return 0
+
+
+def _sources_of(given: Given) -> Sources:
+    """Where the items come from: the options of `map.item_options`."""
+    return Sources(
+        file=given["file"],
+        pattern=given["pattern"],
+        range=given["range_"],
+        query=given["query"],
+        database=given["database"],
+        format=given["format_"],
+        seconds_field=given["item_seconds"],
+    )
+
+
+def _check_command(given: Given) -> None:
+    """Raise UsageError unless there is one of a command and a function."""
+    if bool(given["command"]) == (given["function"] is not None):
+        raise UsageError(
+            "give one of a command and --function" + (", not both" if given["command"] else ""),
+            hint="moor map create NAME -f FILE -- python make.py {item}",
+        )
 
 
 def request_of(given: Given, namespace: str) -> MapRequest:

@@ -26,7 +26,7 @@ def commands_page() -> str:
     """Every command with its options."""
     import click
 
-    from moorage.cli.main import COMMANDS, load
+    from moorage.cli.commands import COMMANDS, load
 
     out = [NOTE, "# Commands\n"]
     section = ""
@@ -114,7 +114,7 @@ def guardrails_page() -> str:
 
 def _options_by_variable() -> dict[str, str]:
     """The option of a command that stands for a variable."""
-    from moorage.cli.main import COMMANDS, load
+    from moorage.cli.commands import COMMANDS, load
 
     found = {}
     for _, name, target, _ in COMMANDS:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from moorage.apimachinery.api import Api
 from moorage.cli.referencekinds import cell
 
 SCHEMAS = "#/components/schemas/"
@@ -18,10 +19,9 @@ def routes_page(note: str) -> str:
     """Every route of the server, with the types of its request and its answer."""
     from moorage.server.rest.openapi import describe
     from moorage.server.service import ServerService
-    from moorage.testing.fakeapi import FakeApi
 
     with tempfile.TemporaryDirectory() as folder:
-        service = ServerService(FakeApi(), usage_db=Path(folder) / "usage.db", page_token="none")
+        service = ServerService(_never_asked(), usage_db=Path(folder) / "usage.db", page_token="none")
         routes: list[Any] = list(service.app.routes)
         service.usage.close()
     described = describe(routes)
@@ -48,6 +48,14 @@ def routes_page(note: str) -> str:
     for name in sorted(_used(described["paths"], components)):
         out += _type_section(name, components[name])
     return "\n".join(out) + "\n"
+
+
+def _never_asked() -> Api:
+    """An API for services that are made to be looked at: it opens no connection."""
+    from moorage.kube.client import KubeClient
+    from moorage.kube.config import Connection
+
+    return KubeClient(Connection(server="https://127.0.0.1:1"))
 
 
 def _schema(body: Mapping[str, Any] | None) -> str:
@@ -145,11 +153,10 @@ def metrics_page(note: str) -> str:
     from moorage.extender import app as extender
     from moorage.extender.cache import ExtenderCache
     from moorage.server.rest import health
-    from moorage.testing.fakeapi import FakeApi
 
     registries = {
         "server": health.make_metrics().registry,
-        "extender": extender.make_metrics(ExtenderCache(FakeApi()))[0],
+        "extender": extender.make_metrics(ExtenderCache(_never_asked()))[0],
     }
     out = [note, "# Metrics\n", "The server and the extender answer at `/metrics`, in Prometheus' text format.\n"]
     out.append(

@@ -14,12 +14,12 @@ import click
 
 from moorage.cli import console
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.dataset import bytes_text
 from moorage.cli.folderhealth import CLUSTER, find_damage
 from moorage.cli.up import data_option, stop_leftovers
 from moorage.client.datafolder import default_folder
 from moorage.clock import SYSTEM, format_duration, rfc3339
 from moorage.errors import AlreadyRunning, MoorageError, UsageError
+from moorage.present.sizes import bytes_text
 
 if TYPE_CHECKING:
     from moorage.localcluster.copies import Copy

@@ -10,10 +10,10 @@ from moorage.api.volumes import NewVolume, VolumeList
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.cli import console, volumebackup, volumecp
-from moorage.cli.dataset import bytes_text
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotReady
 from moorage.model.storageclass import SHORT
+from moorage.present.sizes import bytes_text
 
 MODES = {"rwo": "ReadWriteOnce", "rwx": "ReadWriteMany"}
 

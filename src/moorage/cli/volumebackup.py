@@ -10,10 +10,10 @@ import msgspec
 from moorage.actions import backups as backup_actions
 from moorage.actions.backups import Outcome
 from moorage.cli import console
-from moorage.cli.dataset import bytes_text
 from moorage.cli.faults import naming_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import MoorageError
+from moorage.present.sizes import bytes_text
 
 FIELDS = {"spec.to": "--to", "spec.schedule": "--schedule", "metadata.name": "--name"}
 LOOK_SECONDS = 1.0

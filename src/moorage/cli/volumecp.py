@@ -16,7 +16,6 @@ from moorage.actions.objects import get_object
 from moorage.actions.volumes import VOLUME
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PODS, Obj
 from moorage.cli import console
-from moorage.cli.dataset import bytes_text
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, node_of, why_waiting
 from moorage.errors import ApiError, MoorageError, UsageError
@@ -24,6 +23,7 @@ from moorage.filler.paths import checked
 from moorage.filler.tree import Tree
 from moorage.filler.wire import receive, send
 from moorage.model.names import INFO_CONFIGMAP, OWNER_ANNOTATION, OWNER_LABEL, SYSTEM_NAMESPACE, label_value
+from moorage.present.sizes import bytes_text
 
 ROOT = "/volume"
 LOOK_SECONDS = 0.2

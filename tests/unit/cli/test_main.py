@@ -14,7 +14,8 @@ import pytest
 
 from moorage import __version__
 from moorage.apimachinery.resources import PVCS
-from moorage.cli.main import COMMANDS, help_text, load, main
+from moorage.cli.commands import COMMANDS, load
+from moorage.cli.main import help_text, main
 
 
 def test_the_help_names_every_command_with_one_line(capsys):
@@ -37,14 +38,14 @@ def test_the_version_is_printed(capsys):
     assert capsys.readouterr().out == f"moor {__version__}\n"
 
 
-def test_the_help_imports_neither_click_nor_anything_of_ours():
+def test_the_help_imports_neither_click_nor_anything_of_ours_but_its_table():
     code = (
         "import sys; before = set(sys.modules); from moorage.cli.main import main; main(['--help']);"
         "new = {name for name in set(sys.modules) - before if not name.startswith('_')};"
         "print(sorted(new), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert eval(done.stderr) == ["moorage", "moorage.cli", "moorage.cli.main"]
+    assert eval(done.stderr) == ["moorage", "moorage.cli", "moorage.cli.commands", "moorage.cli.main"]
 
 
 @pytest.mark.parametrize("name", [name for _, name, _, _ in COMMANDS])

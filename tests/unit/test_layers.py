@@ -1,0 +1,148 @@
+"""The tree: every room stands in the contracts, rooms import downwards only, and no two files import each other.
+
+import-linter holds the contracts (`make lint`); this holds that they are whole. The graph here is of every import
+statement, also those inside functions and for types alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "moorage"
+UNTIL_MOVED = {  # imports upwards that are known; this list gets shorter only
+    "moorage.sdk.maps -> moorage.cli.mapcreate",
+    "moorage.sdk.maps -> moorage.cli.mapitems",
+    "moorage.sdk.maps -> moorage.cli.mapspec",
+    "moorage.sdk.maps -> moorage.cli.mapsubmit",
+    "moorage.sdk.maps -> moorage.cli.session",
+}
+IO = {"aiohttp", "asyncio", "logging", "psycopg", "socket", "sqlite3", "ssl", "subprocess", "threading", "time"}
+
+
+def _linter() -> Mapping[str, Any]:
+    settings: Mapping[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return settings
+
+
+def _contract(name: str) -> Mapping[str, Any]:
+    (found,) = (contract for contract in _linter()["contracts"] if contract["name"] == name)
+    return found
+
+
+def _rooms() -> set[str]:
+    """Packages and modules right under `moorage`."""
+    folders = {path.parent.name for path in SRC.glob("*/__init__.py")}
+    return folders | {path.stem for path in SRC.glob("*.py") if path.stem != "__init__"}
+
+
+def _module(path: Path, root: Path, package: str) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imports_of(root: Path, package: str) -> dict[str, set[str]]:
+    """Module → what it imports: modules of the package by their whole name, others by their first word."""
+    files = {_module(path, root, package): path for path in root.rglob("*.py")}
+    return {name: set(_imported(name, path, files)) for name, path in files.items()}
+
+
+def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+                base = ".".join([*parents[: len(parents) - node.level + 1], *filter(None, [node.module])])
+            for alias in node.names:
+                names.append(f"{base}.{alias.name}" if f"{base}.{alias.name}" in files else base)
+        for imported in names:
+            if imported != name:
+                yield imported if imported in files else imported.split(".")[0]
+
+
+def circles_of(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, in whatever number of steps."""
+    reach: dict[str, set[str]] = {}
+    for start in graph:
+        known: set[str] = set()
+        todo = [start]
+        while todo:
+            for imported in graph.get(todo.pop(), ()):
+                if imported in graph and imported not in known:
+                    known.add(imported)
+                    todo.append(imported)
+        reach[start] = known
+    groups = {frozenset({one} | {other for other in reach[one] if one in reach[other]}) for one in graph}
+    return sorted(sorted(group) for group in groups if len(group) > 1)
+
+
+def test_every_room_stands_in_the_layers_each_on_one_line() -> None:
+    contract = _contract("layers")
+    layers = [layer.split(" | ") for layer in contract["layers"]]
+    named = [room for layer in layers for room in layer]
+    assert contract["exhaustive"] is True
+    assert sorted(named) == sorted(_rooms())
+    assert not [layer for layer in contract["layers"] if ":" in layer]
+
+
+def test_the_contracts_ignore_no_import_but_those_that_are_to_move() -> None:
+    assert set(_contract("layers")["ignore_imports"]) <= UNTIL_MOVED
+
+
+def test_the_local_cluster_is_fenced_off_from_every_room() -> None:
+    named = {f"moorage.{room}" for room in _rooms()} - {"moorage.localcluster"}
+    theirs = {"moorage.apimachinery", "moorage.clock", "moorage.errors"}
+    assert set(_contract("the local cluster stands beside the rest")["forbidden_modules"]) == named - theirs
+    starters = {"moorage.cli", "moorage.testing"}
+    assert set(_contract("only cli and testing start the local cluster")["source_modules"]) == named - starters
+
+
+def test_no_two_files_import_each_other() -> None:
+    assert circles_of(imports_of(SRC, "moorage")) == []
+
+
+def test_the_model_reaches_no_room_with_input_or_output() -> None:
+    graph = imports_of(SRC, "moorage")
+    known: set[str] = set()
+    todo = [module for module in graph if module.startswith("moorage.model")]
+    while todo:
+        module = todo.pop()
+        if module not in known and module != "moorage.clock":  # for the pure half of it: `apimachinery.moments`
+            known.add(module)
+            todo += [imported for imported in graph[module] if imported in graph]
+    assert {module.split(".")[1] for module in known} <= {"model", "apimachinery", "errors"}
+    assert {(module, name) for module in known for name in graph[module] & IO} == set()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = {
+        "__init__.py": "",
+        "a.py": "def f():\n    from pkg.b import x",
+        "b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pkg import c",
+        "c/__init__.py": "from .d import y",
+        "c/d.py": "import pkg.a",
+        "e.py": "import pkg.a, asyncio.events",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_the_graph_has_imports_inside_functions_for_types_and_relative_ones(tree: Path) -> None:
+    graph = imports_of(tree, "pkg")
+    assert graph["pkg.a"] == {"pkg.b"}
+    assert graph["pkg.c"] == {"pkg.c.d"}
+    assert graph["pkg.e"] == {"pkg.a", "asyncio"}
+    assert circles_of(graph) == [["pkg.a", "pkg.b", "pkg.c", "pkg.c.d"]]
