@@ -28,7 +28,7 @@ from pathlib import Path
 
 from moorage.actions.runfacts import Around, read_facts
 from moorage.actions.runs import cancel_run
-from moorage.actions.submit import submit
+from moorage.actions.submit import create_run
 from moorage.apimachinery.informer import Informer, wait_synced
 from moorage.apimachinery.meta import is_condition_true
 from moorage.apimachinery.resources import EVENTS, JOBS, NAMESPACES, NODES, PODS, Obj
@@ -132,13 +132,13 @@ class Bench:
         plan = plan_run(request, caller, facts)
         assert not plan.problems, plan.problems
         self.live.add(name)
-        await submit(self._api, plan, NAMESPACE, SYSTEM, note=self.failed.append)
+        await create_run(self._api, plan, NAMESPACE, SYSTEM, note=self.failed.append)
         await self._until(lambda: _has_ended(self.jobs.get(name, NAMESPACE)))
         job = self.jobs.get(name, NAMESPACE)
         assert job is not None
         if not is_condition_true(job, "Complete"):
             self.failed.append(f"{name}: {job.get('status')}")
-        await cancel_run(self._api, [job], by="bench", delete=True)
+        await cancel_run(self._api, NAMESPACE, name, by="bench", now=SYSTEM.now, delete=True)
         await self._until(lambda: self.jobs.get(name, NAMESPACE) is None)
         self.live.discard(name)
         if self.delete_events:

@@ -2,6 +2,7 @@
 
     MoorageError                 has `message`, an optional `hint`, and the `code` and `field` of an answer
     ├── UsageError               the command line or a request is wrong; exit code 2
+    │   └── Problems             several things are wrong at once
     ├── QuantityError            a text that is not a Kubernetes quantity
     ├── SelectorError            a text that is not a label or field selector
     ├── InvalidName              a name that Kubernetes would refuse
@@ -29,6 +30,7 @@ A message says what could not be done, the value seen, the limit; the hint what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -53,6 +55,21 @@ class UsageError(MoorageError):
     """The command line, or what a request asks for, is wrong."""
 
     exit_code: ClassVar[int] = 2
+
+
+class Problems(UsageError):
+    """Several things wrong at once; the command line prints each on a line of its own.
+
+    `problems` are (message, hint).
+    """
+
+    def __init__(
+        self, problems: Sequence[tuple[str, str | None]], *, code: str = "", field: str | None = None
+    ) -> None:
+        hints = dict.fromkeys(hint for _, hint in problems if hint)
+        message = "; ".join(message for message, _ in problems)
+        super().__init__(message, hint="; ".join(hints) or None, code=code, field=field)
+        self.problems = list(problems)
 
 
 class QuotaExceeded(MoorageError):

@@ -51,7 +51,7 @@ def test_following_prints_the_output_and_ends_with_the_commands_code(cluster, na
     assert f"{name}: Failed (exit code 7)" in done.stderr
     run = state_of(cluster, name)
     assert (run["state"], run["exitCode"]) == ("Failed", 7)
-    assert run["attempts"][0]["pods"][0]["exitCode"] == 7
+    assert run["history"][0]["pods"][0]["exitCode"] == 7
 
 
 def test_a_run_gets_its_gpus_and_is_seen_by_everybody(cluster, name):
@@ -91,8 +91,8 @@ def test_a_run_that_grows_beyond_its_limit_dies_alone_and_its_peak_is_told(clust
     assert done.returncode == 137
     run = state_of(cluster, name)
     assert run["state"] == "OOMKilled"
-    assert len(run["attempts"]) == 1
-    [pod] = run["attempts"][0]["pods"]  # not retried, whatever --retries says
+    assert run["attempts"] == 1
+    [pod] = run["history"][0]["pods"]  # not retried, whatever --retries says
     assert (pod["reason"], pod["memoryLimitBytes"]) == ("OOMKilled", 128 * 2**20)
     text = cluster.moor("show", name).stdout
     assert "it grew beyond the limit of 128Mi" in text
@@ -116,7 +116,7 @@ def test_a_drained_run_goes_on_elsewhere_from_its_checkpoint(cluster, name):
     )
     cluster.moor("run", "--memory", "256Mi", "--gpus", "1", "--checkpoint", name, "--name", name, *python(code))
     first = wait_for(cluster, name, "Running")
-    until(lambda: state_of(cluster, name), lambda run: (run["checkpoint"] or {}).get("newest"))
+    until(lambda: state_of(cluster, name), lambda run: run["checkpointAt"])
     node = first["node"]
     try:
         done = cluster.moor("drain", node, "--timeout", "60s", "--force")
@@ -160,7 +160,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on_until_it_is_cancelled(cluster, name
     assert cluster.moor("cancel", name).stdout == f"{name} cancelled\n"
     until(
         lambda: state_of(cluster, name),
-        lambda run: run["state"] == "Cancelled" and all(not one["pods"] for one in run["attempts"]),
+        lambda run: run["state"] == "Cancelled" and all(not one["pods"] for one in run["history"]),
     )
 
 

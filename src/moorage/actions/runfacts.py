@@ -41,7 +41,7 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RunFacts:
     """The facts, and the objects they were read from, for the explanation of a dry run."""
 
     facts: ClusterFacts
@@ -51,7 +51,7 @@ class Seen:
     jobs: list[Obj]  # of the namespace
 
 
-async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> Seen:
+async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
     """Everything at once. What `api` may not read is left unknown, but for Jobs. Raises ApiError."""
     namespace = request.namespace
     (claims, priorities, tenants, storage), jobs, datasets, known, server = await asyncio.gather(
@@ -87,7 +87,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         else any(annotations_of(obj).get(DEFAULT_CLASS) == "true" for obj in storage.items),
         server_url=server,
     )
-    return Seen(facts=facts, nodes=nodes, pods=known.pods, claims=claim_objs, jobs=jobs.items)
+    return RunFacts(facts=facts, nodes=nodes, pods=known.pods, claims=claim_objs, jobs=jobs.items)
 
 
 def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:

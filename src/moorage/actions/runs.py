@@ -1,50 +1,257 @@
-"""What is done to runs through the Kubernetes API."""
+"""Runs: list, show and cancel them. A run is its Jobs, one for each attempt, and their pods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any
 
+from moorage.api.errors import ErrorCode
+from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.meta import annotations_of, condition, is_condition_true
-from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.runs.state import CANCELLED, attempt_of
-from moorage.errors import NotFound
-from moorage.model.names import ENDED_ANNOTATION
+from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, labels_of
+from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
+from moorage.decide.runs.state import (
+    CANCELLED,
+    AttemptView,
+    PodView,
+    RunView,
+    State,
+    attempt_of,
+    view_run,
+    view_runs,
+)
+from moorage.decide.usage.gpus import gpu_type
+from moorage.errors import ApiError, NotFound, UsageError
+from moorage.model.names import ENDED_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
 
 BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
+NEAR_NAMES = 3  # that an error offers
+
+Now = Callable[[], datetime]
 
 
-async def cancel_run(api: Api, jobs: Iterable[Obj], *, by: str, delete: bool = False) -> str:
-    """Stop a run, given its Jobs (one or more); return "cancelled", "deleted", or "had ended already".
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What became of a run. `outcome`: "cancelled", "deleted" or "had ended already"."""
 
-    Intent first: from the mark on the first Job on, nobody starts another attempt. Raises ApiError.
+    outcome: str
+    jobs: tuple[Obj, ...]  # as they are now; empty after a deletion
+
+    @property
+    def is_deleted(self) -> bool:
+        return not self.jobs
+
+
+# -- reading
+
+
+async def list_runs(api: Api, namespace: str | None, now: Now) -> tuple[RunView, ...]:
+    """The runs of a namespace (None: of all), newest first. Raises ApiError."""
+    jobs, pods, types = await asyncio.gather(
+        api.list(JOBS, namespace, label_selector=RUN_LABEL),
+        api.list(PODS, namespace, label_selector=RUN_LABEL),
+        node_types(api),
+    )
+    return view_runs(jobs.items, pods.items, now=now(), node_types=types)
+
+
+async def get_run(api: Api, namespace: str, name: str, now: Now) -> RunView:
+    """A run with its attempts. Raises NotFound."""
+    jobs = await jobs_of_run(api, namespace, name)
+    pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
+    return view_run(jobs, pods, now=now(), node_types=types)
+
+
+async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
+    """The Jobs of a run, one for each attempt. Raises NotFound, with names like it."""
+    if is_run_name(name):
+        jobs = (await api.list(JOBS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+        if jobs:
+            return jobs
+    raise await no_such_run(api, namespace, name)
+
+
+async def pods_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
+    return (await api.list(PODS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+
+
+async def node_types(api: Api) -> dict[str, str]:
+    """Node name → GPU type; empty where nodes may not be listed."""
+    try:
+        nodes = await api.list(NODES)
+    except ApiError:
+        return {}
+    return {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes.items}
+
+
+async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:
+    """The error for a run that does not exist, with the names like it that the asker may list."""
+    try:
+        jobs = (await api.list(JOBS, namespace, label_selector=RUN_LABEL)).items
+    except ApiError:
+        jobs = []
+    return missing_run(namespace, name, (labels_of(job)[RUN_LABEL] for job in jobs))
+
+
+def missing_run(namespace: str, name: str, known: Iterable[str] = ()) -> NotFound:
+    """The error for a run that does not exist; `known` are the runs of its namespace."""
+    near = get_close_matches(name, sorted(set(known)), n=NEAR_NAMES)
+    return NotFound(
+        f"there is no run {name!r} in namespace {namespace}",
+        hint=f"did you mean {' or '.join(near)}?" if near else "list the runs of all namespaces: moor jobs -A",
+        code=ErrorCode.NOT_FOUND,
+    )
+
+
+def is_run_name(name: str) -> bool:
+    """Whether a run may have this name; others would be read as a selector."""
+    return is_dns_label(name) and len(name) <= RUN_NAME_MAX
+
+
+def select_runs(
+    runs: Iterable[RunView],
+    *,
+    namespace: str | None = None,
+    owner: str | None = None,
+    state: str | None = None,
+    active: bool = False,
+) -> tuple[RunView, ...]:
+    """The runs that match all that is given; `active`: that have not ended.
+
+    An owner is found by the full name or by what a label keeps of it. Raises UsageError for an unknown state.
     """
-    found = sorted(jobs, key=attempt_of)
-    first, last = found[0], found[-1]
-    namespace = first["metadata"]["namespace"]
-    live = [job for job in found if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
+    if state is not None and state not in list(State):
+        raise UsageError(
+            f"invalid state {state!r}: use {', '.join(State)}", code=ErrorCode.BAD_REQUEST, field="state"
+        )
+    owners = None if owner is None else (owner, label_value(owner))
+    return tuple(
+        run
+        for run in runs
+        if namespace in (None, run.namespace)
+        and (owners is None or run.owner in owners)
+        and state in (None, str(run.state))
+        and not (active and run.state.ended)
+    )
+
+
+# -- cancelling
+
+
+async def cancel_run(
+    api: Api, namespace: str, name: str, *, by: str, now: Now, delete: bool | None = False
+) -> Cancelled:
+    """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints are kept.
+
+    `delete`: remove it too, with pods and logs (None: if it has ended). A run that has ended stays as it ended.
+    Intent first: from the mark on the first Job on, nobody starts another attempt. Raises NotFound, ApiError.
+    """
+    jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)
+    first, last = jobs[0], jobs[-1]
+    if delete is None:
+        delete = view_run(jobs, await pods_of_run(api, namespace, name), now=now()).state.ended
+    live = [job for job in jobs if not (is_condition_true(job, "Complete") or is_condition_true(job, "Failed"))]
     settled = (
         is_condition_true(last, "Complete")
         or bool(annotations_of(first).get(ENDED_ANNOTATION))
         # by the rules of its pod failure policy alone an attempt is followed by another
         or (is_condition_true(last, "Failed") and (condition(last, "Failed") or {}).get("reason") != BY_POLICY)
     )
-    if not settled or live:
+    has_ended = settled and not live
+    if not has_ended:
         mark = {"metadata": {"annotations": {ENDED_ANNOTATION: f"{CANCELLED} by {by}"}}}
         await api.patch(JOBS, first["metadata"]["name"], mark, namespace)
     if delete:
-        for job in reversed(found):
-            try:
-                await api.delete(
-                    JOBS,
-                    job["metadata"]["name"],
-                    namespace,
-                    uid=job["metadata"].get("uid"),
-                    propagation="Background",
-                )
-            except NotFound:
-                continue  # it went with the first attempt
-        return "deleted"
+        await _delete_jobs(api, jobs)
+        return Cancelled("deleted", ())
     for job in live:
         await api.patch(JOBS, job["metadata"]["name"], {"spec": {"suspend": True}}, namespace)
-    return "cancelled" if live or not settled else "had ended already"
+    outcome = "had ended already" if has_ended else "cancelled"
+    return Cancelled(outcome, tuple(await jobs_of_run(api, namespace, name)))
+
+
+async def _delete_jobs(api: Api, jobs: Sequence[Obj]) -> None:
+    """Delete the Jobs of a run, the newest first: the others may go with the first."""
+    for job in reversed(jobs):
+        meta = job["metadata"]
+        try:
+            await api.delete(JOBS, meta["name"], meta["namespace"], uid=meta.get("uid"), propagation="Background")
+        except NotFound:
+            continue
+
+
+# -- on the wire
+
+
+def summary_of(run: RunView) -> JobSummary:
+    """What everybody may know of a run."""
+    return JobSummary(**_public(run))
+
+
+def job_of(run: RunView, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
+    """A run with its attempts. Without `private`, only what everybody may know of it."""
+    left = run.time_left if private else None
+    return Job(
+        **_public(run),
+        history=tuple(_attempt(attempt, private=private) for attempt in run.attempts),
+        command=run.command if private else "",
+        requests=dict(run.requests) if private else {},
+        time_left_seconds=None if left is None else int(left.total_seconds()),
+        notes=tuple(notes),
+    )
+
+
+def _public(run: RunView) -> dict[str, Any]:
+    return {
+        "namespace": run.namespace,
+        "name": run.name,
+        "owner": run.owner,
+        "state": str(run.state),
+        "reason": run.reason,
+        "gpus": run.gpus,
+        "gpu_type": run.gpu_type,
+        "node": run.node,
+        "created": run.created,
+        "started": run.started,
+        "ended": run.ended,
+        "attempts": len(run.attempts),
+        "restarts": run.restarts,
+        "restart_limit": run.restart_limit,
+        "exit_code": run.exit_code,
+        "checkpoint": run.checkpoint,
+        "checkpoint_at": run.checkpoint_at,
+        "checkpoint_checked_at": run.checkpoint_checked_at,
+    }
+
+
+def _attempt(attempt: AttemptView, *, private: bool) -> Attempt:
+    return Attempt(
+        number=attempt.number,
+        state=attempt.state,
+        reason=attempt.reason,
+        cause=attempt.cause.value if attempt.cause else "",
+        message=attempt.message if private else "",
+        job=attempt.job if private else "",
+        created=attempt.created,
+        ended=attempt.ended,
+        pods=tuple(_pod(pod, private=private) for pod in attempt.pods),
+    )
+
+
+def _pod(pod: PodView, *, private: bool) -> RunPod:
+    return RunPod(
+        name=pod.name,
+        phase=pod.phase,
+        node=pod.node,
+        started=pod.started,
+        ended=pod.ended,
+        exit_code=pod.exit_code,
+        reason=pod.reason,
+        message=pod.message if private else "",
+        memory_limit_bytes=pod.memory_limit_bytes if private else None,
+        peak_memory_bytes=pod.peak_memory_bytes if private else None,
+    )

@@ -1,33 +1,136 @@
-"""Create what a run needs, in an order that leaves nothing half-made behind."""
+"""Submit a run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from moorage.actions.objects import is_of
+from moorage.actions.runfacts import Around, RunFacts, read_facts
+from moorage.api.errors import ErrorCode
+from moorage.api.jobs import NewJob
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of, owner_reference
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
 from moorage.clock import Clock
-from moorage.decide.runs.request import RunPlan
-from moorage.errors import AlreadyExists, ApiError, NotFound
+from moorage.decide.runs.job import plan_run
+from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
+from moorage.errors import AlreadyExists, ApiError, NotFound, Problems, UsageError
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL
 
 LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: who made it was killed half-way
 OWN_TRIES = 3
 
 
-async def submit(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, note: Callable[[str], None]) -> Obj:
-    """Create claims, Secret and Job; return the Job as stored. `note` is told what went wrong after that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A run as stored: the Job that was created, or all Jobs of the run that the same request made before."""
 
-    When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
-    checkpoint volume that was there before stays, whatever happens. Raises AlreadyExists for a name that is taken.
+    jobs: tuple[Obj, ...]
+    plan: RunPlan | None  # None: made before
+    facts: RunFacts
+
+
+async def submit_run(
+    api: Api,
+    request: RunRequest,
+    caller: Caller,
+    *,
+    around: Awaitable[Around],
+    url: Awaitable[str],
+    clock: Clock,
+    note: Callable[[str], None],
+    mark: str = "",
+    dry_run: bool = False,
+    pack: Callable[[], bytes | None] = lambda: None,
+) -> Submitted:
+    """Start a run: read what its plan depends on, decide, create.
+
+    `note` gets what was filled in, and what went wrong after the Job was created. With a `mark`, the same request
+    makes one run. `pack` gives the caller's directory, where it goes into the pod; it is not called for a request
+    that is refused. `dry_run`: the API server judges the Job, nothing is created. Raises Problems with all that is
+    wrong with the request, ApiError.
     """
+    facts = await read_facts(api, request, around=around, url=url)
+    before = next((job for job in facts.jobs if is_of(job, mark)), None)
+    if before is not None:
+        run = labels_of(before).get(RUN_LABEL)
+        jobs = [job for job in facts.jobs if run and labels_of(job).get(RUN_LABEL) == run] or [before]
+        return Submitted(jobs=tuple(jobs), plan=None, facts=facts)
+    plan = plan_run(request, caller, facts.facts)
+    if not plan.problems and ships_directory(request, facts.facts):
+        plan = plan_run(request, replace(caller, archive=pack()), facts.facts)
+    _raise_problems(plan, facts)
+    for text in plan.notes:
+        note(text)
+    if dry_run:
+        job = await api.create(JOBS, _planned(plan), request.namespace, dry_run=True)
+    else:
+        for obj in (plan.job, plan.secret):
+            if obj is not None and mark:
+                obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
+        job = await create_run(api, plan, request.namespace, clock, note=note)
+    return Submitted(jobs=(job,), plan=plan, facts=facts)
+
+
+def request_of(body: NewJob) -> RunRequest:
+    """What a request over our wire asks for. Raises UsageError for a variable's name that no run can have."""
+    for name in body.env:
+        if "=" in name:
+            raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")
+    return RunRequest(
+        command=tuple(body.command),
+        namespace=body.namespace,
+        name=body.name,
+        image=body.image,
+        env=tuple(f"{name}={value}" for name, value in body.env.items()),
+        gpus=body.gpus,
+        gpu_type=body.gpu_type,
+        gpu_resource=body.gpu_resource,
+        cpu=body.cpu,
+        memory=body.memory,
+        time=body.time,
+        volumes=tuple(body.volumes),
+        datasets=tuple(body.datasets),
+        checkpoint=body.checkpoint,
+        workdir=body.workdir,
+        grace=body.grace,
+        priority_class=body.priority_class,
+        retries=body.retries,
+        restart_limit=body.restart_limit,
+        host_env=body.host_env,
+    )
+
+
+def _raise_problems(plan: RunPlan, facts: RunFacts) -> None:
+    if not plan.problems:
+        return
+    fields = [problem.field for problem in plan.problems]
+    is_taken = fields == ["name"] and plan.name in facts.facts.taken
+    raise Problems(
+        [(problem.message, problem.hint) for problem in plan.problems],
+        code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
+        field=fields[0],
+    )
+
+
+def _planned(plan: RunPlan) -> Obj:
     if plan.job is None:
         raise ValueError("a plan with problems cannot be submitted")
+    return plan.job
+
+
+async def create_run(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, note: Callable[[str], None]) -> Obj:
+    """Create claims, Secret and Job, in an order that leaves nothing half-made behind; the Job as stored.
+
+    When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
+    checkpoint volume that was there before stays, whatever happens. Raises UsageError for a name that is taken.
+    """
+    planned = _planned(plan)
     made: list[tuple[Resource, Obj]] = []
     try:
         for claim in plan.claims:
@@ -35,7 +138,7 @@ async def submit(api: Api, plan: RunPlan, namespace: str, clock: Clock, *, note:
                 made.append((PVCS, await api.create(PVCS, claim, namespace)))
         if plan.secret is not None:
             made.append((SECRETS, await _create_secret(api, plan.secret, plan.name, namespace, clock)))
-        job = await _create_job(api, plan.job, plan.name, namespace)
+        job = await _create_job(api, planned, plan.name, namespace)
     except BaseException:
         await asyncio.shield(_take_back(api, made, namespace))
         raise
@@ -58,23 +161,24 @@ async def _create_secret(api: Api, secret: Obj, run: str, namespace: str, clock:
         return await api.create(SECRETS, secret, namespace)
     except AlreadyExists as error:
         try:
-            found = await api.get(SECRETS, name, namespace)
+            existing = await api.get(SECRETS, name, namespace)
         except NotFound:
             return await api.create(SECRETS, secret, namespace)
-        created = moment(found["metadata"].get("creationTimestamp"))
+        created = moment(existing["metadata"].get("creationTimestamp"))
+        is_old = created is not None and clock.now() - created > LEFTOVER_AGE
         is_leftover = (
-            labels_of(found).get(RUN_LABEL) == run
-            and not found["metadata"].get("ownerReferences")
-            and (_is_same_request(found, secret) or (created is not None and clock.now() - created > LEFTOVER_AGE))
+            labels_of(existing).get(RUN_LABEL) == run
+            and not existing["metadata"].get("ownerReferences")
+            and (is_old or _is_same_request(existing, secret))
         )
         if not is_leftover:
             raise _taken(run, namespace) from error
-        await api.delete(SECRETS, name, namespace, uid=found["metadata"]["uid"])
+        await api.delete(SECRETS, name, namespace, uid=existing["metadata"]["uid"])
         return await api.create(SECRETS, secret, namespace)
 
 
 async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[str], None]) -> None:
-    """Let the Secret go with the Job. The run is under way: a failure here is said, not raised."""
+    """Let the Secret go with the Job. The run is under way: a failure here is noted, not raised."""
     patch = {"metadata": {"ownerReferences": [owner_reference(job)]}}
     for left in reversed(range(OWN_TRIES)):
         try:
@@ -92,13 +196,15 @@ async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str)
             await api.delete(resource, meta["name"], namespace, uid=meta.get("uid"))
 
 
-def _is_same_request(found: Obj, secret: Obj) -> bool:
+def _is_same_request(existing: Obj, secret: Obj) -> bool:
     mark = annotations_of(secret).get(REQUEST_ANNOTATION)
-    return mark is not None and annotations_of(found).get(REQUEST_ANNOTATION) == mark
+    return mark is not None and annotations_of(existing).get(REQUEST_ANNOTATION) == mark
 
 
-def _taken(run: str, namespace: str) -> AlreadyExists:
-    return AlreadyExists(
+def _taken(run: str, namespace: str) -> UsageError:
+    return UsageError(
         f"the name {run!r} is taken in namespace {namespace}",
         hint=f"choose another, or remove the old run: moor cancel --delete {run}",
+        code=ErrorCode.EXISTS,
+        field="name",
     )

@@ -13,11 +13,13 @@ import msgspec
 
 from moorage.api.datasets import Dataset as Dataset
 from moorage.api.fields import Answer
+from moorage.api.jobs import Attempt as Attempt
+from moorage.api.jobs import Job as Job
+from moorage.api.jobs import RunPod as RunPod
 from moorage.api.volumes import Volume as Volume
 from moorage.api.workspaces import Workspace as Workspace
 
 T = TypeVar("T")
-ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
 
 
@@ -48,69 +50,6 @@ class ExecResult(Answer, frozen=True):
     exit_code: int
     stdout: bytes = b""
     stderr: bytes = b""
-
-
-class RunPod(Answer, frozen=True):
-    """One pod of a run. `message` and memory are told to who may read its Job."""
-
-    name: str
-    phase: str = ""
-    node: str = ""
-    started: datetime | None = None
-    ended: datetime | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    memory_limit_bytes: int | None = None
-    peak_memory_bytes: int | None = None
-
-
-class Attempt(Answer, frozen=True):
-    """`state`: Waiting, Running, Suspended, Succeeded or Failed; `cause`: why it failed."""
-
-    number: int
-    state: str = ""
-    reason: str = ""
-    cause: str = ""
-    message: str = ""
-    job: str = ""  # its Kubernetes Job; with `message` only for those who may read it
-    created: datetime | None = None
-    ended: datetime | None = None
-    pods: tuple[RunPod, ...] = ()
-
-
-class Job(Answer, frozen=True):
-    """A run. A listing tells what everybody may know of it; `history`, `command` and `requests` tells `get`.
-
-    `state`: Waiting, Running, Restarting; or, of one that has ended, Succeeded, Failed, OOMKilled or Cancelled.
-    """
-
-    namespace: str
-    name: str
-    owner: str = ""
-    state: str = ""
-    reason: str = ""
-    gpus: int = 0
-    gpu_type: str = ""
-    node: str = ""
-    created: datetime | None = None
-    started: datetime | None = None
-    ended: datetime | None = None
-    attempts: int = 0
-    restarts: int = 0
-    restart_limit: int | None = None
-    exit_code: int | None = None  # of the newest pod that ended
-    checkpoint: str = ""
-    checkpoint_at: datetime | None = None
-    history: tuple[Attempt, ...] = ()
-    command: str = ""  # for those who may read its Job, as `requests`
-    requests: Mapping[str, str] = {}
-    time_left_seconds: int | None = None
-    notes: tuple[str, ...] = ()  # of its making: what was filled in, what is to be known
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ENDED
 
 
 class GpuCounts(Answer, frozen=True):

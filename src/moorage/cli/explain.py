@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from moorage.actions.runs import jobs_of_run, pods_of_run
 from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.resources import EVENTS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.cli import console
-from moorage.cli.runs_of import jobs_of, pods_of
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.state import attempt_of
 from moorage.errors import ApiError, Forbidden, NotFound, NotReady, ServerError, Unauthorized
@@ -60,7 +60,7 @@ async def _explain_here(session: Session, name: str) -> dict[str, Any]:
 
     api, job = session.api, None
     try:
-        job = max(await jobs_of(session, name), key=attempt_of)
+        job = max(await jobs_of_run(api, session.namespace, name), key=attempt_of)
     except NotFound as missing:
         try:
             pod = await api.get(PODS, name, session.namespace)
@@ -68,7 +68,7 @@ async def _explain_here(session: Session, name: str) -> dict[str, Any]:
             raise missing from None
     else:
         pods = sorted(
-            (one for one in await pods_of(session, name) if attempt_of(one) == attempt_of(job)),
+            (one for one in await pods_of_run(api, session.namespace, name) if attempt_of(one) == attempt_of(job)),
             key=lambda one: str(one["metadata"].get("creationTimestamp") or ""),
         )
         pod = pods[-1] if pods else pod_of_job(job)

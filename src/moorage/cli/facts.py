@@ -8,7 +8,7 @@ import secrets
 import shutil
 import sys
 
-from moorage.actions.runfacts import Around, Seen, or_none, read_facts, runner_source
+from moorage.actions.runfacts import Around, RunFacts, or_none, read_facts, runner_source
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.cli.session import Session
@@ -19,10 +19,10 @@ from moorage.kube.serverurl import server_url
 from moorage.model.names import GPU_TYPE_LABELS
 
 
-async def read_cluster(session: Session, request: RunRequest) -> Seen:
+async def read_cluster(session: Session, request: RunRequest) -> RunFacts:
     """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
     return await read_facts(
-        session.api, request, around=_around(session, request.namespace), url=server_url(session.api)
+        session.api, request, around=read_around(session, request.namespace), url=server_url(session.api)
     )
 
 
@@ -41,7 +41,7 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
     )
 
 
-async def _around(session: Session, namespace: str) -> Around:
+async def read_around(session: Session, namespace: str) -> Around:
     nodes, pods = await asyncio.gather(or_none(session.api.list(NODES)), or_none(session.api.list(PODS)))
     if nodes is None:
         return await _ask_server(session, namespace)

@@ -8,18 +8,17 @@ from datetime import datetime
 from typing import Any
 
 import click
+import msgspec
 
-from moorage.actions.runs import cancel_run
+from moorage.actions.runs import cancel_run, get_run, job_of, list_runs, select_runs
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, Obj
 from moorage.cli import console
-from moorage.cli.runs_of import jobs_of, read_run, read_runs
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.errors import ApiError
-from moorage.model.names import label_value
 
 EVENTS_SHOWN = 8
 COLOURS = {
@@ -43,19 +42,16 @@ def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, ac
     """List the runs of a namespace, newest first."""
 
     async def work(session: Session) -> int:
-        runs = await read_runs(session, all_namespaces=all_namespaces)
-        whose = await session.user() if mine else owner
-        if whose is not None:
-            runs = tuple(run for run in runs if run.owner in (whose, label_value(whose)))
-        if active:
-            runs = tuple(run for run in runs if not run.state.ended)
+        namespace = None if all_namespaces else session.namespace
+        runs = await list_runs(session.api, namespace, session.clock.now)
+        runs = select_runs(runs, owner=await session.user() if mine else owner, active=active)
         now = session.clock.now()
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
         console.print_listing(
             output,
             headers=(("NAMESPACE", *HEADERS) if all_namespaces else HEADERS),
             rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now) for run in runs],
-            items=[run_json(run) for run in runs],
+            items=[_as_json(run) for run in runs],
             names=[run.name for run in runs],
             nothing=f"no runs {where}; start one: moor run -- python train.py",
         )
@@ -72,9 +68,9 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""
 
     async def work(session: Session) -> int:
-        run = await read_run(session, name)
+        run = await get_run(session.api, session.namespace, name, session.clock.now)
         if output != "text":
-            console.print_document(run_json(run), output)
+            console.print_document(_as_json(run), output)
             return 0
         events = await _events_of(session, run)
         console.show(show_text(run, events, session.clock.now()))
@@ -113,68 +109,15 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
 
 async def _cancel(session: Session, name: str, *, delete: bool) -> str:
     """Stop one run, and say what was done."""
-    found = await jobs_of(session, name)
-    return f"{name} {await cancel_run(session.api, found, by=await session.user(), delete=delete)}"
+    done = await cancel_run(
+        session.api, session.namespace, name, by=await session.user(), now=session.clock.now, delete=delete
+    )
+    return f"{name} {done.outcome}"
 
 
-def run_json(run: RunView) -> dict[str, Any]:
-    """A run for programs. Times are RFC 3339 or null, spans are seconds."""
-
-    def when(moment: datetime | None) -> str | None:
-        return rfc3339(moment) if moment else None
-
-    return {
-        "name": run.name,
-        "namespace": run.namespace,
-        "owner": run.owner,
-        "state": str(run.state),
-        "reason": run.reason,
-        "exitCode": run.exit_code,
-        "gpus": run.gpus,
-        "gpuType": run.gpu_type,
-        "node": run.node,
-        "created": when(run.created),
-        "started": when(run.started),
-        "ended": when(run.ended),
-        "timeLeftSeconds": None if run.time_left is None else int(run.time_left.total_seconds()),
-        "restarts": run.restarts,
-        "restartLimit": run.restart_limit,
-        "command": run.command,
-        "requests": dict(run.requests),
-        "checkpoint": {
-            "volume": run.checkpoint,
-            "newest": when(run.checkpoint_at),
-            "checked": when(run.checkpoint_checked_at),
-        }
-        if run.checkpoint
-        else None,
-        "attempts": [
-            {
-                "number": attempt.number,
-                "job": attempt.job,
-                "state": attempt.state,
-                "reason": attempt.reason,
-                "cause": attempt.cause.value if attempt.cause else "",
-                "message": attempt.message,
-                "pods": [
-                    {
-                        "name": pod.name,
-                        "phase": pod.phase,
-                        "node": pod.node,
-                        "started": when(pod.started),
-                        "ended": when(pod.ended),
-                        "exitCode": pod.exit_code,
-                        "reason": pod.reason,
-                        "message": pod.message,
-                        "memoryLimitBytes": pod.memory_limit_bytes,
-                        "peakMemoryBytes": pod.peak_memory_bytes,
-                    }
-                    for pod in attempt.pods
-                ],
-            }
-            for attempt in run.attempts
-        ],
-    }
+def _as_json(run: RunView) -> Any:
+    """A run for programs, as the REST API gives it."""
+    return msgspec.to_builtins(job_of(run))
 
 
 def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import click
 
+from moorage.actions.runs import get_run, jobs_of_run, no_such_run
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import JOBS, PODS
 from moorage.cli import console
-from moorage.cli.runs_of import jobs_of, read_run
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, exit_code_of, view_run
 from moorage.decide.runs.timelimit import parse_time
@@ -103,7 +103,7 @@ class LogView:
 
     async def print_all(self) -> None:
         """What there is now, pod after pod. Raises NotFound for a run, or an attempt, that does not exist."""
-        run = await read_run(self._session, self._name)
+        run = await get_run(self._session.api, self._session.namespace, self._name, self._session.clock.now)
         self._check_attempt(run)
         pods = [pod for pod in run.pods if self._wanted(pod) and pod.phase in STARTED]
         for pod in pods:
@@ -175,18 +175,19 @@ class LogView:
 
     async def _print_unseen(self) -> None:
         """Pods that came and went faster than the watch told us."""
-        for pod in (await read_run(self._session, self._name)).pods:
+        session = self._session
+        run = await get_run(session.api, session.namespace, self._name, session.clock.now)
+        for pod in run.pods:
             if pod.name not in self._seen and self._wanted(pod) and pod.phase in STARTED:
                 self._seen[pod.name] = len(self._seen)
                 await self._stream(pod.name, follow=False, ended=lambda: True)
 
     async def _known_run(self) -> RunView:
-        return view_run(await jobs_of(self._session, self._name), (), now=self._session.clock.now())
+        jobs = await jobs_of_run(self._session.api, self._session.namespace, self._name)
+        return view_run(jobs, (), now=self._session.clock.now())
 
     async def _gone(self) -> NotFound:
-        from moorage.cli.runs_of import no_such_run
-
-        return await no_such_run(self._session, self._name)
+        return await no_such_run(self._session.api, self._session.namespace, self._name)
 
     def _check_attempt(self, run: RunView) -> None:
         numbers = [attempt.number for attempt in run.attempts]

@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import click
 
-from moorage.actions.runfacts import Seen
-from moorage.apimachinery.resources import JOBS, PODS, Obj
+from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli import console
-from moorage.cli.facts import read_caller, read_cluster
-from moorage.cli.session import Problems, Session, Target, in_session, target_options
-from moorage.decide.runs.job import plan_run
+from moorage.cli.facts import read_around, read_caller
+from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.names import generated_name
-from moorage.decide.runs.request import RunPlan, RunRequest, ships_directory
+from moorage.decide.runs.request import RunPlan, RunRequest
 from moorage.errors import (
-    AlreadyExists,
     ApiError,
     Forbidden,
     MethodNotAllowed,
@@ -26,6 +24,11 @@ from moorage.errors import (
     ServerError,
     Unauthorized,
 )
+from moorage.kube.serverurl import server_url
+
+if TYPE_CHECKING:
+    from moorage.actions.runfacts import RunFacts
+    from moorage.actions.submit import Submitted
 
 
 @click.command(
@@ -142,50 +145,55 @@ def run(
 
 
 async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
+    from moorage.actions.submit import submit_run
+
     request = replace(request, namespace=session.namespace)
-    seen = await read_cluster(session, request)
     caller = read_caller(request.command, await session.user())
-    if ships_directory(request, seen.facts):
-        # refuse what is wrong before the directory is read
-        _raise_problems(plan_run(request, caller, seen.facts))
-        from moorage.cli.shipping import pack
-
-        shipment = pack(Path(caller.cwd))
-        for path in shipment.left_out:
-            console.note(f"{path} is not sent along: it leads outside {caller.cwd}")
-        caller = replace(caller, archive=shipment.archive)
-    plan = plan_run(request, caller, seen.facts)
-    _raise_problems(plan)
-    for one in plan.notes:
-        console.note(one)
+    submitted = await submit_run(
+        session.api,
+        request,
+        caller,
+        around=read_around(session, request.namespace),
+        url=server_url(session.api),
+        clock=session.clock,
+        note=console.note,
+        dry_run=dry_run,
+        pack=lambda: _packed(caller.cwd),
+    )
+    [job] = submitted.jobs
+    name = str(job["metadata"]["name"])
     if dry_run:
-        await _dry_run(session, plan, seen)
+        await _show_dry_run(session, submitted)
         return 0
-    from moorage.actions.submit import submit
-
-    try:
-        await submit(session.api, plan, session.namespace, session.clock, note=console.note)
-    except AlreadyExists as error:
-        raise Problems([(error.message, error.hint)]) from error
     if not follow:
-        console.show(plan.name)
-        console.say(f"submitted; follow it with: moor logs -f {plan.name}")
+        console.show(name)
+        console.say(f"submitted; follow it with: moor logs -f {name}")
         return 0
-    console.say(f"submitted {plan.name}; Ctrl-C detaches, the run goes on")
+    console.say(f"submitted {name}; Ctrl-C detaches, the run goes on")
     from moorage.cli.logs import follow_to_the_end
 
-    return await follow_to_the_end(session, plan.name)
+    return await follow_to_the_end(session, name)
 
 
-async def _dry_run(session: Session, plan: RunPlan, seen: Seen) -> None:
-    """Let the API server judge the Job, print it, and say where its pod would land now, or why it would wait."""
-    if plan.job is None:
+def _packed(directory: str) -> bytes | None:
+    """The directory, as it goes into the pod; says which files do not."""
+    from moorage.cli.shipping import pack
+
+    shipment = pack(Path(directory))
+    for path in shipment.left_out:
+        console.note(f"{path} is not sent along: it leads outside {directory}")
+    return shipment.archive
+
+
+async def _show_dry_run(session: Session, submitted: Submitted) -> None:
+    """Print what would be created, and say where its pod would land now, or why it would wait."""
+    plan, [job] = submitted.plan, submitted.jobs
+    if plan is None or plan.job is None:
         return
-    judged = await session.api.create(JOBS, plan.job, session.namespace, dry_run=True)
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
-    console.show("---\n".join(console.as_yaml(_shown(one)) for one in documents), nl=False)
-    pod, refused = await _pod_to_be(session, judged)
-    console.say((await _why(session, pod, refused, seen, plan)).rstrip("\n"))
+    console.show("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
+    pod, refused = await _pod_to_be(session, job)
+    console.say((await _why(session, pod, refused, submitted.facts, plan)).rstrip("\n"))
 
 
 async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
@@ -206,7 +214,7 @@ async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
     return pod | {"spec": tried.get("spec") or pod["spec"]}, ""
 
 
-async def _why(session: Session, pod: Obj, refused: str, seen: Seen, plan: RunPlan) -> str:
+async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: RunPlan) -> str:
     """The server's answer, for it knows the whole cluster and past runs; else what this user may read tells."""
     claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
     try:
@@ -238,8 +246,3 @@ def _shown(obj: dict[str, object]) -> dict[str, object]:
         return obj
     data = obj.get("data")
     return obj | {"data": {key: "" for key in data} if isinstance(data, dict) else {}}
-
-
-def _raise_problems(plan: RunPlan) -> None:
-    if plan.problems:
-        raise Problems([(problem.message, problem.hint) for problem in plan.problems])

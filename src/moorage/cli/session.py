@@ -21,7 +21,8 @@ from moorage.cli import console
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, MoorageError, NotFound
+from moorage.errors import ApiError, NotFound
+from moorage.errors import Problems as Problems
 
 SELF_SUBJECT_REVIEWS = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
@@ -145,13 +146,3 @@ def _login() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
-
-
-class Problems(MoorageError):
-    """Several things wrong at once; each is said on its own line."""
-
-    exit_code = 2
-
-    def __init__(self, problems: list[tuple[str, str | None]]) -> None:
-        super().__init__("; ".join(message for message, _ in problems))
-        self.problems = problems

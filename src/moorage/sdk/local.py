@@ -313,6 +313,8 @@ def _app(queue: Any) -> ASGIApp:
         gateway=nothing,
         limiter=nothing,
         volume_use=nothing,
+        tenants=nothing,
+        past=nothing,
     )
     return Starlette(
         routes=routes.routes(context),

@@ -48,7 +48,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *outputs_routes.routes(context),
         *gpus.routes(context),
         *top.routes(context),
-        *jobs.routes(context),
+        *(endpoint.route(context) for endpoint in jobs.ENDPOINTS),
         *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
         *(endpoint.route(context) for endpoint in datasets.ENDPOINTS),
         *explain.routes(context),

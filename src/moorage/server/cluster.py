@@ -96,6 +96,14 @@ class Cluster:
     def jobs_of_run(self, namespace: str, run: str) -> list[Obj]:
         return [job for job in self.jobs.by_index(BY_RUN, run) if job["metadata"].get("namespace") == namespace]
 
+    def run_names(self, namespace: str) -> set[str]:
+        """The runs of a namespace."""
+        return {
+            name
+            for job in self.jobs.all()
+            if job["metadata"].get("namespace") == namespace and (name := labels_of(job).get(RUN_LABEL))
+        }
+
     def pods_of_job(self, job: Obj) -> list[Obj]:
         return self.pods.by_index(BY_CONTROLLER, job["metadata"].get("uid") or "")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
 from moorage.model.people import is_account
+from moorage.server.idempotency import Turns
 from moorage.server.identity.auth import Auth, User
 from moorage.server.problems import Problem
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.ratelimit import Limiter
+    from moorage.server.rest.past import PastRuns
+    from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
     from moorage.usage.store import UsageStore
 
@@ -47,6 +50,9 @@ class Context:
     gateway: Gateway
     limiter: Limiter
     volume_use: VolumeUse
+    tenants: KnownTenants
+    past: PastRuns
+    turns: Turns = field(default_factory=Turns)
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:

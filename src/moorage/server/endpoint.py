@@ -104,7 +104,8 @@ class Endpoint(Generic[B, Q]):
             request=request,
         )
         try:
-            answer = await self.handler(call)
+            async with context.turns.turn(call.mark):
+                answer = await self.handler(call)
         except ApiError as error:
             raise as_problem(error) from error
         return encode(answer, self.status)

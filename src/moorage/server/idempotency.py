@@ -8,7 +8,11 @@ does. `moorage.actions.objects.create_once` compares it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 import msgspec
 from starlette.requests import Request
@@ -17,6 +21,23 @@ from moorage.server.problems import Problem
 
 HEADER = "idempotency-key"
 KEY_MAX = 255
+
+
+class Turns:
+    """One request at a time for each mark: a request that comes twice at once runs once, then again."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, mark: str) -> AsyncIterator[None]:
+        """While a request with this mark is under way; without a mark, at once."""
+        if not mark:
+            yield
+            return
+        lock = self._locks.setdefault(mark, asyncio.Lock())
+        async with lock:
+            yield
 
 
 def request_mark(request: Request, body: msgspec.Struct) -> str:

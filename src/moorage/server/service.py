@@ -36,6 +36,8 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
+from moorage.server.rest.past import PastRuns
+from moorage.server.tenants import KnownTenants
 from moorage.server.volumeuse import NoKubelets, VolumeUse
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
@@ -125,6 +127,8 @@ class ServerService:
             gateway=self.gateway,
             limiter=Limiter(rate, clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
+            tenants=KnownTenants(api, clock=clock),
+            past=PastRuns(self.usage, clock=clock),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
 

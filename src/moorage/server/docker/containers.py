@@ -29,7 +29,7 @@ from moorage.decide.runs.gputypes import gpu_types
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY
 from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
-from moorage.model.tenant import TENANTS, defaults_of, tenant_of
+from moorage.model.tenant import defaults_of, tenant_of
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.problems import Problem
@@ -60,7 +60,7 @@ class Containers:
         if asked:
             return cls(context, user, asked)
         mine: list[str] = []
-        for tenant in await known_tenants(context):
+        for tenant in await context.tenants.all():
             namespace = str((tenant.get("spec") or {}).get("namespace") or "")
             if namespace and await context.auth.may(user, "create", "pods", namespace=namespace):
                 mine.append(namespace)
@@ -178,7 +178,7 @@ class Containers:
                     ) from error
 
     async def _around(self, salt: str) -> Around:
-        defaults = defaults_of(tenant_of(self.namespace, await known_tenants(self.context)))
+        defaults = defaults_of(tenant_of(self.namespace, await self.context.tenants.all()))
         cluster = await self.context.ready()
         return Around(
             namespace=self.namespace,
@@ -325,16 +325,3 @@ class Containers:
             if is_so(seen):
                 return seen
             await self.context.clock.sleep(LOOK_SECONDS)
-
-
-async def known_tenants(context: Context) -> list[Obj]:
-    """Remembered for a few seconds; none where the server may not read them."""
-    kept = context.memory.get("tenants")
-    now = context.clock.monotonic()
-    if kept is None or kept[0] < now:
-        try:
-            items = (await context.api.list(TENANTS)).items
-        except ApiError:
-            items = []
-        kept = context.memory["tenants"] = (now + 5.0, items)
-    return cast(list[Obj], kept[1])

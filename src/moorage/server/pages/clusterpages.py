@@ -36,7 +36,6 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out
 from moorage.server.rest.explain import explained
-from moorage.server.rest.past import history
 from moorage.server.rest.top import use
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Board:
     async def _render(self) -> tuple[Sections, Sections]:
         cluster, now = self.context.cluster, self.context.now()
         users = await self._users(now)
-        past = await history(self.context)
+        past = await self.context.past.history()
         pods = cluster.pods.all()
         storages = {namespace: await cluster.storage(namespace) for namespace in _with_claims(pods)}
         machines = await cluster.machines() if any(_gated(pod) for pod in pods) else []

@@ -121,12 +121,12 @@ def routes(desk: Desk) -> list[Route]:
     async def cancel(request: Request) -> Response:
         form = await read_form(request)
         namespace, name = key_in(request)
-        run, jobs = await _run(context, request), context.cluster.jobs_of_run(namespace, name)
+        run = await _run(context, request)
         delete = run.state.ended or bool(form.get("delete"))
         context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
         try:
             user: User = request.state.user
-            await cancel_run(context.acting(user), jobs, by=user.name, delete=delete)
+            await cancel_run(context.acting(user), namespace, name, by=user.name, now=context.now, delete=delete)
         except (Problem, MoorageError) as error:
             return await ask_cancel(request, as_said(error))
         if delete:

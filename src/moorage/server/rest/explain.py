@@ -31,7 +31,6 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_as
 from moorage.server.problems import Json, Problem
-from moorage.server.rest.past import history
 
 BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
 CLAIMS_MAX = 5000
@@ -103,7 +102,7 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
 async def _explained(
     context: Context, pod: Obj, storage: Storage, events: tuple[Obj, ...], *, suspended: bool = False
 ) -> Explanation:
-    cluster, past = context.cluster, await history(context)
+    cluster, past = context.cluster, await context.past.history()
     machines = await cluster.machines() if has_gate(pod.get("spec") or {}, MACHINE_GATE) else []
     nodes, pods, now = cluster.nodes.all(), cluster.pods.all(), context.now()
 

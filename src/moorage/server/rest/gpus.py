@@ -11,7 +11,6 @@ from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.model.tenant import tenant_of
 from moorage.present.gpusjson import gpu_view_json
 from moorage.server.context import Context
-from moorage.server.docker.containers import known_tenants
 from moorage.server.problems import Json
 
 
@@ -41,7 +40,7 @@ async def _tenant(context: Context, request: Request) -> Obj | None:
     user = request.state.user
     if not await context.auth.may(user, "create", JOBS.plural, group=JOBS.group, namespace=namespace):
         return None
-    tenant = tenant_of(namespace, await known_tenants(context))
+    tenant = tenant_of(namespace, await context.tenants.all())
     if tenant is None:
         return None
     spec = {

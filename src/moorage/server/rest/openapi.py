@@ -29,7 +29,6 @@ from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword,
 from moorage.server.problems import Json
 from moorage.server.queue.routes import LimitChange, MapChange, NewMap
 from moorage.server.rest.explain import Asked
-from moorage.server.rest.jobs import NewJob
 
 PREFIX = "/api/v1/"
 PATH = f"{PREFIX}openapi.json"
@@ -73,9 +72,6 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
     "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
-    "GET /api/v1/jobs": {"namespace": NAME, "owner": NAME, "state": NAME},
-    "DELETE /api/v1/jobs/{namespace}/{name}": {"delete": SWITCH},
-    "GET /api/v1/jobs/{namespace}/{name}/logs": {"follow": SWITCH, "tail": COUNT},
     "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
     "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
     "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
@@ -83,7 +79,6 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
 BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/containers": _CONTAINER,
     "POST /api/v1/explain": Asked,
-    "POST /api/v1/jobs": NewJob,
     "POST /api/v1/login": ByPassword,
     "POST /api/v1/login/exchange": ByCode,
     "POST /api/v1/login/password": NewPassword,
@@ -95,7 +90,7 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "PATCH /api/v1/users/{name}": AccountChange,
 }
 SPECS: Mapping[type[Any], type[Any]] = {NewDataset: DatasetSpec, NewWorkspace: WorkspaceSpec}  # of their `spec`
-ONCE = tuple(f"POST /api/v1/{one}" for one in ("containers", "jobs"))
+ONCE = ("POST /api/v1/containers",)
 STREAMS = frozenset({"text/event-stream"})
 TAKES_NOTHING = ("/start", "/stop", "/restart", "/kill", "/wait", "/attach", "/retry", "/token")
 
