@@ -43,6 +43,12 @@ async def list_volumes(
     return [volume_of(claim, users, used) for claim in claims.items], claims.cont
 
 
+async def get_volume(api: Api, namespace: str, name: str) -> Volume:
+    """One volume with the runs and pods that mount it. Raises NotFound."""
+    claim = await get_object(api, VOLUME, namespace, name)
+    return volume_of(claim, users_by_claim((await api.list(PODS, namespace)).items), {})
+
+
 def plan_volume(request: NewVolume, owner: str) -> Obj:
     """The claim that a request asks for. Raises UsageError for an invalid name or size."""
     check_name(VOLUME, request.name)

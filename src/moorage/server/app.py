@@ -18,7 +18,7 @@ from moorage.server.identity import accountroutes as accounts
 from moorage.server.identity import auditroutes as audit
 from moorage.server.identity import loginroutes as login
 from moorage.server.identity.auth import Gate
-from moorage.server.pages import events, jobpages, mappages, peoplepages
+from moorage.server.pages import datasetpages, events, jobpages, mappages, volumepages, workspacepages
 from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
 from moorage.server.pages.static_files import StaticFolder
@@ -42,7 +42,7 @@ from moorage.server.rest import (
 
 def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
-    board, desk_of_pages = Board(context), Desk(context)
+    board, desk = Board(context), Desk(context)
     routes: list[BaseRoute] = [
         *queue_routes.routes(context),
         *outputs_routes.routes(context),
@@ -64,8 +64,11 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *events.routes(context, board),
         *page_routes(board),
         *mappages.routes(context),
-        *peoplepages.routes(desk_of_pages),
-        *jobpages.routes(desk_of_pages),
+        *(
+            route
+            for pages in (workspacepages, volumepages, datasetpages, jobpages)
+            for route in desk.routes(pages.HERE, pages.PAGES)
+        ),
         Mount("/static", StaticFolder()),
     ]
     return Starlette(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES = 16 * 1024
 B = TypeVar("B")
+P = TypeVar("P")
 Q = TypeVar("Q")
 
 
@@ -125,6 +126,18 @@ class EndpointRoute(Route):
     def __init__(self, declared: Endpoint[Any, Any], endpoint: Callable[[Request], Awaitable[Response]]) -> None:
         super().__init__(declared.path, endpoint, methods=[declared.method])
         self.declared = declared
+
+
+def bound(
+    handler: Callable[[P, Request], Awaitable[Response]], part: P
+) -> Callable[[Request], Awaitable[Response]]:
+    """The handler of a page, or of another answer that is no JSON, as Starlette calls it."""
+
+    @functools.wraps(handler)
+    async def endpoint(request: Request) -> Response:
+        return await handler(part, request)
+
+    return endpoint
 
 
 def encode(answer: Any, status: int = 200) -> Response:

@@ -6,7 +6,7 @@ clear refusal, never a failure of the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,6 +46,15 @@ def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
         raise Problem(422, "invalid", message, hint, path.strip("`.") or None) from error
     except (DocumentError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "bad_request", f"the body cannot be read: {error}", hint) from error
+
+
+def as_struct(value: Mapping[str, Any], kind: type[T]) -> T:
+    """The fields of a form as the body `kind` of a request. Raises Problem 422."""
+    try:
+        return msgspec.convert(dict(value), kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        raise Problem(422, "invalid", message, field=path.strip("`.") or None) from error
 
 
 def check_json(request: Request) -> None:

@@ -33,6 +33,7 @@ from moorage.errors import StorageError
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
+from moorage.server.endpoint import bound
 from moorage.server.identity.auth import User
 from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out
 from moorage.server.rest.explain import explained
@@ -265,6 +266,11 @@ def templates() -> Environment:
     )
 
 
+def fragment(template: str, **model: Any) -> str:
+    """A part of a page that changes while it is looked at."""
+    return str(templates().get_template(template).render(**model)).strip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Who:
     """Who looks at a page, as its head says it."""
@@ -281,21 +287,22 @@ def framed(here: str, user: User, now: str = "") -> dict[str, Any]:
     return {"here": here, "who": who, "now": now}
 
 
+async def show_explanation(board: Board, request: Request) -> Response:
+    """The web page that says why a run or a pod waits."""
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    explanation = await explained(board.context, namespace, name, request.state.user)
+    page = templates().get_template("explain.html")
+    return HTMLResponse(page.render(view=explanation_view(explanation), **framed("", request.state.user)))
+
+
+async def show_cluster(board: Board, request: Request) -> Response:
+    """The web page of GPUs, jobs and use."""
+    await board.context.ready()
+    return HTMLResponse(await board.page(request.state.user))
+
+
 def page_routes(board: Board) -> list[Route]:
-    async def explain(request: Request) -> Response:
-        """The web page that says why a run or a pod waits."""
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        explanation = await explained(board.context, namespace, name, request.state.user)
-        page = templates().get_template("explain.html")
-        view = explanation_view(explanation)
-        return HTMLResponse(page.render(view=view, **framed("", request.state.user)))
-
-    async def page(request: Request) -> Response:
-        """The web page of GPUs, jobs and use."""
-        await board.context.ready()
-        return HTMLResponse(await board.page(request.state.user))
-
     return [
-        Route("/", page, methods=["GET"]),
-        Route("/explain/{namespace}/{name}", explain, methods=["GET"]),
+        Route("/", bound(show_cluster, board), methods=["GET"]),
+        Route("/explain/{namespace}/{name}", bound(show_explanation, board), methods=["GET"]),
     ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.moments import rfc3339
@@ -22,9 +24,7 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
-from moorage.server.pages.inner import Inner
 from moorage.server.problems import Problem, as_problem, problem_of
-from moorage.server.rest import datasets, volumes, workspaces
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,18 @@ NAMESPACES_SECONDS = 10.0  # namespaces are listed again after that
 RUNS_SECONDS = 2.0
 SYSTEM = ("kube-", "moorage-")  # namespaces in which nobody makes things by a page
 
-Page = Callable[[Request], Awaitable[Response]]
+Row = TypeVar("Row")
+Handler = Callable[["Desk", Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A row of a table of pages. `live`: a part that a page asks for, whose errors are no pages."""
+
+    method: str
+    path: str
+    handler: Handler
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +80,6 @@ class Desk:
         self.context = context
         self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
         self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when
-        self.inner = Inner(
-            [
-                *(endpoint.route(context) for endpoint in workspaces.ENDPOINTS),
-                *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
-                *(endpoint.route(context) for endpoint in datasets.ENDPOINTS),
-            ]
-        )  # the REST API's own functions
 
     def page(
         self, request: Request, template: str, here: str, *, problem: Problem | None = None, live: bool = True,
@@ -83,28 +87,29 @@ class Desk:
     ) -> Response:  # fmt: skip
         """A page in its frame, with what is wrong, or what was just done, at its top."""
         now = rfc3339(self.context.now()) if live else ""
-        frame = framed(here, request.state.user, now) | {"problem": problem, "did": said(request)}
+        frame = framed(here, request.state.user, now) | {"problem": problem, "did": outcome(request)}
         html = templates().get_template(template).render(**(frame | more))
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
 
     def ask(self, request: Request, here: str, question: Question, problem: Problem | None = None) -> Response:
         return self.page(request, "ask.html", here, problem=problem, live=False, question=question)
 
-    def guarded(self, here: str) -> Callable[[Page], Page]:
-        """What a page cannot do is said by a page."""
+    def routes(self, here: str, pages: Iterable[Page]) -> list[Route]:
+        """The table of pages as routes. What a guarded page cannot do is said by a page."""
+        return [Route(page.path, self._endpoint(here, page), methods=[page.method]) for page in pages]
 
-        def wrap(page: Page) -> Page:
-            async def guarded(request: Request) -> Response:
-                try:
-                    return await page(request)
-                except (Problem, MoorageError) as error:
-                    problem = as_said(error)
-                    question = Question(title="This did not work", back=here)
-                    return self.ask(request, here, question, problem)
+    def _endpoint(self, here: str, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        @functools.wraps(page.handler)
+        async def guarded(request: Request) -> Response:
+            try:
+                return await page.handler(self, request)
+            except (Problem, MoorageError) as error:
+                if page.live:
+                    raise (as_problem(error) if isinstance(error, ApiError) else error) from error
+                question = Question(title="This did not work", back=here)
+                return self.ask(request, here, question, problem_to_show(error))
 
-            return guarded
-
-        return wrap
+        return guarded
 
     async def places(self, user: User, verb: str, resource: Resource) -> list[str] | None:
         """The namespaces in which the user may do this; None: in all. Raises ApiError."""
@@ -120,6 +125,16 @@ class Desk:
         known = await self.namespaces()
         found = await asyncio.gather(*(may(one) for one in known))
         return [one for one, allowed in zip(known, found, strict=True) if allowed]
+
+    async def everywhere(
+        self, user: User, resource: Resource, list_: Callable[[str | None], Awaitable[list[Row]]]
+    ) -> list[Row]:
+        """What `list_` gives of all namespaces in which the user may list. Raises Problem for a user who may only
+        look."""
+        self.context.acting(user)
+        places = await self.places(user, "list", resource)
+        lists = await asyncio.gather(*(list_(namespace) for namespace in ([None] if places is None else places)))
+        return [row for rows in lists for row in rows]
 
     async def places_to_make(self, user: User, resource: Resource) -> list[str]:
         """The namespaces that a form offers; "default" first."""
@@ -160,7 +175,7 @@ class Desk:
 
 
 DONE = {
-    "made": "{} is made.",
+    "created": "{} is created.",
     "starting": "{} starts.",
     "stopping": "{} stops. What is on its volumes stays.",
     "deleted": "{} is deleted.",
@@ -174,8 +189,8 @@ def done(here: str, verb: str, what: str) -> Response:
     return RedirectResponse(f"{here}?{urlencode({'done': verb, 'what': what})}", 303)
 
 
-def said(request: Request) -> str:
-    """What was just done, of words of ours and a name of Kubernetes' alone."""
+def outcome(request: Request) -> str:
+    """What was just done, made of our own words and a name that Kubernetes allows."""
     words, what = DONE.get(request.query_params.get("done", "")), request.query_params.get("what", "")
     parts = what.split("/")
     if words is None or len(parts) != 2 or not all(is_dns_label(one) for one in parts):
@@ -183,7 +198,7 @@ def said(request: Request) -> str:
     return words.format(what)
 
 
-def as_said(error: Exception) -> Problem:
+def problem_to_show(error: Exception) -> Problem:
     """The problem as a page shows it; what is not the asker's fault is logged."""
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
     if problem.status >= 500:
@@ -202,12 +217,31 @@ async def read_form(request: Request) -> Mapping[str, str]:
 
 
 def checked_name(form: Mapping[str, str]) -> str:
-    """The field `name`. Raises Problem 422 for what Kubernetes takes for no name."""
+    """The field `name`. Raises Problem 422 for a name that Kubernetes refuses."""
     name = form.get("name", "")
     if not is_dns_label(name):
-        said = f"the name {name[:70]!r} is none: at most 63 of a-z, 0-9 and '-', a letter or digit at both ends"
-        raise Problem(422, "invalid", said, field="name")
+        raise Problem(
+            422,
+            "invalid",
+            f"invalid name {name[:70]!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends",
+            field="name",
+        )
     return name
+
+
+def deletion(what: str, namespace: str, name: str, here: str, loss: str, users: Sequence[str]) -> Question:
+    """The page that asks before something is deleted that others may use."""
+    ticks = (Tick(name="force", words="Delete it although it is in use"),) if users else ()
+    lines = (f"In use by {', '.join(users)}: they break.",) if users else ()
+    return Question(
+        title=f"Delete {what} {name}?",
+        lines=(f"It is in namespace {namespace}. {loss}", *lines),
+        button="Delete",
+        action=f"{here}/{namespace}/{name}/delete",
+        back=here,
+        danger=True,
+        ticks=ticks,
+    )
 
 
 def key_in(request: Request) -> tuple[str, str]:

@@ -15,24 +15,30 @@ from starlette.routing import Route
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.server.context import Context
+from moorage.server.endpoint import bound
 from moorage.server.pages.clusterpages import Board, Sections
 
 RETRY_MS = 2000  # how long a browser waits before it connects again
 REFRESH_SECONDS = 15.0  # ages on the page move on; to programs a comment keeps the connection open
 
 
+async def gpu_events(context: Context, _request: Request) -> Response:
+    """Server-sent events: the totals of the GPUs, at once and at every change."""
+    await context.ready()
+    return _stream(_changes(context))
+
+
+async def page_events(board: Board, _request: Request) -> Response:
+    """Server-sent events: the parts of the page that changed, as HTML."""
+    await board.context.ready()
+    return _stream(_sections(board.context, board))
+
+
 def routes(context: Context, board: Board) -> list[Route]:
-    async def gpus(_: Request) -> Response:
-        """Server-sent events: the totals of the GPUs, at once and at every change."""
-        await context.ready()
-        return _stream(_changes(context))
-
-    async def page(_: Request) -> Response:
-        """Server-sent events: the parts of the page that changed, as HTML."""
-        await context.ready()
-        return _stream(_sections(context, board))
-
-    return [Route("/events/gpus", gpus, methods=["GET"]), Route("/events/page", page, methods=["GET"])]
+    return [
+        Route("/events/gpus", bound(gpu_events, context), methods=["GET"]),
+        Route("/events/page", bound(page_events, board), methods=["GET"]),
+    ]
 
 
 async def _changes(context: Context) -> AsyncIterator[str]:

@@ -1,6 +1,6 @@
 """The web pages of jobs: /jobs, and one per run with its attempts and its log.
 
-Everybody who may look sees whose run it is and how it stands; its log sees who may read its pods' logs, for the
+Everybody who may look sees the owner and the state of a run; its log sees who may read its pods' logs, for the
 server reads it as the asker.
 """
 
@@ -12,8 +12,7 @@ from html import escape
 from typing import cast
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.runs import cancel_run
 from moorage.apimachinery.api import PodApi
@@ -23,10 +22,19 @@ from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
 from moorage.model.names import label_value
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.pages import peopleboard as board
 from moorage.server.pages.board import owner_hues
-from moorage.server.pages.clusterpages import templates
-from moorage.server.pages.desk import Desk, Question, Tick, as_said, done, key_in, read_form
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import (
+    Desk,
+    Page,
+    Question,
+    Tick,
+    done,
+    key_in,
+    problem_to_show,
+    read_form,
+)
+from moorage.server.pages.rows import job_row, job_rows
 from moorage.server.problems import Problem, as_problem
 
 HERE = "/jobs"
@@ -36,112 +44,131 @@ LOG_BYTES = 256 * 1024
 STOP_ASKING = 286  # htmx: this answer is the last
 
 
-def routes(desk: Desk) -> list[Route]:
-    context, guarded = desk.context, desk.guarded(HERE)
+async def show_list(desk: Desk, request: Request) -> Response:
+    """The web page of runs."""
+    whose = _whose(request)
+    return desk.page(request, "jobs.html", HERE, live_part=await _list(desk, request), whose=whose)
 
-    async def listed(request: Request) -> tuple[str, str]:
-        user: User = request.state.user
-        whose = "all" if not user.account or request.query_params.get("whose") == "all" else "mine"
-        runs = await desk.runs()
-        if whose == "mine":
-            runs = tuple(run for run in runs if run.owner in (user.name, label_value(user.name)))
-        rows, more = board.job_rows(runs, context.now())
-        template = templates().get_template("jobs_live.html")
-        return str(template.render(rows=rows, more=more, whose=whose, may_act=bool(user.account))).strip(), whose
 
-    async def shown(request: Request) -> Response:
-        part, whose = await listed(request)
-        return desk.page(request, "jobs.html", HERE, live_part=part, whose=whose)
+async def live_list(desk: Desk, request: Request) -> Response:
+    """The part of the page of runs that changes."""
+    return HTMLResponse(await _list(desk, request))
 
-    async def live(request: Request) -> Response:
-        return HTMLResponse((await listed(request))[0])
 
-    async def state(request: Request, run: RunView) -> str:
-        row = board.job_row(run, owner_hues([run.owner])[run.owner], context.now())
-        chosen = _chosen(run, request.query_params.get("pod"))
-        template = templates().get_template("job_live.html")
-        may_act = bool(request.state.user.account)
-        return str(template.render(row=row, run=run, chosen=chosen, may_act=may_act)).strip()
-
-    async def one(request: Request) -> Response:
-        run, user = await _run(context, request), request.state.user
-        chosen = _chosen(run, request.query_params.get("pod"))
-        may_read = await context.auth.may_read_pods(user, run.namespace)
-        text, problem = "", None
-        if may_read and chosen is not None:
-            try:
-                text = await _log(context, user, run, chosen)
-            except Problem as error:
-                problem, may_read = error, False
-        return desk.page(
-            request,
-            "job.html",
-            HERE,
-            problem=problem,
-            live=not run.state.ended,
-            live_part=await state(request, run),
-            run=run,
-            chosen=chosen,
-            may_read=may_read,
-            log=text,
-            goes_on=not run.state.ended,
-        )
-
-    async def one_live(request: Request) -> Response:
-        run = await _run(context, request)
-        return HTMLResponse(await state(request, run), STOP_ASKING if run.state.ended else 200)
-
-    async def log(request: Request) -> Response:
-        run = await _run(context, request)
-        chosen = _chosen(run, request.query_params.get("pod"))
-        if chosen is None:
-            return HTMLResponse("")
-        text = await _log(context, request.state.user, run, chosen)
-        return HTMLResponse(escape(text), STOP_ASKING if run.state.ended else 200)
-
-    async def ask_cancel(request: Request, problem: Problem | None = None) -> Response:
-        namespace, name = key_in(request)
-        run = await _run(context, request)
-        question = Question(
-            title=f"{'Delete' if run.state.ended else 'Cancel'} run {name}?",
-            lines=(
-                f"It is {run.state.lower()} in namespace {namespace}.",
-                "Its pods get their grace period, and no attempt follows. Checkpoints are kept."
-                if not run.state.ended
-                else "Its pods and logs go; checkpoints are kept, and the name is free again.",
-            ),
-            button="Delete the run" if run.state.ended else "Cancel the run",
-            action=f"{HERE}/{namespace}/{name}/cancel",
-            back=f"{HERE}/{namespace}/{name}",
-            danger=True,
-            ticks=() if run.state.ended else (Tick(name="delete", words="Also remove it with its pods and logs"),),
-        )
-        return desk.ask(request, HERE, question, problem)
-
-    async def cancel(request: Request) -> Response:
-        form = await read_form(request)
-        namespace, name = key_in(request)
-        run = await _run(context, request)
-        delete = run.state.ended or bool(form.get("delete"))
-        context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
+async def show(desk: Desk, request: Request) -> Response:
+    """The web page of one run: its attempts, its pods, the end of its log."""
+    context, user = desk.context, request.state.user
+    run = await _run(context, request)
+    chosen = _chosen(run, request.query_params.get("pod"))
+    may_read = await context.auth.may_read_pods(user, run.namespace)
+    text, problem = "", None
+    if may_read and chosen is not None:
         try:
-            user: User = request.state.user
-            await cancel_run(context.acting(user), namespace, name, by=user.name, now=context.now, delete=delete)
-        except (Problem, MoorageError) as error:
-            return await ask_cancel(request, as_said(error))
-        if delete:
-            return done(HERE, "deleted", f"{namespace}/{name}")
-        return RedirectResponse(f"{HERE}/{namespace}/{name}?done=cancelled&what={namespace}/{name}", 303)
+            text = await _log(context, user, run, chosen)
+        except Problem as error:
+            problem, may_read = error, False
+    return desk.page(
+        request,
+        "job.html",
+        HERE,
+        problem=problem,
+        live=not run.state.ended,
+        live_part=_state(desk, request, run),
+        run=run,
+        chosen=chosen,
+        may_read=may_read,
+        log=text,
+        goes_on=not run.state.ended,
+    )
 
-    return [
-        Route(HERE, guarded(shown), methods=["GET"]),
-        Route(f"{HERE}/live", live, methods=["GET"]),
-        Route(ONE, guarded(one), methods=["GET"]),
-        Route(f"{ONE}/live", one_live, methods=["GET"]),
-        Route(f"{ONE}/log", log, methods=["GET"]),
-        Route(f"{ONE}/cancel", guarded(ask_cancel), methods=["GET"]),
-        Route(f"{ONE}/cancel", guarded(cancel), methods=["POST"]),
-    ]
+
+async def live(desk: Desk, request: Request) -> Response:
+    """The part of a run's page that changes."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(_state(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def log(desk: Desk, request: Request) -> Response:
+    """The end of a pod's log."""
+    run = await _run(desk.context, request)
+    chosen = _chosen(run, request.query_params.get("pod"))
+    if chosen is None:
+        return HTMLResponse("")
+    text = await _log(desk.context, request.state.user, run, chosen)
+    return HTMLResponse(escape(text), STOP_ASKING if run.state.ended else 200)
+
+
+async def ask_cancel(desk: Desk, request: Request) -> Response:
+    """The page that asks before a run is cancelled, or deleted when it has ended."""
+    return await _ask_cancel(desk, request)
+
+
+async def cancel(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    context, user = desk.context, request.state.user
+    run = await _run(context, request)
+    delete = run.state.ended or bool(form.get("delete"))
+    context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
+    try:
+        await cancel_run(context.acting(user), namespace, name, by=user.name, now=context.now, delete=delete)
+    except (Problem, MoorageError) as error:
+        return await _ask_cancel(desk, request, problem_to_show(error))
+    if delete:
+        return done(HERE, "deleted", f"{namespace}/{name}")
+    return done(f"{HERE}/{namespace}/{name}", "cancelled", f"{namespace}/{name}")
+
+
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+    Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
+    Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel),
+    Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
+)
+
+
+def _whose(request: Request) -> str:
+    user: User = request.state.user
+    return "all" if not user.account or request.query_params.get("whose") == "all" else "mine"
+
+
+async def _list(desk: Desk, request: Request) -> str:
+    user, whose = request.state.user, _whose(request)
+    runs = await desk.runs()
+    if whose == "mine":
+        runs = tuple(run for run in runs if run.owner in (user.name, label_value(user.name)))
+    shown, more = job_rows(runs, desk.context.now())
+    return fragment("jobs_live.html", rows=shown, more=more, whose=whose, may_act=bool(user.account))
+
+
+def _state(desk: Desk, request: Request, run: RunView) -> str:
+    row = job_row(run, owner_hues([run.owner])[run.owner], desk.context.now())
+    chosen = _chosen(run, request.query_params.get("pod"))
+    return fragment("job_live.html", row=row, run=run, chosen=chosen, may_act=bool(request.state.user.account))
+
+
+async def _ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    namespace, name = key_in(request)
+    run = await _run(desk.context, request)
+    has_ended = run.state.ended
+    question = Question(
+        title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
+        lines=(
+            f"It is {run.state.lower()} in namespace {namespace}.",
+            "Its pods and logs go; checkpoints are kept, and the name is free again."
+            if has_ended
+            else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
+        ),
+        button="Delete the run" if has_ended else "Cancel the run",
+        action=f"{HERE}/{namespace}/{name}/cancel",
+        back=f"{HERE}/{namespace}/{name}",
+        danger=True,
+        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods and logs"),),
+    )
+    return desk.ask(request, HERE, question, problem)
 
 
 async def _run(context: Context, request: Request) -> RunView:
@@ -167,14 +194,14 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView) -> str:
     api = cast(PodApi, context.acting(user))
     obj = context.cluster.pods.get(pod.name, run.namespace)
     containers = ((obj or {}).get("spec") or {}).get("containers") or [{}]
-    said = b""
+    tail = b""
     try:
         lines = api.logs(pod.name, run.namespace, container=containers[0].get("name"), tail_lines=LINES)
         async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
             async for chunk in chunks:
-                said = (said + chunk)[-LOG_BYTES:]
+                tail = (tail + chunk)[-LOG_BYTES:]
     except (BadRequest, NotFound):
         return ""  # its container has not begun, or nobody keeps the log any more
     except ApiError as error:
         raise as_problem(error) from error
-    return said.decode(errors="replace")
+    return tail.decode(errors="replace")

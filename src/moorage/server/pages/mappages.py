@@ -18,61 +18,69 @@ from moorage.model.mapjob import MAPJOBS
 from moorage.queue.manager import Queue
 from moorage.queue.store import ItemView, Store, Stored
 from moorage.server.context import Context
-from moorage.server.identity.auth import User
-from moorage.server.pages.clusterpages import framed, templates
+from moorage.server.endpoint import bound
+from moorage.server.pages.clusterpages import fragment, framed, templates
 from moorage.server.pages.mapboard import FAILURES_SHOWN, MapModel, map_model, map_rows
 from moorage.server.problems import Problem
 from moorage.server.queue.routes import map_json
 
+HERE = "/maps"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+
+
+async def show_list(context: Context, request: Request) -> Response:
+    """The web page of all maps."""
+    page = templates().get_template("maps.html")
+    frame = framed(HERE, request.state.user, rfc3339(context.now()))
+    return HTMLResponse(page.render(live=await _list(context), **frame))
+
+
+async def live_list(context: Context, _request: Request) -> Response:
+    """The part of the page of maps that changes."""
+    return HTMLResponse(await _list(context))
+
+
+async def show(context: Context, request: Request) -> Response:
+    """The web page of one map."""
+    model = await _model(context, request)
+    page = templates().get_template("map.html")
+    frame = framed(HERE, request.state.user, rfc3339(context.now()))
+    return HTMLResponse(page.render(map=model, live=fragment("map_live.html", map=model), **frame))
+
+
+async def live(context: Context, request: Request) -> Response:
+    """The part of a map's page that changes."""
+    return HTMLResponse(fragment("map_live.html", map=await _model(context, request)))
+
 
 def routes(context: Context) -> list[Route]:
-    queue = context.queue
-
-    async def listed() -> str:
-        stored = await queue.read(lambda store: store.list_maps(None))
-        told = [map_json(one, rate=await queue.rate_of(one)) for one in stored]
-        rows, more = map_rows(told, context.now())
-        return str(templates().get_template("maps_live.html").render(rows=rows, more=more)).strip()
-
-    async def one(request: Request) -> tuple[MapModel, str]:
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        found = await queue.read(lambda store: store.find_map(namespace, name))
-        if found is None:
-            raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "`moor map list` shows them")
-        user: User = request.state.user
-        seen = await context.auth.may_use_maps(user, "get", namespace)
-        told = map_json(found, rate=await queue.rate_of(found))
-        failed = await _failed(queue, found) if seen else None
-        model = map_model(told, await _mapjob(context, namespace, name), failed, context.now())
-        return model, str(templates().get_template("map_live.html").render(map=model)).strip()
-
-    async def maps(request: Request) -> Response:
-        """The web page of all maps."""
-        page = templates().get_template("maps.html")
-        frame = framed("/maps", request.state.user, rfc3339(context.now()))
-        return HTMLResponse(page.render(live=await listed(), **frame))
-
-    async def maps_live(_: Request) -> Response:
-        """The part of the page of maps that changes."""
-        return HTMLResponse(await listed())
-
-    async def map_page(request: Request) -> Response:
-        """The web page of one map."""
-        model, live = await one(request)
-        page = templates().get_template("map.html")
-        frame = framed("/maps", request.state.user, rfc3339(context.now()))
-        return HTMLResponse(page.render(map=model, live=live, **frame))
-
-    async def map_live(request: Request) -> Response:
-        """The part of a map's page that changes."""
-        return HTMLResponse((await one(request))[1])
-
     return [
-        Route("/maps", maps, methods=["GET"]),
-        Route("/maps/live", maps_live, methods=["GET"]),
-        Route("/maps/{namespace}/{name}", map_page, methods=["GET"]),
-        Route("/maps/{namespace}/{name}/live", map_live, methods=["GET"]),
+        Route(HERE, bound(show_list, context), methods=["GET"]),
+        Route(f"{HERE}/live", bound(live_list, context), methods=["GET"]),
+        Route(ONE, bound(show, context), methods=["GET"]),
+        Route(f"{ONE}/live", bound(live, context), methods=["GET"]),
     ]
+
+
+async def _list(context: Context) -> str:
+    queue = context.queue
+    stored = await queue.read(lambda store: store.list_maps(None))
+    maps = [map_json(view, rate=await queue.rate_of(view)) for view in stored]
+    rows, more = map_rows(maps, context.now())
+    return fragment("maps_live.html", rows=rows, more=more)
+
+
+async def _model(context: Context, request: Request) -> MapModel:
+    """What the page of a map shows to this user. Raises Problem 404."""
+    queue, user = context.queue, request.state.user
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    stored = await queue.read(lambda store: store.find_map(namespace, name))
+    if stored is None:
+        raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "list the maps: moor map list")
+    may_get = await context.auth.may_use_maps(user, "get", namespace)
+    failed = await _failed(queue, stored) if may_get else None
+    view = map_json(stored, rate=await queue.rate_of(stored))
+    return map_model(view, await _mapjob(context, namespace, name), failed, context.now())
 
 
 async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
@@ -85,12 +93,12 @@ async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
 
 async def _failed(queue: Queue, found: Stored) -> list[tuple[ItemView, bytes]]:
     """The first items that failed for good, each with the end of what it printed."""
-    of = found.map.id
+    map_id = found.map.id
     if not found.map.counts.dead:
         return []
 
     def read(store: Store) -> list[tuple[ItemView, bytes]]:
-        dead = store.list_items(of, states=[State.DEAD], limit=FAILURES_SHOWN)
-        return [one for item in dead if (one := store.get_item(of, item.item)) is not None]
+        dead = store.list_items(map_id, states=[State.DEAD], limit=FAILURES_SHOWN)
+        return [one for item in dead if (one := store.get_item(map_id, item.item)) is not None]
 
     return await queue.read(read)

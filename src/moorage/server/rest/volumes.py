@@ -7,8 +7,8 @@ from typing import Any
 from moorage.actions import volumes
 from moorage.api.fields import Force, Page
 from moorage.api.volumes import NewVolume, Resize, StorageClassList, Volume, VolumeList
-from moorage.errors import ApiError
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.listings import visible_storage_classes
 
 ALL = "/api/v1/volumes"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -45,11 +45,7 @@ async def delete_volume(call: Call[None, Force]) -> None:
 
 async def list_storage_classes(call: Call[None, None]) -> StorageClassList:
     """The StorageClasses, and what each can do. They are no secret: who may not list them gets them too."""
-    try:
-        classes = await volumes.list_storage_classes(call.api if call.user.account else call.context.api)
-    except ApiError:
-        classes = await volumes.list_storage_classes(call.context.api)
-    return StorageClassList(storage_classes=tuple(classes))
+    return StorageClassList(storage_classes=tuple(await visible_storage_classes(call.context, call.user)))
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

@@ -8,15 +8,10 @@ from moorage.actions import workspaces
 from moorage.api.errors import ErrorCode
 from moorage.api.fields import Page
 from moorage.api.workspaces import Address, Deletion, NewWorkspace, Opening, Workspace, WorkspaceList
-from moorage.apimachinery.meta import key_of
-from moorage.apimachinery.resources import Obj
-from moorage.errors import Forbidden, UsageError
-from moorage.model.names import GROUP
-from moorage.model.workspace import WORKSPACES
-from moorage.server.context import Context
+from moorage.errors import UsageError
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.gateway.gateway import clean_path
-from moorage.server.identity.auth import User
+from moorage.server.listings import visible_workspaces
 
 ALL = "/api/v1/workspaces"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -97,30 +92,3 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
         method="POST", path=f"{ONE}/open", handler=open_workspace, body=Opening, answer=Address, optional_body=True
     ),
 )
-
-
-async def visible_workspaces(
-    context: Context, user: User, namespace: str | None, *, limit: int | None = None, after: str | None = None
-) -> tuple[list[Workspace], str | None]:
-    """As `list_workspaces`; who may not list all namespaces at once gets those of the namespaces that they may."""
-    try:
-        return await workspaces.list_workspaces(context.acting(user), namespace, limit=limit, after=after)
-    except Forbidden:
-        if namespace is not None:
-            raise
-    return workspaces.in_order(await _where_allowed(context, user)), None
-
-
-async def _where_allowed(context: Context, user: User) -> list[Obj]:
-    """Workspaces of the namespaces in which the user may list them."""
-    allowed: dict[str, bool] = {}
-    visible = []
-    for workspace in context.gateway.workspaces.all():
-        namespace = key_of(workspace).namespace
-        if namespace not in allowed:
-            allowed[namespace] = await context.auth.may(
-                user, "list", WORKSPACES.plural, group=GROUP, namespace=namespace
-            )
-        if allowed[namespace]:
-            visible.append(workspace)
-    return visible

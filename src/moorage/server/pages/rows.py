@@ -1,12 +1,15 @@
-"""What the pages of workspaces, jobs, volumes and datasets show: from what the REST API tells to words. Pure."""
+"""The rows of the pages of workspaces, jobs, volumes and datasets: from the answers of actions to words. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
+from moorage.api.datasets import Dataset, Progress
+from moorage.api.volumes import Volume
+from moorage.api.workspaces import Workspace
 from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.quantity import format_bytes, parse_count
 from moorage.decide.runs.state import RunView, State
@@ -40,6 +43,22 @@ _RUN_TONES = {
 }
 
 Row = TypeVar("Row")
+
+
+class Owned(Protocol):
+    """What every listing has of its objects."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def owner(self) -> str: ...
+
+
+Thing = TypeVar("Thing", bound=Owned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,50 +148,52 @@ class DatasetRow:
 
 
 def rows(
-    found: Sequence[Mapping[str, Any]], make: Callable[[Mapping[str, Any], int, datetime], Row], now: datetime
+    things: Sequence[Thing], make: Callable[[Thing, int, datetime], Row], now: datetime
 ) -> tuple[tuple[Row, ...], int]:
     """The first SHOWN by namespace and name, and how many more."""
-    order = sorted(found, key=lambda one: (one["namespace"], one["name"]))
+    order = sorted(things, key=lambda thing: (thing.namespace, thing.name))
     shown = order[:SHOWN]
-    hues = owner_hues(one["owner"] for one in shown)
-    return tuple(make(one, hues[one["owner"]], now) for one in shown), len(order) - len(shown)
+    hues = owner_hues(thing.owner for thing in shown)
+    return tuple(make(thing, hues[thing.owner], now) for thing in shown), len(order) - len(shown)
 
 
-def workspace_row(one: Mapping[str, Any], hue: int, now: datetime) -> WorkspaceRow:
-    """`one` as `workspace_json` tells it. What was asked for counts before what the operator last saw."""
-    state, wanted = one["phase"], one["running"]
+def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
+    """What was asked for counts before what the operator last saw."""
+    state, wanted = item.phase, item.running
     if not wanted and state not in (workspaces.STOPPED, "Deleting"):
         state = workspaces.STOPPING
     elif wanted and state in (workspaces.STOPPED, workspaces.STOPPING, "Pending"):
         state = workspaces.STARTING
-    waiting = one["waitingFor"] if state in (workspaces.WAITING, workspaces.STARTING, workspaces.FAILED) else None
+    is_waiting = state in (workspaces.WAITING, workspaces.STARTING, workspaces.FAILED)
+    waiting = item.waiting_for if is_waiting else None
     return WorkspaceRow(
-        namespace=one["namespace"],
-        name=one["name"],
-        owner=one["owner"],
+        namespace=item.namespace,
+        name=item.name,
+        owner=item.owner,
         hue=hue,
-        kind=one["type"],
+        kind=item.type,
         state=state,
         tone=_WORKSPACE_TONES.get(state, "done"),
-        why=(waiting["message"] or waiting["reason"]) if waiting else "",
-        size=size_words(one),
-        node=one["node"] if wanted else "",
-        started=_ago(one["readyAt"], now) if state == workspaces.RUNNING else None,
-        home=one["home"],
+        why=(waiting.message or waiting.reason) if waiting else "",
+        size=size_words(item),
+        node=item.node if wanted else "",
+        started=_ago(item.ready_at, now) if state == workspaces.RUNNING else None,
+        home=item.home,
         switch="" if state == "Deleting" else "stop" if wanted else "start",
-        can_open=state == workspaces.RUNNING and bool(one["url"]),
+        can_open=state == workspaces.RUNNING and bool(item.url),
     )
 
 
-def size_words(one: Mapping[str, Any]) -> str:
+def size_words(item: Workspace) -> str:
     """What a workspace runs on."""
-    if machine := one["machine"]:
+    if machine := item.machine:
         return f"{machine['group']}/{machine['type']}"
-    asked = one["resources"]
-    cpu, memory = asked.get("cpu") or workspaces.DEFAULT_CPU, asked.get("memory") or workspaces.DEFAULT_MEMORY
-    gpus = asked.get("gpus")
+    resources = item.resources
+    cpu = resources.get("cpu") or workspaces.DEFAULT_CPU
+    memory = resources.get("memory") or workspaces.DEFAULT_MEMORY
+    gpus = resources.get("gpus")
     words = [f"{cpu} CPU", str(memory)]
-    return ", ".join(words + ([f"{gpus} × {asked.get('gpuType') or 'GPU'}"] if gpus else []))
+    return ", ".join(words + ([f"{gpus} × {resources.get('gpuType') or 'GPU'}"] if gpus else []))
 
 
 def job_rows(runs: Iterable[RunView], now: datetime) -> tuple[tuple[JobRow, ...], int]:
@@ -200,53 +221,49 @@ def job_row(run: RunView, hue: int, now: datetime) -> JobRow:
     )
 
 
-def volume_row(one: Mapping[str, Any], hue: int, _: datetime) -> VolumeRow:
-    """`one` as `volume_json` tells it."""
-    used, total = one["usedBytes"], _bytes(one["size"])
-    words = one["size"] if used is None else f"{format_bytes(used)} of {one['size']} in use"
+def volume_row(item: Volume, hue: int, _: datetime) -> VolumeRow:
+    used, total = item.used_bytes, _bytes(item.size)
     return VolumeRow(
-        namespace=one["namespace"],
-        name=one["name"],
-        owner=one["owner"],
+        namespace=item.namespace,
+        name=item.name,
+        owner=item.owner,
         hue=hue,
-        state="" if one["state"] == "Bound" else one["state"],
-        tone={"Pending": "wait", "Lost": "bad"}.get(one["state"], "done"),
-        size=one["size"],
+        state="" if item.state == "Bound" else item.state,
+        tone={"Pending": "wait", "Lost": "bad"}.get(item.state, "done"),
+        size=item.size,
         used=used,
         total=total,
-        words=words,
-        mode="one node" if one["modes"] in ([RWO], ["ReadWriteOncePod"]) else "many nodes",
-        storage_class=one["class"],
-        used_by=tuple(one["usedBy"]),
+        words=item.size if used is None else f"{format_bytes(used)} of {item.size} in use",
+        mode="one node" if item.modes in ((RWO,), ("ReadWriteOncePod",)) else "many nodes",
+        storage_class=item.storage_class,
+        used_by=item.used_by,
     )
 
 
-def dataset_row(one: Mapping[str, Any], hue: int, now: datetime) -> DatasetRow:
-    """`one` as `dataset_json` tells it."""
-    state, progress = one["phase"], one["progress"] or {}
+def dataset_row(item: Dataset, hue: int, now: datetime) -> DatasetRow:
+    state, progress = item.phase, item.progress or Progress()
     if state == datasets.READY:
-        done = total = one["bytes"] or 0
-        words = f"{format_bytes(done)}, {_files(one['files'] or 0)}"
+        done = total = item.bytes or 0
+        words = f"{format_bytes(done)}, {_files(item.files or 0)}"
     else:
-        done, total = progress.get("bytes") or 0, progress.get("bytesTotal") or 0
+        done, total = progress.bytes, progress.bytes_total or 0
         words = f"{format_bytes(done)} of {format_bytes(total)}" if total else format_bytes(done)
-        words = f"{words}, {_files(progress.get('files') or 0)}" if done or total else "nothing yet"
-    active = [each for each in one["usedBy"] if each.get("active")]
+        words = f"{words}, {_files(progress.files)}" if done or total else "nothing yet"
     return DatasetRow(
-        namespace=one["namespace"] or "",
-        name=one["name"],
-        owner=one["owner"],
+        namespace=item.namespace,
+        name=item.name,
+        owner=item.owner,
         hue=hue,
         state=state,
         tone=_DATASET_TONES.get(state, "done"),
-        why=one["message"] if state != datasets.READY else "",
-        source=one["source"],
+        why=item.message if state != datasets.READY else "",
+        source=item.source,
         words=words,
         done=done,
         total=total,
-        readers=tuple(each["tenant"] for each in one["readers"]),
-        used_by=tuple(f"{each['namespace']}/{each['name']}" for each in active),
-        filled=_ago(one["filledAt"], now) if state == datasets.READY else None,
+        readers=tuple(reader.tenant for reader in item.readers),
+        used_by=tuple(f"{use.namespace}/{use.name}" for use in item.used_by if use.active),
+        filled=_ago(moment(item.filled_at), now) if state == datasets.READY else None,
     )
 
 
@@ -261,6 +278,5 @@ def _bytes(text: str) -> int:
         return 0
 
 
-def _ago(text: str | None, now: datetime) -> When | None:
-    at = moment(text)
+def _ago(at: datetime | None, now: datetime) -> When | None:
     return When(span(now - at), rfc3339(at)) if at is not None else None

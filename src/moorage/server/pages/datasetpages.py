@@ -1,0 +1,81 @@
+"""The web pages /datasets: a list that keeps itself current, and a page that asks before one is deleted."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from moorage.actions import datasets
+from moorage.actions.objects import get_object
+from moorage.api.datasets import Dataset
+from moorage.errors import MoorageError
+from moorage.model.dataset import DATASETS
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import (
+    Desk,
+    Page,
+    deletion,
+    done,
+    key_in,
+    problem_to_show,
+    read_form,
+)
+from moorage.server.pages.rows import dataset_row, rows
+from moorage.server.problems import Problem
+
+HERE = "/datasets"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+
+
+async def show_list(desk: Desk, request: Request) -> Response:
+    """The web page of datasets."""
+    return desk.page(request, "datasets.html", HERE, live_part=await _list(desk, request))
+
+
+async def live_list(desk: Desk, request: Request) -> Response:
+    """The part of the page of datasets that changes."""
+    return HTMLResponse(await _list(desk, request))
+
+
+async def ask_delete(desk: Desk, request: Request) -> Response:
+    """The page that asks before a dataset is deleted."""
+    return await _ask_delete(desk, request)
+
+
+async def delete(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    desk.context.audit(request, "delete dataset", f"{namespace}/{name}")
+    try:
+        api = desk.context.acting(request.state.user)
+        await datasets.delete_dataset(api, namespace, name, force=bool(form.get("force")))
+    except (Problem, MoorageError) as error:
+        return await _ask_delete(desk, request, problem_to_show(error))
+    return done(HERE, "deleted", f"{namespace}/{name}")
+
+
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="POST", path=f"{ONE}/delete", handler=delete),
+)
+
+
+async def _list(desk: Desk, request: Request) -> str:
+    user = request.state.user
+    api = desk.context.acting(user)
+
+    async def in_namespace(namespace: str | None) -> list[Dataset]:
+        return (await datasets.list_datasets(api, namespace))[0]
+
+    shown, more = rows(await desk.everywhere(user, DATASETS, in_namespace), dataset_row, desk.context.now())
+    return fragment("datasets_live.html", rows=shown, more=more)
+
+
+async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    namespace, name = key_in(request)
+    api = desk.context.acting(request.state.user)
+    users = await datasets.users_of(api, await get_object(api, datasets.DATASET, namespace, name))
+    question = deletion("dataset", namespace, name, HERE, "Its volume goes with it.", users.all)
+    return desk.ask(request, HERE, question, problem)

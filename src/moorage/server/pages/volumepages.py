@@ -1,0 +1,161 @@
+"""The web pages /volumes: a list that keeps itself current, and forms. Pages need no script for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from moorage.actions import volumes
+from moorage.api.volumes import NewVolume, Volume
+from moorage.apimachinery.resources import PVCS
+from moorage.errors import MoorageError
+from moorage.model.storageclass import RWO, RWX
+from moorage.server.inputs import as_struct
+from moorage.server.listings import visible_storage_classes
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import (
+    Desk,
+    Page,
+    Question,
+    checked_name,
+    deletion,
+    done,
+    key_in,
+    problem_to_show,
+    read_form,
+)
+from moorage.server.pages.rows import rows, volume_row
+from moorage.server.problems import Problem
+
+HERE = "/volumes"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+MODES = ((RWO, "One node at a time"), (RWX, "Many nodes at once"))
+
+
+async def show_list(desk: Desk, request: Request) -> Response:
+    """The web page of volumes."""
+    return await _list_page(desk, request)
+
+
+async def live_list(desk: Desk, request: Request) -> Response:
+    """The part of the page of volumes that changes."""
+    return HTMLResponse(await _list(desk, request))
+
+
+async def create(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    try:
+        fields = {
+            "name": checked_name(form),
+            "namespace": form.get("namespace", ""),
+            "size": form.get("size", ""),
+            "mode": form.get("mode") or RWO,
+            "storageClass": form.get("class", ""),
+        }
+        body = as_struct(fields, NewVolume)
+        claim = volumes.plan_volume(body, request.state.user.name)
+        desk.context.audit(request, "create volume", f"{body.namespace}/{body.name}")
+        await volumes.create_volume(desk.context.acting(request.state.user), claim)
+    except (Problem, MoorageError) as error:
+        return await _list_page(desk, request, problem_to_show(error), form)
+    return done(HERE, "created", f"{body.namespace}/{body.name}")
+
+
+async def ask_size(desk: Desk, request: Request) -> Response:
+    """The page that asks for a volume's new size."""
+    return await _ask_size(desk, request)
+
+
+async def resize(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    size = form.get("size", "")
+    desk.context.audit(request, "resize volume", f"{namespace}/{name} to {size}")
+    try:
+        await volumes.resize_volume(desk.context.acting(request.state.user), namespace, name, size)
+    except (Problem, MoorageError) as error:
+        return await _ask_size(desk, request, problem_to_show(error), size)
+    return done(HERE, "resized", f"{namespace}/{name}")
+
+
+async def ask_delete(desk: Desk, request: Request) -> Response:
+    """The page that asks before a volume is deleted."""
+    return await _ask_delete(desk, request)
+
+
+async def delete(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    desk.context.audit(request, "delete volume", f"{namespace}/{name}")
+    try:
+        api = desk.context.acting(request.state.user)
+        await volumes.delete_volume(api, namespace, name, force=bool(form.get("force")))
+    except (Problem, MoorageError) as error:
+        return await _ask_delete(desk, request, problem_to_show(error))
+    return done(HERE, "deleted", f"{namespace}/{name}")
+
+
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="POST", path=HERE, handler=create),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=f"{ONE}/resize", handler=ask_size),
+    Page(method="POST", path=f"{ONE}/resize", handler=resize),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="POST", path=f"{ONE}/delete", handler=delete),
+)
+
+
+async def _list(desk: Desk, request: Request) -> str:
+    user = request.state.user
+    api, used = desk.context.acting(user), await desk.context.volume_use.used()
+
+    async def in_namespace(namespace: str | None) -> list[Volume]:
+        return (await volumes.list_volumes(api, namespace, used))[0]
+
+    shown, more = rows(await desk.everywhere(user, PVCS, in_namespace), volume_row, desk.context.now())
+    return fragment("volumes_live.html", rows=shown, more=more)
+
+
+async def _list_page(
+    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+) -> Response:
+    field = (problem.field if problem is not None else None) or ""
+    return desk.page(
+        request,
+        "volumes.html",
+        HERE,
+        problem=problem,
+        live_part=await _list(desk, request),
+        given=given or {},
+        wrong="size" if field == "spec.resources.requests.storage" else field,
+        unfolded=given is not None,
+        namespaces=await desk.places_to_make(request.state.user, PVCS),
+        classes=await visible_storage_classes(desk.context, request.state.user),
+        modes=MODES,
+    )
+
+
+async def _ask_size(
+    desk: Desk, request: Request, problem: Problem | None = None, given: str | None = None
+) -> Response:
+    namespace, name = key_in(request)
+    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    question = Question(
+        title=f"Resize volume {name}",
+        lines=(f"It has {volume.size}. A volume cannot become smaller.",),
+        button="Resize",
+        action=f"{HERE}/{namespace}/{name}/resize",
+        back=HERE,
+        entry=("size", "New size", volume.size if given is None else given),
+    )
+    return desk.ask(request, HERE, question, problem)
+
+
+async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    namespace, name = key_in(request)
+    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    question = deletion("volume", namespace, name, HERE, "All that is on it is lost.", volume.used_by)
+    return desk.ask(request, HERE, question, problem)

@@ -1,0 +1,219 @@
+"""The web pages /workspaces: a list that keeps itself current, and forms. Pages need no script for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from moorage.actions import workspaces
+from moorage.api.workspaces import NewWorkspace
+from moorage.apimachinery.integers import parse_integer
+from moorage.apimachinery.meta import labels_of
+from moorage.decide.usage.gpus import gpu_type
+from moorage.errors import MoorageError, NumberError
+from moorage.model.workspace import WORKSPACES
+from moorage.server.inputs import as_struct
+from moorage.server.listings import visible_workspaces
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import (
+    Desk,
+    Page,
+    Question,
+    Tick,
+    checked_name,
+    done,
+    key_in,
+    problem_to_show,
+    read_form,
+)
+from moorage.server.pages.rows import rows, workspace_row
+from moorage.server.problems import Problem
+
+HERE = "/workspaces"
+ONE = f"{HERE}/{{namespace}}/{{name}}"
+INPUT_OF = {  # field of a problem → input of the form
+    "metadata.name": "name",
+    "spec.type": "kind",
+    "spec.image": "image",
+    "spec.resources.cpu": "cpu",
+    "spec.resources.memory": "memory",
+    "spec.resources.gpus": "gpus",
+    "spec.resources.gpuType": "gpu_type",
+    "spec.home.size": "home_size",
+}
+
+
+async def show_list(desk: Desk, request: Request) -> Response:
+    """The web page of workspaces."""
+    await desk.context.ready()
+    return await _list_page(desk, request)
+
+
+async def live_list(desk: Desk, request: Request) -> Response:
+    """The part of the page of workspaces that changes."""
+    return HTMLResponse(await _list(desk, request))
+
+
+async def create(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    try:
+        body = workspace_request(form, on_processes=desk.on_processes())
+        obj = workspaces.plan_workspace(body)
+        desk.context.audit(request, "create workspace", f"{body.namespace}/{body.name}")
+        await workspaces.create_workspace(desk.context.acting(request.state.user), obj)
+    except (Problem, MoorageError) as error:
+        return await _list_page(desk, request, problem_to_show(error), form)
+    return done(HERE, "created", f"{body.namespace}/{body.name}")
+
+
+async def start(desk: Desk, request: Request) -> Response:
+    return await _switch(desk, request, running=True)
+
+
+async def stop(desk: Desk, request: Request) -> Response:
+    return await _switch(desk, request, running=False)
+
+
+async def ask_delete(desk: Desk, request: Request) -> Response:
+    """The page that asks before a workspace is deleted."""
+    return await _ask_delete(desk, request)
+
+
+async def delete(desk: Desk, request: Request) -> Response:
+    form = await read_form(request)
+    namespace, name = key_in(request)
+    desk.context.audit(request, "delete workspace", f"{namespace}/{name}")
+    try:
+        api = desk.context.acting(request.state.user)
+        await workspaces.delete_workspace(api, namespace, name, with_home=bool(form.get("home")))
+    except (Problem, MoorageError) as error:
+        return await _ask_delete(desk, request, problem_to_show(error))
+    return done(HERE, "deleted", f"{namespace}/{name}")
+
+
+async def open_workspace(desk: Desk, request: Request) -> Response:
+    """To the workspace: by the platform's login, or by the token that the user may read."""
+    namespace, name = key_in(request)
+    api = desk.context.acting(request.state.user)
+    way = await workspaces.way_in(api, namespace, name, desk.context.gateway.apps)
+    if way.by_login:
+        return RedirectResponse(f"/open/{namespace}/{name}", 303)
+    if not way.password:
+        return RedirectResponse(way.url, 303)
+    question = Question(
+        title=f"Open workspace {name}",
+        lines=(f"It asks for a password of its own: {way.password}",),
+        back=HERE,
+        link=(way.url, "Open it"),
+    )
+    return desk.ask(request, HERE, question)
+
+
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="POST", path=HERE, handler=create),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="POST", path=f"{ONE}/start", handler=start),
+    Page(method="POST", path=f"{ONE}/stop", handler=stop),
+    Page(method="GET", path=f"{ONE}/open", handler=open_workspace),
+    Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
+    Page(method="POST", path=f"{ONE}/delete", handler=delete),
+)
+
+
+def workspace_request(form: Mapping[str, str], *, on_processes: bool) -> NewWorkspace:
+    """What a form asks for. Raises Problem 422.
+
+    On a local cluster the application is found as this server's own programs are.
+    """
+    try:
+        gpus = parse_integer(form.get("gpus") or "0", maximum=9999, name="GPUs")
+    except NumberError as error:
+        raise Problem(422, "invalid", error.message, field="gpus") from error
+    amounts = {"cpu": form.get("cpu"), "memory": form.get("memory")}
+    resources: dict[str, Any] = {key: value for key, value in amounts.items() if value}
+    if gpus:
+        resources["gpus"] = gpus
+        if kind := form.get("gpu_type"):
+            resources["gpuType"] = kind
+    spec: dict[str, Any] = {"type": form.get("kind", ""), "running": True}
+    if resources:
+        spec["resources"] = resources
+    if image := form.get("image"):
+        spec["image"] = image
+    if size := form.get("home_size"):
+        spec["home"] = {"size": size}
+    host_env = on_processes and bool(form.get("host_env"))
+    if on_processes and (host_env or not image):
+        variables = workspaces.host_variables(os.environ)
+        spec["env"] = [{"name": key, "value": value} for key, value in variables.items()]
+    body = {"name": checked_name(form), "namespace": form.get("namespace", ""), "spec": spec, "hostEnv": host_env}
+    return as_struct(body, NewWorkspace)
+
+
+async def _list(desk: Desk, request: Request) -> str:
+    listed, _ = await visible_workspaces(desk.context, request.state.user, None)
+    shown, more = rows(listed, workspace_row, desk.context.now())
+    return fragment("workspaces_live.html", rows=shown, more=more)
+
+
+async def _list_page(
+    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+) -> Response:
+    field = (problem.field if problem is not None else None) or ""
+    return desk.page(
+        request,
+        "workspaces.html",
+        HERE,
+        problem=problem,
+        live_part=await _list(desk, request),
+        given=given or {},
+        wrong=INPUT_OF.get(field, field),
+        unfolded=given is not None or "new" in request.query_params,
+        namespaces=await desk.places_to_make(request.state.user, WORKSPACES),
+        kinds=sorted(desk.context.gateway.apps),
+        gpu_types=_gpu_types(desk),
+        on_processes=desk.on_processes(),
+    )
+
+
+async def _switch(desk: Desk, request: Request, *, running: bool) -> Response:
+    await read_form(request)
+    namespace, name = key_in(request)
+    desk.context.audit(request, f"{'start' if running else 'stop'} workspace", f"{namespace}/{name}")
+    try:
+        api = desk.context.acting(request.state.user)
+        await workspaces.switch_workspace(api, namespace, name, running=running)
+    except (Problem, MoorageError) as error:
+        return await _list_page(desk, request, problem_to_show(error))
+    return done(HERE, "starting" if running else "stopping", f"{namespace}/{name}")
+
+
+async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    namespace, name = key_in(request)
+    item = await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
+    home = item.home
+    question = Question(
+        title=f"Delete workspace {name}?",
+        lines=(
+            f"It is {item.phase.lower()} in namespace {namespace}; what it has only in memory is lost.",
+            f"Its home, volume {home}, stays unless you tick the box." if home else "It has no home yet.",
+        ),
+        button="Delete",
+        action=f"{HERE}/{namespace}/{name}/delete",
+        back=HERE,
+        danger=True,
+        ticks=(Tick(name="home", words=f"Delete its home too, volume {home}, with all that is in it"),)
+        if home
+        else (),
+    )
+    return desk.ask(request, HERE, question, problem)
+
+
+def _gpu_types(desk: Desk) -> list[str]:
+    types = {gpu_type(labels_of(node)) for node in desk.context.cluster.nodes.all()}
+    return sorted(name for name in types if name)

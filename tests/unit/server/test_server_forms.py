@@ -1,0 +1,150 @@
+"""The pages of workspaces, volumes, datasets and runs: a form acts as its user, or its page says what is wrong."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from moorage.apimachinery.resources import NAMESPACES, PODS, PVCS, SECRETS, STORAGECLASSES
+from moorage.model.dataset import DATASETS, make_dataset
+from moorage.model.workspace import WORKSPACES
+
+pytestmark = pytest.mark.anyio
+
+WORKSPACE = {"metadata": {"name": "lab", "namespace": "team"}, "spec": {"type": "jupyterlab", "running": True}}
+
+
+class Browser:
+    """ada, whose form posts act with her Kubernetes token."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda token, *_: site.api
+        site.api.readers |= {("ada", "team"), ("ada", None)}
+        site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+
+    async def get(self, path):
+        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+
+    async def post(self, path, **form):
+        headers = {
+            "authorization": "Bearer kube-token",
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode(form).encode()
+        return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
+
+
+@pytest.fixture
+async def ada(site):
+    async with site.running():
+        yield Browser(site)
+
+
+def a_claim(name="data"):
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": asked}
+
+
+def a_pod(claim):
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": claim}}
+    return {
+        "metadata": {"name": "p", "namespace": "team", "labels": {"moorage.dev/run": "train"}},
+        "spec": {"containers": [], "volumes": [volume]},
+        "status": {"phase": "Running"},
+    }
+
+
+async def test_a_workspace_is_created_listed_stopped_and_deleted_by_forms(ada):
+    created = await ada.post("/workspaces", name="lab", namespace="team", kind="jupyterlab", cpu="2")
+    assert (created.status, created.headers["location"]) == (303, "/workspaces?done=created&what=team%2Flab")
+    spec = (await ada.api.get(WORKSPACES, "lab", "team"))["spec"]
+    assert (spec["type"], spec["running"], spec["resources"]) == ("jupyterlab", True, {"cpu": "2"})
+    page = await ada.get("/workspaces?done=created&what=team%2Flab")
+    assert "team/lab is created." in page.text
+    assert 'action="/workspaces/team/lab/stop"' in page.text
+    assert (await ada.post("/workspaces/team/lab/stop")).status == 303
+    assert 'action="/workspaces/team/lab/start"' in (await ada.get("/workspaces/live")).text
+    assert "Delete workspace lab?" in (await ada.get("/workspaces/team/lab/delete")).text
+    assert (await ada.post("/workspaces/team/lab/delete")).status == 303
+    assert (await ada.api.list(WORKSPACES)).items == []
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"name": "Lab"}, "nvalid name"),
+        ({"cpu": "much"}, "must be a quantity above zero"),
+        ({"gpus": "many"}, "GPUs"),
+        ({"namespace": "../x"}, "regex"),
+    ],
+)
+async def test_a_wrong_workspace_is_told_on_the_form_which_keeps_what_was_typed(ada, form, says):
+    answer = await ada.post(
+        "/workspaces", **({"name": "lab", "namespace": "team", "kind": "jupyterlab", "memory": "3Gi"} | form)
+    )
+    assert (answer.status, says in answer.text) == (422, True)
+    assert 'value="3Gi"' in answer.text
+    assert (await ada.api.list(WORKSPACES)).items == []
+
+
+async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):
+    ada.api.put(WORKSPACES, WORKSPACE)
+    none = await ada.get("/workspaces/team/lab/open")
+    assert (none.status, "has no address" in none.text) == (409, True)
+    status = {"url": "https://lab.apps.test/lab", "access": "token", "secret": "ws-lab"}
+    ada.api.put(WORKSPACES, WORKSPACE | {"status": status})
+    ada.api.put(SECRETS, {"metadata": {"name": "ws-lab", "namespace": "team"}, "data": {"token": "c2VjcmV0"}})
+    opened = await ada.get("/workspaces/team/lab/open")
+    assert (opened.status, opened.headers["location"]) == (303, "https://lab.apps.test/lab?token=secret")
+    ada.api.put(WORKSPACES, WORKSPACE | {"status": status | {"access": "login"}})
+    assert (await ada.get("/workspaces/team/lab/open")).headers["location"] == "/open/team/lab"
+
+
+async def test_a_volume_is_created_resized_and_deleted_by_forms(ada):
+    ada.api.put(STORAGECLASSES, {"metadata": {"name": "disks"}, "provisioner": "x", "allowVolumeExpansion": True})
+    form = {"name": "data", "namespace": "team", "size": "1Gi", "class": "disks"}
+    assert (await ada.post("/volumes", **form)).status == 303
+    taken = await ada.post("/volumes", **form)
+    assert (taken.status, "is taken" in taken.text) == (409, True)
+    assert 'value="1Gi"' in (await ada.get("/volumes/team/data/resize")).text
+    assert (await ada.post("/volumes/team/data/resize", size="2Gi")).status == 303
+    smaller = await ada.post("/volumes/team/data/resize", size="1Gi")
+    assert (smaller.status, "smaller" in smaller.text) == (409, True)
+    page = (await ada.get("/volumes")).text
+    assert "2Gi" in page
+    assert "<option>disks</option>" in page
+    ada.api.put(PODS, a_pod("data"))
+    assert "In use by train: they break." in (await ada.get("/volumes/team/data/delete")).text
+    refused = await ada.post("/volumes/team/data/delete")
+    assert (refused.status, "is in use by train" in refused.text) == (409, True)
+    assert (await ada.post("/volumes/team/data/delete", force="yes")).status == 303
+    assert (await ada.api.list(PVCS)).items == (await ada.api.list(PODS)).items == []
+
+
+async def test_a_dataset_is_listed_and_deleted_by_forms(ada):
+    obj = make_dataset("photos", "team", url="s3://b/x", size="1Gi", user="ada", owner_label="ada")
+    ada.api.put(DATASETS, obj | {"status": {"phase": "Ready", "files": 3, "bytes": 2048}})
+    assert "2Ki, 3 files" in (await ada.get("/datasets")).text
+    ada.api.put(PODS, a_pod("dataset-photos"))
+    refused = await ada.post("/datasets/team/photos/delete")
+    assert (refused.status, "is in use by train" in refused.text) == (409, True)
+    assert (await ada.post("/datasets/team/photos/delete", force="yes")).status == 303
+    assert (await ada.api.list(DATASETS)).items == (await ada.api.list(PODS)).items == []
+
+
+async def test_what_is_missing_is_told_by_a_page(ada):
+    for path in ("/workspaces/team/x/delete", "/volumes/team/x/delete", "/datasets/team/x/delete"):
+        answer = await ada.get(path)
+        assert (answer.status, "here is no" in answer.text) == (404, True)
+        assert answer.headers["content-type"].startswith("text/html")
+
+
+async def test_a_run_is_cancelled_and_then_deleted_by_forms(ada):
+    ada.site.node("n1")
+    ada.site.run("train", node="n1", namespace="team")
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    assert "Cancel run train?" in (await ada.get("/jobs/team/train/cancel")).text
+    answer = await ada.post("/jobs/team/train/cancel")
+    assert answer.headers["location"] == "/jobs/team/train?done=cancelled&what=team%2Ftrain"
