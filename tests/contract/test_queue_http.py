@@ -42,7 +42,11 @@ class Site:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": query.encode(),
-            "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"authorization", f"Bearer {token}".encode()),
+                (b"content-type", b"application/json"),
+            ],
             "server": ("127.0.0.1", 8080),
             "client": ("127.0.0.1", 5000),
         }
@@ -218,7 +222,7 @@ async def test_what_a_map_prints_is_followed_no_longer_than_the_asker_is_in_the_
 async def test_anothers_request_word_does_not_give_their_map(site):
     await site.make(1)
     status, said = await site.ask("POST", "/api/v1/maps/lab", {"name": "m", "request": "m"}, token="boss-token")
-    assert (status, said["code"]) == (409, "already_exists")
+    assert (status, said["code"]) == (409, "exists")
 
 
 @pytest.mark.anyio

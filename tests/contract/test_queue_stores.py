@@ -16,7 +16,7 @@ import pytest
 
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
-from moorage.errors import AlreadyExists, NotFound, NotReady, QuotaExceeded, StorageError, UsageError
+from moorage.errors import AlreadyExists, Conflict, NotFound, NotReady, QuotaExceeded, StorageError, UsageError
 from moorage.queue.quota import Quota
 from moorage.queue.store import NewItem, Store, open_store
 from moorage.queue.tables import QUEUE
@@ -264,7 +264,7 @@ def test_items_sent_again_are_not_added_again(store):
         store.add_items(of, items, first=7)
     store.change_map(of, closed=True)
     assert store.add_items(of, items, first=0) == (0, 0)
-    with pytest.raises(UsageError, match="closed"):
+    with pytest.raises(Conflict, match="closed"):
         store.add_items(of, items)
     assert counts(store).total == 6
 

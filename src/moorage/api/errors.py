@@ -45,6 +45,7 @@ class ErrorCode(StrEnum):
     NO_PASSWORD = "no_password", 409, "The account has no password here."
     GONE = "gone", 410, "The object was deleted while it was read."
     TOO_LARGE = "too_large", 413, "The body is too large."
+    RESULT_TOO_LARGE = "result_too_large", 413, "The result of an item is too large: send the path of a file."
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body must be application/json."
     INVALID = "invalid", 422, "A field is invalid; `field` names it."
     KEY_REUSED = "key_reused", 422, "The Idempotency-Key came with another body before."

@@ -9,6 +9,9 @@ import msgspec
 PAGE_MOST = 500  # objects in one answer of a listing
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+Text64 = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 

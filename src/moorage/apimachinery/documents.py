@@ -61,12 +61,17 @@ def parse_json(data: bytes | str, type: Any = Any, *, bytes_max: int = BYTES_MAX
     """
     data = _bytes_of(data)
     _check_length(data, bytes_max)
-    if data.count(b"[") + data.count(b"{") > NESTING_MAX and _is_too_deep(data):
-        raise DocumentError(f"the JSON is nested more than {NESTING_MAX} levels deep")
+    check_nesting(data)
     try:
         return msgspec.json.decode(data, type=type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(str(error)) from None
+
+
+def check_nesting(data: bytes) -> None:
+    """Raise DocumentError for JSON that is nested more than NESTING_MAX levels deep."""
+    if data.count(b"[") + data.count(b"{") > NESTING_MAX and _is_too_deep(data):
+        raise DocumentError(f"the JSON is nested more than {NESTING_MAX} levels deep")
 
 
 def without_depth(data: bytes) -> bytes:

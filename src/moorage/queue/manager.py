@@ -20,12 +20,13 @@ from typing import TypeVar
 
 import msgspec
 
+from moorage.api.maps import NewItem
 from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Reply
 from moorage.errors import MoorageError, NotFound, NotReady, Unauthorized
-from moorage.queue.store import Answered, NewItem, Store, Stored
+from moorage.queue.store import Answered, Store, Stored
 
 log = logging.getLogger(__name__)
 

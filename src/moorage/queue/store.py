@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from moorage.api.errors import ErrorCode
+from moorage.api.maps import ItemFailure, MapItem, MapResult, NewItem
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import (
     COUNTERS,
@@ -31,7 +33,7 @@ from moorage.decide.maps.leasing import (
     Session,
     State,
 )
-from moorage.errors import AlreadyExists, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
 from moorage.queue.quota import ITEM_BYTES, NONE, Quota, Used, check_items, check_map
 from moorage.queue.tables import FAILURES, INPUTS, ITEMS, QUEUE, RESULTS, SESSIONS
 from moorage.sql.database import Database, Row
@@ -105,54 +107,6 @@ class Stored:
     name: str
     owner: str
     created_at: int
-
-
-class NewItem(msgspec.Struct, frozen=True):
-    """One line of what a user adds."""
-
-    value: msgspec.Raw
-    key: str | None = None
-    seconds: leasing.Seconds | None = None  # how long it is thought to take
-    priority: int = 0
-    memory: leasing.Natural = 0  # bytes, when it needs more than the map's workers have
-
-
-class ItemView(msgspec.Struct, omit_defaults=True):
-    """An item as it is listed."""
-
-    item: int
-    state: str
-    value: msgspec.Raw
-    key: str | None = None
-    tries: int = 0
-    losses: int = 0
-    memoryBytes: int = 0
-    readyAtMs: int = 0
-    leases: int = 0
-    finishedAtMs: int | None = None
-    seconds: float | None = None
-    peakBytes: int | None = None
-    path: str | None = None
-    failure: FailureView | None = None
-
-
-class FailureView(msgspec.Struct, omit_defaults=True):
-    atMs: int
-    cause: str
-    message: str
-    exit: int | None = None
-    tries: int = 0
-    outputBytes: int = 0
-
-
-class ResultView(msgspec.Struct, omit_defaults=True):
-    item: int
-    atMs: int
-    key: str | None = None
-    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    path: str | None = None
-    seconds: float | None = None
-    peakBytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,8 +381,10 @@ class Store:
             for limit in policy.limits:
                 if limit not in known:
                     raise UsageError(
-                        f"map {namespace}/{name} uses the limit {limit!r}, which does not exist",
-                        hint="set its capacity: `limits: {NAME: {capacity: 20}}`",
+                        f"the limit {limit!r}, which map {namespace}/{name} uses, does not exist",
+                        hint=f"set its capacity: moor map limits set {limit} 20",
+                        code=ErrorCode.INVALID,
+                        field="limits",
                     )
             created = self._db.rows(
                 "INSERT INTO maps (uid, namespace, name, owner, request, state, closed, priority, policy,"
@@ -481,8 +437,10 @@ class Store:
                 )
             fresh = items[total - start :]
             if fresh and closed:
-                raise UsageError(
-                    "the map is closed: it accepts no more items", hint="open it: PATCH {closed: false}"
+                raise Conflict(
+                    "the map is closed: it accepts no more items",
+                    hint="make maps that take more: moor map create --open",
+                    code=ErrorCode.CONFLICT,
                 )
             size = sum(ITEM_BYTES + len(bytes(one.value)) + len((one.key or "").encode()) for one in fresh)
             if fresh:
@@ -626,13 +584,13 @@ class Store:
 
     def list_items(
         self, of: int, *, states: Sequence[State] = (), after: int = -1, limit: int = PAGE_ROWS
-    ) -> list[ItemView]:
+    ) -> list[MapItem]:
         """Items in order, those after number `after`, at most `limit`."""
         marks = f" AND i.state IN ({', '.join(str(int(one)) for one in states)})" if states else ""
         statement = f"{_OF_ITEM}{marks} AND i.seq > ? ORDER BY i.seq LIMIT ?"
         return [_item_view(row) for row in self._db.rows(statement, of, after, min(limit, PAGE_ROWS))]
 
-    def get_item(self, of: int, seq: int) -> tuple[ItemView, bytes] | None:
+    def get_item(self, of: int, seq: int) -> tuple[MapItem, bytes] | None:
         """One item and the last output of its last failure."""
         found = self._db.rows(f"{_OF_ITEM} AND i.seq = ?", of, seq)
         if not found:
@@ -640,16 +598,16 @@ class Store:
         output = self._db.rows("SELECT output FROM failures WHERE map = ? AND seq = ?", of, seq)
         return _item_view(found[0]), bytes(output[0][0]) if output else b""
 
-    def results(self, of: int, *, after: int = -1, limit: int = PAGE_ROWS) -> list[ResultView]:
+    def results(self, of: int, *, after: int = -1, limit: int = PAGE_ROWS) -> list[MapResult]:
         return [
-            ResultView(
+            MapResult(
                 item=seq,
                 key=key,
                 value=msgspec.UNSET if path is not None else msgspec.Raw(bytes(value) or b"null"),
                 path=path,
                 seconds=seconds,
-                peakBytes=memory,
-                atMs=at,
+                peak_bytes=memory,
+                at_ms=at,
             )
             for seq, key, value, path, seconds, memory, at in self._db.rows(_RESULTS, of, after, limit)
         ]
@@ -772,24 +730,27 @@ def _session(row: Row) -> Session:
     return Session(name, expires_at, request, _LEASES.decode(leases))
 
 
-def _item_view(row: Row) -> ItemView:
+def _item_view(row: Row) -> MapItem:
     seq, key, state, tries, losses, memory, ready_at, fence, value, at, seconds, peak, path, *failed = row
     failure = None
     if failed[0] is not None:
-        failure = FailureView(failed[0], failed[1], failed[2], failed[3], failed[4], failed[5])
-    return ItemView(
+        at_ms, cause, message, code, failed_tries, size = failed
+        failure = ItemFailure(
+            at_ms=at_ms, cause=cause, message=message, exit=code, tries=failed_tries, output_bytes=size
+        )
+    return MapItem(
         item=seq,
         key=key,
         state=_WORDS[_STATES[state]],
         value=msgspec.Raw(bytes(value)),
         tries=tries,
         losses=losses,
-        memoryBytes=memory,
-        readyAtMs=ready_at,
+        memory_bytes=memory,
+        ready_at_ms=ready_at,
         leases=fence,
-        finishedAtMs=at,
+        finished_at_ms=at,
         seconds=seconds,
-        peakBytes=peak,
+        peak_bytes=peak,
         path=path,
         failure=failure,
     )

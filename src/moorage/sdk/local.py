@@ -296,7 +296,8 @@ def _app(queue: Any) -> ASGIApp:
     from moorage.clock import SYSTEM
     from moorage.server.context import Context
     from moorage.server.problems import Problem, on_error
-    from moorage.server.queue import routes
+    from moorage.server.queue import work
+    from moorage.server.rest import maps
 
     nothing = cast("Any", None)  # the routes of maps use only the queue
     context = Context(
@@ -317,7 +318,7 @@ def _app(queue: Any) -> ASGIApp:
         past=nothing,
     )
     return Starlette(
-        routes=routes.routes(context),
+        routes=[*work.routes(context), *(endpoint.route(context) for endpoint in maps.ENDPOINTS)],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
     )
 
@@ -326,7 +327,7 @@ def _gate(app: ASGIApp, workers: dict[str, asyncio.Future[str]]) -> ASGIApp:
     """Let workers through to what is theirs, with their map's token for the one that they came with."""
     from moorage.server.identity.auth import bearer_of
     from moorage.server.problems import Problem, answer
-    from moorage.server.queue.routes import WORK_PATH
+    from moorage.server.queue.work import WORK_PATH
 
     async def gate(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -23,8 +23,7 @@ from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
 from moorage.server.pages.static_files import StaticFolder
 from moorage.server.problems import Problem, on_error
-from moorage.server.queue import outputroutes as outputs_routes
-from moorage.server.queue import routes as queue_routes
+from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
     checkpoint,
@@ -33,6 +32,7 @@ from moorage.server.rest import (
     gpus,
     health,
     jobs,
+    maps,
     openapi,
     top,
     volumes,
@@ -44,8 +44,8 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
     board, desk = Board(context), Desk(context)
     routes: list[BaseRoute] = [
-        *queue_routes.routes(context),
-        *outputs_routes.routes(context),
+        *work.routes(context),
+        *(endpoint.route(context) for endpoint in maps.ENDPOINTS),
         *gpus.routes(context),
         *top.routes(context),
         *(endpoint.route(context) for endpoint in jobs.ENDPOINTS),

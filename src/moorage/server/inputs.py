@@ -7,13 +7,13 @@ clear refusal, never a failure of the server.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
 from starlette.requests import Request
 
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
-from moorage.apimachinery.documents import NESTING_MAX, parse_json
+from moorage.apimachinery.documents import check_nesting, parse_json
 from moorage.apimachinery.integers import INT64_MAX, parse_integer
 from moorage.errors import DocumentError, NumberError
 from moorage.server.problems import Problem
@@ -64,9 +64,23 @@ def check_json(request: Request) -> None:
 
 
 def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
-    """The parameters of a query as `kind`; of one that comes twice the last. Raises Problem 400 with its field."""
+    """The parameters of a query as `kind`. Raises Problem 400 with its field.
+
+    Of one that comes twice the last counts, or all where the field is a tuple.
+    """
+    values: dict[str, Any] = {}
+    several = {
+        field.encode_name
+        for field in msgspec.structs.fields(cast("type[msgspec.Struct]", kind))
+        if get_origin(field.type) is tuple
+    }
+    for name, text in pairs:
+        if name in several:
+            values.setdefault(name, []).append(text)
+        else:
+            values[name] = text
     try:
-        return msgspec.convert(dict(pairs), kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         raise Problem(400, "bad_request", message, field=path.strip("`.") or None) from error
@@ -74,14 +88,12 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
 
 def check_depth(value: bytes | msgspec.Raw, where: str) -> None:
     """Raise Problem 422 for a value that is nested deeper than those who read it can follow."""
-    data = bytes(value)
-    if data.count(b"[") + data.count(b"{") > NESTING_MAX:
-        try:
-            parse_json(data, msgspec.Raw, bytes_max=len(data))
-        except DocumentError as error:
-            raise Problem(
-                422, "invalid", f"{where}: {error.message}", "put it into a file and send the path", where
-            ) from error
+    try:
+        check_nesting(bytes(value))
+    except DocumentError as error:
+        raise Problem(
+            422, "invalid", f"{where}: {error.message}", "put it into a file and send the path", where
+        ) from error
 
 
 def whole_number(request: Request, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int | None:

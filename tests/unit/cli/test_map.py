@@ -427,7 +427,7 @@ def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):
     assert typed.api.named(MAPJOBS) == []
     done = typed("pause", "m", "none", "other")
     assert done.code == 1
-    assert done.err.count("error: there is no map default/") == 2
+    assert done.err.count("error: there is no map '") == 2
 
 
 def test_limits_are_listed_and_set(typed):
@@ -442,7 +442,7 @@ def test_the_output_of_a_failed_item_is_shown_where_no_output_is_kept(typed, tmp
     typed("create", "m", "--range", "0:2", "--retries", "0", *WORDS)
     typed.work("m", failing=frozenset({1}))
     done = typed("logs", "m", "1")
-    assert done.code in (0, 1)
+    assert (done.code, done.out) == (0, "sorry\n")
 
 
 def test_waiting_ends_with_the_map(typed, tmp_path, monkeypatch):

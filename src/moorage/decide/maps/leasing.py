@@ -30,6 +30,11 @@ from typing import Annotated
 
 import msgspec
 
+from moorage.api.fields import Natural as Natural
+from moorage.api.fields import Seconds
+from moorage.api.fields import Text64 as Text64
+from moorage.api.maps import BATCH_ITEMS
+from moorage.api.maps import MapState as MapState
 from moorage.apimachinery.backoff import DoublingDelay
 
 RESULT_BYTES = 256 * 1024  # a longer result goes by path
@@ -39,7 +44,6 @@ OUTPUT_BYTES = 16 * 1024  # of the last output kept for a failed item
 MAP_OUTPUT_BYTES = 256 * 1024 * 1024  # of outputs kept for one map; beyond it each keeps OUTPUT_FLOOR_BYTES
 OUTPUT_FLOOR_BYTES = 512
 MESSAGE_CHARACTERS = 2000
-BATCH_ITEMS = 10
 BATCH_MS = 10_000  # work handed out at once: what the death of a worker can cost
 BATCH_FLOOR_MS = 500  # a batch of less work is not split further, even when items run out
 STOCK_MS = 1_000  # busy workers get no stock of items that take longer than this on average,
@@ -49,14 +53,10 @@ STOCK_SHARE = (
 AWAY_MS = 5_000  # five ticks: a longer silence of the server is added to all leases
 STRAGGLER_FACTOR = 3.0  # an item that takes this many mean times, and
 STRAGGLER_FLOOR_MS = 2_000  # longer than this, may run a second time beside the first
-PRIORITY_LIMIT = 1000
 _PRIORITY_STEP = 1 << 41
 _LONGEST_MS = 1 << 40  # 34 years
 _HASH = 2654435761  # Knuth's multiplicative hash: spreads retries of neighbouring items
 
-Text64 = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Pair = tuple[int, int]  # item, lease (its fence)
 
 
@@ -67,12 +67,6 @@ class State(IntEnum):
     DONE = 3
     DEAD = 4
     LARGE = 5  # ready, but for workers with more memory than the map's own
-
-
-class MapState(StrEnum):
-    RUNNING = "running"
-    PAUSED = "paused"
-    CANCELLED = "cancelled"
 
 
 class Outcome(StrEnum):

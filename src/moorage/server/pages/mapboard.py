@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from moorage.api.maps import MapItem
 from moorage.apimachinery.meta import annotations_of, condition
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide.maps.facts import end_of, fact_of, plan_of
 from moorage.model.names import COMMAND_ANNOTATION
-from moorage.queue.store import ItemView
 from moorage.server.pages.board import When, owner_hues, span
 
 MAPS_SHOWN = 100
@@ -109,7 +109,7 @@ def map_row(found: Mapping[str, Any], now: datetime, hue: int) -> MapRow:
 def map_model(
     found: Mapping[str, Any],
     mapjob: Obj | None,
-    failed: Sequence[tuple[ItemView, bytes]] | None,
+    failed: Sequence[tuple[MapItem, bytes]] | None,
     now: datetime,
 ) -> MapModel:
     """Everything on a map's page at one moment."""
@@ -180,7 +180,7 @@ def _plan_rows(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> tuple[tuple[
     return tuple(row for row in rows if row[1] or row[2])
 
 
-def _failed(one: ItemView, output: bytes) -> Failed:
+def _failed(one: MapItem, output: bytes) -> Failed:
     value = one.key or bytes(one.value).decode("utf-8", "replace")
     failure = one.failure
     why = f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else ""

@@ -6,23 +6,25 @@ printed see those whom RBAC lets `get` it now.
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from moorage.actions import maps
+from moorage.api.maps import MapItem
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide.maps.leasing import State
 from moorage.errors import ApiError
 from moorage.model.mapjob import MAPJOBS
 from moorage.queue.manager import Queue
-from moorage.queue.store import ItemView, Store, Stored
+from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
 from moorage.server.pages.clusterpages import fragment, framed, templates
 from moorage.server.pages.mapboard import FAILURES_SHOWN, MapModel, map_model, map_rows
 from moorage.server.problems import Problem
-from moorage.server.queue.routes import map_json
 
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
@@ -65,8 +67,8 @@ def routes(context: Context) -> list[Route]:
 async def _list(context: Context) -> str:
     queue = context.queue
     stored = await queue.read(lambda store: store.list_maps(None))
-    maps = [map_json(view, rate=await queue.rate_of(view)) for view in stored]
-    rows, more = map_rows(maps, context.now())
+    shown = [msgspec.to_builtins(await maps.show_map(queue, view)) for view in stored]
+    rows, more = map_rows(shown, context.now())
     return fragment("maps_live.html", rows=rows, more=more)
 
 
@@ -79,7 +81,7 @@ async def _model(context: Context, request: Request) -> MapModel:
         raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "list the maps: moor map list")
     may_get = await context.auth.may_use_maps(user, "get", namespace)
     failed = await _failed(queue, stored) if may_get else None
-    view = map_json(stored, rate=await queue.rate_of(stored))
+    view = msgspec.to_builtins(await maps.show_map(queue, stored))
     return map_model(view, await _mapjob(context, namespace, name), failed, context.now())
 
 
@@ -91,13 +93,13 @@ async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
         return None
 
 
-async def _failed(queue: Queue, found: Stored) -> list[tuple[ItemView, bytes]]:
+async def _failed(queue: Queue, found: Stored) -> list[tuple[MapItem, bytes]]:
     """The first items that failed for good, each with the end of what it printed."""
     map_id = found.map.id
     if not found.map.counts.dead:
         return []
 
-    def read(store: Store) -> list[tuple[ItemView, bytes]]:
+    def read(store: Store) -> list[tuple[MapItem, bytes]]:
         dead = store.list_items(map_id, states=[State.DEAD], limit=FAILURES_SHOWN)
         return [one for item in dead if (one := store.get_item(map_id, item.item)) is not None]
 

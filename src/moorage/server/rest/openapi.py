@@ -27,7 +27,6 @@ from moorage.server.endpoint import Endpoint, EndpointRoute
 from moorage.server.identity.accountroutes import AccountChange, NewAccount
 from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.problems import Json
-from moorage.server.queue.routes import LimitChange, MapChange, NewMap
 from moorage.server.rest.explain import Asked
 
 PREFIX = "/api/v1/"
@@ -72,8 +71,6 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
     "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
-    "GET /api/v1/maps/{namespace}/{name}/items": {"state": NAME, "after": COUNT, "limit": COUNT},
-    "POST /api/v1/maps/{namespace}/{name}/items": {"first": COUNT},
     "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
 }
 BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
@@ -83,9 +80,6 @@ BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/login/exchange": ByCode,
     "POST /api/v1/login/password": NewPassword,
     "POST /api/v1/login/token": TokenWish,
-    "POST /api/v1/maps/{namespace}": NewMap,
-    "PATCH /api/v1/maps/{namespace}/{name}": MapChange,
-    "PUT /api/v1/limits/{limit}": LimitChange,
     "POST /api/v1/users": NewAccount,
     "PATCH /api/v1/users/{name}": AccountChange,
 }

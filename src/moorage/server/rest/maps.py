@@ -1,0 +1,204 @@
+"""/api/v1/maps and /api/v1/limits: maps, their items, results and output, for users. docs/design/0005-map.md"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from moorage.actions import maps
+from moorage.api.errors import ErrorCode
+from moorage.api.maps import (
+    AddItems,
+    After,
+    Deleted,
+    ItemList,
+    ItemOutput,
+    ItemPage,
+    ItemsAdded,
+    LimitChange,
+    LimitList,
+    LimitSet,
+    Map,
+    MapChange,
+    MapList,
+    NewMap,
+    OutputPage,
+    Retried,
+    WorkerToken,
+)
+from moorage.decide.maps import leasing
+from moorage.server.endpoint import Call, Endpoint
+from moorage.server.inputs import number
+from moorage.server.problems import Problem
+from moorage.server.queue.access import allow, map_of, queue_of, while_allowed
+
+ALL = "/api/v1/maps"
+ONE = f"{ALL}/{{namespace}}/{{name}}"
+LIMITS = "/api/v1/limits"
+BODY_BYTES = 256 * 1024  # of a request that is no list of items
+LINE_BYTES = leasing.VALUE_BYTES + 4096
+NDJSON = "application/x-ndjson"
+
+_ENCODER = msgspec.json.Encoder()
+
+
+async def create_map(call: Call[NewMap, None]) -> Map:
+    """Make a map; its items are added next."""
+    await allow(call, "create", call.namespace)
+    queue = queue_of(call.context)
+    return await maps.show_map(queue, await maps.create_map(queue, call.namespace, call.body, call.user.name))
+
+
+async def list_maps(call: Call[None, None]) -> MapList:
+    """The maps of all namespaces, or of one: those that the one who asks may see."""
+
+    async def may_list(namespace: str) -> bool:
+        return await call.context.auth.may_use_maps(call.user, "list", namespace)
+
+    shown = await maps.list_maps(queue_of(call.context), call.path.get("namespace"), may_list)
+    return MapList(maps=tuple(shown))
+
+
+async def show_map(call: Call[None, None]) -> Map:
+    """Counts, rate, expected end and policy of a map."""
+    return await maps.show_map(queue_of(call.context), await map_of(call))
+
+
+async def change_map(call: Call[MapChange, None]) -> Map:
+    """Pause, resume, cancel, close or reopen a map, set its priority or rate."""
+    queue, stored = queue_of(call.context), await map_of(call, "update")
+    return await maps.show_map(queue, await maps.change_map(queue, stored, call.body))
+
+
+async def delete_map(call: Call[None, None]) -> Deleted:
+    """Delete a map with its items and results."""
+    stored = await map_of(call, "delete")
+    await queue_of(call.context).delete_map(stored.map.id)
+    return Deleted()
+
+
+async def add_items(call: Call[None, AddItems]) -> ItemsAdded:
+    """Add items, one JSON object per line; `first` numbers them, so that sending again adds nothing twice."""
+    stored, query = await map_of(call, "update"), call.query
+    return await maps.add_items(
+        queue_of(call.context),
+        stored,
+        body_lines(call.request),
+        first=query.first,
+        request=query.request,
+        close=query.close,
+    )
+
+
+async def list_items(call: Call[None, ItemPage]) -> ItemList:
+    """Items in order, of some states; `after` and `limit` page through them."""
+    stored, page = await map_of(call), call.query
+    return await maps.list_items(
+        queue_of(call.context), stored, states=page.state, after=page.after, limit=page.limit
+    )
+
+
+async def show_item(call: Call[None, None]) -> ItemOutput:
+    """One item, with the last output of its last failure."""
+    stored = await map_of(call)
+    return await maps.get_item(queue_of(call.context), stored, number(str(call.path["item"]), "item"))
+
+
+async def list_results(call: Call[None, After]) -> Response:
+    """All results so far, one JSON object per line, in the items' order."""
+    stored = await map_of(call)
+    pages = maps.results(queue_of(call.context), stored, after=call.query.after)
+    return lasting(call, pages)
+
+
+async def list_output(call: Call[None, OutputPage]) -> Response:
+    """What was printed so far, one JSON object per line; `follow=true` goes on until the map has ended."""
+    stored, query, outputs = await map_of(call), call.query, call.context.outputs
+    if outputs is None:  # a server that keeps none
+        return StreamingResponse(iter(()), media_type=NDJSON)
+    pages = maps.output(
+        queue_of(call.context), outputs, stored, item=query.item, after=query.after, follow=query.follow
+    )
+    return lasting(call, pages)
+
+
+async def retry_map(call: Call[None, None]) -> Retried:
+    """Make the dead items ready again; a cancelled or paused map runs on."""
+    stored = await map_of(call, "update")
+    return Retried(retried=await maps.retry_map(queue_of(call.context), stored))
+
+
+async def worker_token(call: Call[None, None]) -> WorkerToken:
+    """The token that the workers of a map present."""
+    stored = await map_of(call, "update")
+    return WorkerToken(token=queue_of(call.context).token_of(stored.uid))
+
+
+async def list_limits(call: Call[None, None]) -> LimitList:
+    """Named limits: how many tokens there are, and how many are held."""
+    return LimitList(limits=tuple(await maps.list_limits(queue_of(call.context))))
+
+
+async def set_limit(call: Call[LimitChange, None]) -> LimitSet:
+    """Set how many tokens a named limit has; leases that hold more keep them until they end."""
+    await allow(call, "update", "")
+    name = str(call.path["limit"])
+    await maps.set_limit(queue_of(call.context), name, call.body.capacity)
+    return LimitSet(name=name, capacity=call.body.capacity)
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path=ALL, handler=list_maps, answer=MapList),
+    Endpoint(method="GET", path=f"{ALL}/{{namespace}}", handler=list_maps, answer=MapList),
+    Endpoint(
+        method="POST",
+        path=f"{ALL}/{{namespace}}",
+        handler=create_map,
+        body=NewMap,
+        answer=Map,
+        status=201,
+        body_bytes=BODY_BYTES,
+    ),
+    Endpoint(method="GET", path=ONE, handler=show_map, answer=Map),
+    Endpoint(method="PATCH", path=ONE, handler=change_map, body=MapChange, answer=Map),
+    Endpoint(method="DELETE", path=ONE, handler=delete_map, answer=Deleted),
+    Endpoint(method="GET", path=f"{ONE}/items", handler=list_items, query=ItemPage, answer=ItemList),
+    Endpoint(method="POST", path=f"{ONE}/items", handler=add_items, query=AddItems, answer=ItemsAdded),
+    Endpoint(method="GET", path=f"{ONE}/items/{{item}}", handler=show_item, answer=ItemOutput),
+    Endpoint(method="GET", path=f"{ONE}/results", handler=list_results, query=After, media_type=NDJSON),
+    Endpoint(method="GET", path=f"{ONE}/output", handler=list_output, query=OutputPage, media_type=NDJSON),
+    Endpoint(method="POST", path=f"{ONE}/retry", handler=retry_map, answer=Retried),
+    Endpoint(method="POST", path=f"{ONE}/token", handler=worker_token, answer=WorkerToken),
+    Endpoint(method="GET", path=LIMITS, handler=list_limits, answer=LimitList),
+    Endpoint(method="PUT", path=f"{LIMITS}/{{limit}}", handler=set_limit, body=LimitChange, answer=LimitSet),
+)
+
+
+def lasting(call: Call[Any, Any], pages: AsyncIterator[list[Any]]) -> Response:
+    """Pages as lines of JSON, for as long as the asker may read them."""
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for page in pages:
+            yield b"".join(_ENCODER.encode(row) + b"\n" for row in page)
+
+    return StreamingResponse(while_allowed(call, call.namespace, lines()), media_type=NDJSON)
+
+
+async def body_lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
+    """The lines of a body as it comes, numbered from 1; empty ones are left out. Raises Problem 413."""
+    rest, count = b"", 0
+    async for part in request.stream():
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            count += 1
+            if line.strip():
+                yield count, line
+        if len(rest) > LINE_BYTES:
+            where = f"line {count + 1}"
+            raise Problem(413, ErrorCode.TOO_LARGE, f"{where} has more than {LINE_BYTES} bytes", None, where)
+    if rest.strip():
+        yield count + 1, rest
