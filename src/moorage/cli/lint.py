@@ -15,7 +15,7 @@ from moorage.errors import DocumentError, MoorageError, UsageError
 
 if TYPE_CHECKING:
     from moorage.apimachinery.resources import Obj
-    from moorage.decide.admission.rulebook import Facts
+    from moorage.decide.admission.gpufacts import Facts
     from moorage.model.policy import Policy
 
 READY_MADE = "gpu-cluster"
@@ -141,8 +141,8 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     """The cluster's GPUs, and the policies of the namespace. Raises what the API raises for nodes."""
     from moorage.apimachinery.resources import NAMESPACES, NODES
     from moorage.apimachinery.scheduling import parse_node
+    from moorage.decide.admission.gpufacts import facts_of
     from moorage.decide.admission.guardrails import away_from_gpus
-    from moorage.decide.admission.rulebook import facts_of
     from moorage.errors import ApiError, Forbidden, NotFound
     from moorage.model.policy import POLICIES, policy_for
 

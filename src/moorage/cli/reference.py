@@ -86,7 +86,8 @@ def errors_page() -> str:
 
 def guardrails_page() -> str:
     """The rules of a GuardrailPolicy, and those of `moor doctor nodes`."""
-    from moorage.decide.admission.rulebook import RULES, WORKLOADS
+    from moorage.decide.admission.rulebook import RULES
+    from moorage.decide.admission.templates import WORKLOADS
     from moorage.decide.tools.doctor import FAQ, HOLD_RULES
 
     out = [NOTE, "# Guardrails\n", "## Rules of a GuardrailPolicy\n"]

@@ -34,6 +34,8 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
+from moorage.decide.admission.fields import at, field_of
+from moorage.decide.admission.gpufacts import Facts, facts_of
 from moorage.decide.admission.guardrails import (
     MASTERS,
     OPERATOR,
@@ -56,16 +58,8 @@ from moorage.decide.admission.hosts import (
 )
 from moorage.decide.admission.injection import Injected, is_guest
 from moorage.decide.admission.priority import judge_priority
-from moorage.decide.admission.rulebook import (
-    CONTAINERS_MAX,
-    WORKLOADS,
-    Facts,
-    at,
-    container_count,
-    facts_of,
-    field_of,
-    misshapen,
-)
+from moorage.decide.admission.shape import misshapen
+from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import inject, judge_pod
 from moorage.errors import ApiError, DocumentError, NotFound
 from moorage.model.machine import MACHINES

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from moorage.apimachinery.api import ObjList
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import NODES, Resource
-from moorage.decide.admission.rulebook import CONTAINERS_MAX
+from moorage.decide.admission.templates import CONTAINERS_MAX
 from moorage.errors import Forbidden, NotFound
 from moorage.model.tenant import TENANTS
 from moorage.testing.clock import FakeClock

@@ -33,18 +33,13 @@ import msgspec
 from moorage.apimachinery.integers import INT32_MAX, integer_or, is_digits
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo
-from moorage.decide.admission.rulebook import (
-    GUARANTEED,
-    JOBS,
-    WORKLOADS,
-    Facts,
-    Finding,
-    at,
-    judge_workload,
-    keep_off,
-    same,
-    wants_gpu,
-)
+from moorage.decide.admission.amounts import same
+from moorage.decide.admission.fields import at, mapping
+from moorage.decide.admission.findings import Finding
+from moorage.decide.admission.gpufacts import Facts
+from moorage.decide.admission.gpurules import keeping_off
+from moorage.decide.admission.rulebook import judge_workload
+from moorage.decide.admission.templates import GUARANTEED, JOBS, WORKLOADS, wants_gpu
 from moorage.decide.runs.killanswer import Hold, Known, Raise, answer, give_more, hold
 from moorage.decide.runs.memorykills import is_gated, rule_of
 from moorage.model.names import (
@@ -476,7 +471,8 @@ def _keep_off_gpu_nodes(draft: _Draft) -> None:
     spec, away = draft.pod_spec, draft.request.away_from_gpus
     if not away or wants_gpu(one for _, one in draft.containers()) or _speaks_of_gpu_nodes(spec):
         return
-    keep_off(spec, away)
+    kept_off = keeping_off(at(spec, ("affinity", "nodeAffinity")), away)
+    spec["affinity"] = {**mapping(spec.get("affinity")), "nodeAffinity": kept_off}
 
 
 def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
@@ -548,6 +544,7 @@ def _apply_policy(draft: _Draft, *, fill: bool) -> None:
     found = judge_workload(
         request.kind, draft.obj, request.policy, facts=request.facts, away=request.away_from_gpus, fill=fill
     )
+    draft.obj = found.obj
     told = {one.field for one in draft.refusals}
     for one in found.denied:
         if (one.rule, one.field) not in known and one.field not in told:

@@ -6,7 +6,6 @@ object of Kubernetes, is a finding too.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,18 +14,12 @@ import yaml
 
 from moorage.apimachinery.documents import NodeLoader, check_yaml
 from moorage.apimachinery.resources import Obj
-from moorage.decide.admission.rulebook import (
-    FIXES,
-    Facts,
-    Finding,
-    Path,
-    field_of,
-    judge_workload,
-    mapping,
-    misshapen,
-    sequence,
-    templates_of,
-)
+from moorage.decide.admission.fields import Path, field_of, mapping, sequence
+from moorage.decide.admission.findings import Finding
+from moorage.decide.admission.gpufacts import Facts
+from moorage.decide.admission.rulebook import FIXES, judge_workload
+from moorage.decide.admission.shape import misshapen
+from moorage.decide.admission.templates import templates_of
 from moorage.errors import DocumentError
 from moorage.model.policy import Policy
 
@@ -160,10 +153,8 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
         return
     file.judged += 1
     wrong = list(misshapen(kind, document))
-    # what admission would fill in is filled into a copy, unless there is something in its way
-    found = judge_workload(
-        kind, copy.deepcopy(document), file.policy, facts=file.facts, away=file.away, fill=not wrong
-    )
+    # what admission would fill in counts as there, unless there is something in its way
+    found = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
     for level, some in (("deny", wrong), ("deny", found.denied), ("fill", found.filled), ("warn", found.warned)):
         for one in some:
             _add(file, node, path, one, level, document)

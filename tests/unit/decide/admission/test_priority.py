@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moorage.decide.admission.priority import allowed_classes, judge_priority
-from moorage.decide.admission.rulebook import WORKLOADS
+from moorage.decide.admission.templates import WORKLOADS
 
 
 def a_class(name: str, value: int = 0, *, default: bool = False, policy: str = "PreemptLowerPriority") -> Any:

@@ -10,16 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import NodeInfo
+from moorage.decide.admission.fields import field_of
+from moorage.decide.admission.gpufacts import Facts, facts_of
 from moorage.decide.admission.guardrails import OPERATOR, Request, admit, judge
-from moorage.decide.admission.rulebook import (
-    RULES,
-    WORKLOADS,
-    Facts,
-    facts_of,
-    field_of,
-    judge_workload,
-    misshapen,
-)
+from moorage.decide.admission.rulebook import RULES, judge_workload
+from moorage.decide.admission.shape import misshapen
+from moorage.decide.admission.templates import WORKLOADS
 from moorage.model.policy import GuardrailRules, Policy, gpu_cluster_policy, policy_for
 
 GPU = "nvidia.com/gpu"
@@ -65,9 +61,10 @@ def found(rule: str, kind: str, obj: Any, **options: Any) -> list[str]:
 
 
 def filled(rule: str, kind: str, obj: Any, **parameters: Any) -> Any:
-    made = copy.deepcopy(obj)
-    judge_workload(kind, made, only(rule, "fill", **parameters), facts=FACTS, away=AWAY, fill=True)
-    return made
+    before = copy.deepcopy(obj)
+    judged = judge_workload(kind, obj, only(rule, "fill", **parameters), facts=FACTS, away=AWAY, fill=True)
+    assert obj == before  # judged, not changed
+    return judged.obj
 
 
 def test_every_rule_is_a_field_of_the_policy_and_the_other_way_round():
@@ -350,7 +347,7 @@ def test_what_was_filled_in_satisfies_the_rules_and_filling_again_changes_nothin
     request = asked(kind, obj, policy=FILLING)
     first = admit(request)
     made = patched(obj, first.patches)
-    judged = judge_workload(kind, copy.deepcopy(made), FILLING, facts=FACTS, away=AWAY)
+    judged = judge_workload(kind, made, FILLING, facts=FACTS, away=AWAY)
     chosen = [one for one in judged.warned if one.rule != "gpuNodes"]  # who chooses GPU nodes is not overruled
     assert [str(one) for one in chosen] == []
     again = admit(asked(kind, made, policy=FILLING))
@@ -426,7 +423,7 @@ def test_nodes_that_an_autoscaler_may_add_are_judged_as_if_they_were_there():
 def test_a_job_whose_replacement_gets_more_memory_may_be_tried_again():
     job = a_workload("Job", backoffLimit=3)
     rule = {"level": "fill", "escalation": {"max": "8Gi"}}
-    found = judge_workload("Job", copy.deepcopy(job), Policy({"restartBomb": rule}), fill=True)
+    found = judge_workload("Job", job, Policy({"restartBomb": rule}), fill=True)
     assert not [one for one in found.filled if one.rule == "restartBomb"]
     found = judge_workload("Job", job, Policy({"restartBomb": {"level": "fill"}}), fill=True)
     assert [one.field for one in found.filled if one.rule == "restartBomb"] == ["spec.podFailurePolicy"]

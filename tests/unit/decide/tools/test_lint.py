@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.cli.linttext import report_json, report_text
-from moorage.decide.admission.rulebook import RULES, facts_of
+from moorage.decide.admission.gpufacts import facts_of
+from moorage.decide.admission.rulebook import RULES
 from moorage.decide.tools.lint import Report, lint
 from moorage.model.policy import Policy, gpu_cluster_policy
 

@@ -1,0 +1,80 @@
+"""Fields of a type that the API server refuses, on the way to what the rules read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moorage.decide.admission.amounts import is_quantity
+from moorage.decide.admission.fields import Path, at, mapping, sequence, shown_value
+from moorage.decide.admission.findings import Finding
+from moorage.decide.admission.templates import JOBS, WORKFLOWS, WORKLOADS, templates_of
+
+
+def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
+    """Fields on the way to what the rules read that are of a type the API server refuses."""
+    path = WORKLOADS.get(kind)
+    if path is None:
+        path = WORKFLOWS.get(kind)
+        if path is None:
+            return
+    yield from _typed(obj, ("metadata",), dict)
+    for length in range(1, len(path) + 1):
+        found = at(obj, path[:length])
+        if not isinstance(found, dict):
+            said = "is missing" if found is None else "must be a mapping"
+            yield Finding("shape", path[:length], shown_value(found), said)
+            return
+    if kind in WORKFLOWS:
+        yield from _typed(obj, (*path, "templates"), list)
+        for index, one in enumerate(sequence(at(obj, (*path, "templates")))):
+            if not isinstance(one, dict):
+                yield Finding("shape", (*path, "templates", index), shown_value(one), "must be a mapping")
+                continue
+            for key in ("container", "script", "metadata", "nodeSelector"):
+                yield from _typed(obj, (*path, "templates", index, key), dict)
+    else:
+        spec = (*path, "spec")
+        if not isinstance(at(obj, spec), dict):
+            said = "is missing" if at(obj, spec) is None else "must be a mapping"
+            yield Finding("shape", spec, shown_value(at(obj, spec)), said)
+            return
+        for name in ("metadata", "metadata.labels", "metadata.annotations", "spec.affinity", "spec.nodeSelector",
+                     "spec.securityContext", "spec.resources"):  # fmt: skip
+            yield from _typed(obj, (*path, *name.split(".")), dict)
+        yield from _typed(obj, (*spec, "priorityClassName"), str)
+        for name in ("containers", "initContainers", "tolerations", "volumes", "schedulingGates"):
+            yield from _typed(obj, (*spec, name), list)
+            for index, one in enumerate(sequence(at(obj, (*spec, name)))):
+                if not isinstance(one, dict):
+                    yield Finding("shape", (*spec, name, index), shown_value(one), "must be a mapping")
+        if not at(obj, (*spec, "containers")):
+            yield Finding("shape", (*spec, "containers"), "", "a pod needs at least one container")
+        if kind in JOBS:
+            limit = at(obj, (*path[:-1], "backoffLimit"))
+            if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+                yield Finding(
+                    "shape", (*path[:-1], "backoffLimit"), shown_value(limit), "must be a whole number from 0"
+                )
+    for template in templates_of(kind, obj):
+        for where, container in template.containers:
+            for name in ("command", "args"):
+                yield from _typed(obj, (*where, name), list)
+            yield from _typed(obj, (*where, "resources"), dict)
+            for name in ("limits", "requests"):
+                yield from _typed(obj, (*where, "resources", name), dict)
+                for resource, value in mapping(at(container, ("resources", name))).items():
+                    if not is_quantity(value):
+                        said = "must be a quantity such as 500m, 2, 512Mi or 8Gi"
+                        yield Finding(
+                            "shape", (*where, "resources", name, str(resource)), shown_value(value), said
+                        )
+
+
+_MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list", str: "must be a text"}
+
+
+def _typed(obj: Any, path: Path, wanted: type) -> Iterator[Finding]:
+    found = at(obj, path)
+    if found is not None and not isinstance(found, wanted):
+        yield Finding("shape", path, shown_value(found), _MUST_BE[wanted])

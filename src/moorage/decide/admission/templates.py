@@ -1,0 +1,178 @@
+"""The pod templates in a workload, a workflow, or any object that holds one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import is_gpu
+from moorage.decide.admission.fields import Path, at, mapping, sequence
+
+GUARANTEED = ("cpu", "memory")  # the resources that decide the quality-of-service class
+JOBS = ("Job", "CronJob")
+# of a pod: each takes 0.25 ms to judge (measured with 60,000), and other requests wait for that
+CONTAINERS_MAX = 500
+TEMPLATE_DEPTH_MAX = 8  # steps down to a pod template in a kind that is not known; those in use have at most 5
+
+# kind → where its pod template is; a Pod is its own
+WORKLOADS: Mapping[str, Path] = {
+    "Pod": (),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "Deployment": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "MapJob": ("spec", "template"),
+}
+# Argo's kinds → where the list of templates is; judged by `moor lint` (admission sees the pods made from them)
+WORKFLOWS: Mapping[str, Path] = {
+    "Workflow": ("spec",),
+    "WorkflowTemplate": ("spec",),
+    "ClusterWorkflowTemplate": ("spec",),
+    "CronWorkflow": ("spec", "workflowSpec"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A pod template in its workload; its parts are those of the object itself."""
+
+    kind: str
+    path: Path  # of the pod spec (of an Argo template: the template)
+    spec: Obj
+    metadata: Sequence[tuple[Path, Mapping[str, Any]]]
+    containers: Sequence[tuple[Path, Obj]]
+    job: Obj | None = None  # the Job's spec, of Jobs and CronJobs
+    job_path: Path = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)  # what a container without any inherits (Argo)
+
+    @property
+    def is_workflow(self) -> bool:
+        return self.kind in WORKFLOWS
+
+    def asked(self, container: Mapping[str, Any], table: str, resource: str) -> Any:
+        """The amount in `limits` or `requests`; a limit alone is a request too, as the API server has it."""
+        own = mapping(container.get("resources")) or self.resources
+        found = at(own, (table, resource))
+        return at(own, ("limits", resource)) if found is None and table == "requests" else found
+
+    def has_pod_limit(self, resource: str) -> bool:
+        return at(self.spec, ("resources", "limits", resource)) is not None
+
+    def unlimited(self) -> list[Path]:
+        """Containers without a memory limit; none when the pod has one as a whole."""
+        if self.has_pod_limit("memory"):
+            return []
+        return [path for path, one in self.containers if self.asked(one, "limits", "memory") is None]
+
+
+def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
+    """The pod templates of a workload, or the templates of a workflow that run containers; others give none."""
+    if kind in WORKFLOWS:
+        yield from _workflow_templates(kind, obj)
+        return
+    if kind not in WORKLOADS:
+        yield from _templates_within(kind, obj)
+        return
+    path = WORKLOADS[kind]
+    template = at(obj, path)
+    if not isinstance(template, dict) or not isinstance(template.get("spec"), dict):
+        return
+    spec = template["spec"]
+    own: list[tuple[Path, Mapping[str, Any]]] = [((*path, "metadata"), mapping(template.get("metadata")))]
+    job = at(obj, path[:-1]) if kind in JOBS else None
+    yield Template(
+        kind=kind,
+        path=(*path, "spec"),
+        spec=spec,
+        metadata=own,
+        containers=list(_containers(spec, (*path, "spec"))),
+        job=job if isinstance(job, dict) else None,
+        job_path=path[:-1],
+    )
+
+
+def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
+    """Pod templates of kinds that others brought: a notebook, a distributed training run, …"""
+    waiting: list[tuple[Path, Any]] = [(("spec",), obj.get("spec"))]
+    while waiting:
+        path, found = waiting.pop()
+        if len(path) > TEMPLATE_DEPTH_MAX:
+            continue
+        if isinstance(found, list):
+            waiting += [((*path, index), one) for index, one in reversed(list(enumerate(found)))]
+        if not isinstance(found, dict):
+            continue
+        spec = found.get("spec")
+        if isinstance(spec, dict) and any(isinstance(one, dict) for one in sequence(spec.get("containers"))):
+            yield Template(
+                kind=kind,
+                path=(*path, "spec"),
+                spec=spec,
+                metadata=[((*path, "metadata"), mapping(found.get("metadata")))],
+                containers=list(_containers(spec, (*path, "spec"))),
+            )
+            continue
+        waiting += [((*path, key), one) for key, one in reversed(list(found.items())) if isinstance(key, str)]
+
+
+def container_count(kind: str, obj: Any) -> int:
+    """How many containers the pod template of a kind in WORKLOADS has, init containers among them."""
+    spec = (*WORKLOADS[kind], "spec")
+    return sum(len(sequence(at(obj, (*spec, table)))) for table in ("containers", "initContainers"))
+
+
+def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any container asks for a GPU of any vendor."""
+    for container in containers:
+        for table in ("limits", "requests"):
+            if any(is_gpu(str(name)) for name in mapping(at(container, ("resources", table)))):
+                return True
+    return False
+
+
+# --- reading
+
+
+def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj]]:
+    for table in ("initContainers", "containers"):
+        for index, one in enumerate(sequence(spec.get(table))):
+            if isinstance(one, dict):
+                yield (*path, table, index), one
+
+
+def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
+    """https://argo-workflows.readthedocs.io/en/latest/fields/#template"""
+    root = WORKFLOWS[kind]
+    spec = mapping(at(obj, root))
+    defaults = mapping(at(spec, ("templateDefaults", "container", "resources")))
+    patched = str(spec.get("podSpecPatch") or "") + str(at(spec, ("templateDefaults", "podSpecPatch")) or "")
+    for index, template in enumerate(sequence(spec.get("templates"))):
+        if not isinstance(template, dict):
+            continue
+        path: Path = (*root, "templates", index)
+        found: list[tuple[Path, Obj]] = []
+        for key in ("container", "script"):
+            if isinstance(template.get(key), dict):
+                found.append(((*path, key), template[key]))
+        for key, table in (("containerSet", template.get("containerSet")), ("", template)):
+            for name in ("containers",) if key else ("initContainers", "sidecars"):
+                for number, one in enumerate(sequence(mapping(table).get(name))):
+                    if isinstance(one, dict):
+                        found.append(((*path, *((key,) if key else ()), name, number), one))
+        if not found:
+            continue  # steps, a DAG, suspend, …: no pod of its own
+        patch = patched + str(template.get("podSpecPatch") or "")
+        whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # what the patch states is stated
+        yield Template(
+            kind=kind,
+            path=path,
+            spec=template,
+            metadata=[((*path, "metadata"), mapping(template.get("metadata")))],
+            containers=found,
+            resources=defaults or (whole if whole["limits"] else {}),
+        )
