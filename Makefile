@@ -2,7 +2,8 @@
 UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PY := .venv/bin/python
-PYTEST := $(PY) -m pytest -n 2 --dist loadgroup
+PYTEST := $(PY) -m pytest --dist loadgroup
+WORKERS ?= 4# more than two cores: most end-to-end tests wait for a cluster
 DEMO_DATA := .moorage-demo
 
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
@@ -26,18 +27,20 @@ demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three 
 	@$(PY) examples/digits/demo.py --data $(DEMO_DATA)
 
 quick: setup lint types ## Lint, types and unit tests: the loop while you work
-	@$(PYTEST) -m "not processes" tests/unit
+	@$(PYTEST) -n 2 -m "not processes" tests/unit
 
 test: setup lint types ## Lint, types and the whole test suite
-	@$(PYTEST)
+	@$(PYTEST) -n $(WORKERS)
 
 explore: setup ## Property tests, fuzzers and random kills with new draws: what they find becomes a fixed case
-	@MOORAGE_TEST_EXPLORE=1 MOORAGE_TEST_FULL=1 $(PYTEST) -s -m "not browser" \
+	@MOORAGE_TEST_EXPLORE=1 MOORAGE_TEST_FULL=1 $(PYTEST) -n 2 -s -m "not browser" \
 		$$(grep -rlE "^from hypothesis|schemathesis|\bseed: int|, seed\)" tests --include='*.py')
 
-test-all: setup lint types ## The whole suite with all examples, and the short benchmarks
-	@MOORAGE_TEST_FULL=1 $(PYTEST)
+test-all: setup lint types ## The whole suite with all examples, on the control plane in KUBEBUILDER_ASSETS too; short benchmarks
+	@MOORAGE_TEST_FULL=1 KUBEBUILDER_ASSETS= $(PYTEST) -n $(WORKERS)
+	@test -z "$(KUBEBUILDER_ASSETS)" || $(PYTEST) -n $(WORKERS) tests/contract tests/integration tests/e2e/*_any_cluster.py
 	@$(PY) benchmarks/cold_start.py
+	@$(PY) benchmarks/webhook_reviews.py
 
 lint: setup ## Style, formatting and the import rules
 	@.venv/bin/ruff check src tests benchmarks examples

@@ -20,6 +20,7 @@ import yaml
 
 from moorage.server.rest.openapi import BODIES, PREFIX, QUERY
 from moorage.testing.cluster import Cluster
+from moorage.testing.examples import examples
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
@@ -53,11 +54,12 @@ def test_every_entry_of_the_tables_is_a_route(address):
 def test_nothing_that_is_sent_makes_the_server_fail(address, tmp_path: Path, seed: int):
     url, token = address
     exploring = bool(os.environ.get("MOORAGE_TEST_EXPLORE"))
-    examples = os.environ.get("MOORAGE_TEST_FUZZ_EXAMPLES", "100" if exploring else "15")
+    usual = "100" if exploring else examples("4", full="15")
+    most = os.environ.get("MOORAGE_TEST_FUZZ_EXAMPLES", usual)
     words = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}{PREFIX}openapi.json"),
         *("-H", f"Authorization: Bearer {token}", "--checks", "not_a_server_error,response_schema_conformance"),
-        *("--phases", "examples,coverage,fuzzing", "--max-examples", examples, "--continue-on-failure"),
+        *("--phases", "examples,coverage,fuzzing", "--max-examples", most, "--continue-on-failure"),
         *(
             "--exclude-path-regex",
             r"/api/v1/(login|work|maps/[^/]+/[^/]+/output|containers/[^/]+/(attach|wait))",

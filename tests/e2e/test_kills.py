@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from moorage.testing.examples import examples
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
@@ -15,11 +17,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 @pytest.mark.parametrize(
     ("scene", "size"),
     [
-        ("apiserver", ("--kills", "3", "--objects", "100")),
-        ("runs", ("--kills", "3", "--objects", "4")),
-        ("map", ("--kills", "6", "--objects", "60")),
-        ("guests", ("--kills", "3", "--objects", "8")),
-        ("workspaces", ("--kills", "3", "--objects", "2")),
+        ("apiserver", ("--kills", examples("2", full="3"), "--objects", "100")),
+        ("runs", ("--kills", examples("2", full="3"), "--objects", "4")),
+        ("map", ("--kills", examples("3", full="6"), "--objects", examples("30", full="60"))),
+        ("guests", ("--kills", examples("2", full="3"), "--objects", "8")),
+        ("workspaces", ("--kills", examples("2", full="3"), "--objects", "2")),
     ],
 )
 def test_nothing_is_lost_doubled_or_stuck(scene, size):
