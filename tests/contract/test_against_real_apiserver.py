@@ -35,7 +35,7 @@ STORIES, Step, Until, PARTS = TOLD["STORIES"], TOLD["Step"], TOLD["Until"], TOLD
 ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 RENEW = bool(os.environ.get("MOORAGE_RENEW"))
 FINGERPRINTS = Path(__file__).with_name("fingerprints_of_real_apiserver.json")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 180.0
 
 against_both = pytest.mark.skipif(not ASSETS, reason="no real API server: set KUBEBUILDER_ASSETS")
 

@@ -45,7 +45,7 @@ from moorage.kube.config import Connection, load_connection
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 180.0
 REAL = bool(os.environ.get("MOORAGE_TEST_KUBECONFIG") or os.environ.get("KUBEBUILDER_ASSETS"))
 
 

@@ -28,7 +28,7 @@ from moorage.testing.clock import FakeClock
 from moorage.testing.examples import examples
 
 pytestmark = pytest.mark.anyio
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 180
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from moorage.webhooks.config import webhook_configurations
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 GUARDED, OF_TENANT = {GUARD_LABEL: "enabled"}, {GUARD_LABEL: "enabled", TENANT_LABEL: "lab"}
 POD = {"containers": [{"name": "m", "image": "x"}], "nodeSelector": {"no": "node"}}
 BACKEND = {"service": {"name": "x", "port": {"number": 80}}}

@@ -27,7 +27,7 @@ from moorage.testing.hollow import hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
 
-PATIENCE_SECONDS = 90.0  # bounds a hang
+PATIENCE_SECONDS = 180.0  # bounds a hang
 
 
 async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:

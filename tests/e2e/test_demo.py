@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.xdist_group("demo")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_demo_ends_well_and_leaves_the_platform_running(tmp_path):
     data = tmp_path / "d"
 

@@ -193,7 +193,7 @@ def service_running(cluster: Cluster, kubectl: Any, name: str, folder: Path, *ar
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(30)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -214,7 +214,7 @@ def secret(kubectl: Any, name: str, key: str) -> bytes:
     return base64.b64decode(found["data"][key])
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_each_service_runs_with_its_own_account_and_is_never_forbidden_anything(
     cluster, kubectl, applied, tmp_path
 ):

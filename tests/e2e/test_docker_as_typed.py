@@ -121,7 +121,7 @@ def test_commands_run_in_a_running_container_with_their_input_output_and_exit_co
         env = os.environ | {"DOCKER_HOST": f"tcp://{config[0]}", "DOCKER_CONFIG": str(config[1])}
         words = [program, "exec", "-i", name, "sh", "-c", "cat; exit 3"]
         typed = subprocess.run(
-            words, env=env, input="typed\n", capture_output=True, text=True, timeout=60, check=False
+            words, env=env, input="typed\n", capture_output=True, text=True, timeout=180, check=False
         )
         assert (typed.returncode, typed.stdout) == (3, "typed\n")
     made.stop()
@@ -174,11 +174,11 @@ def test_a_name_is_taken_once_and_a_key_is_used_once(client, config, name):
 
     headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"] | {"Idempotency-Key": name}
     url = f"http://{config[0]}/api/v1/containers?name={name}-k"
-    first = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=60)
-    again = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=60)
+    first = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=120)
+    again = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=120)
     assert (first.status_code, again.status_code) == (201, 201)
     assert first.json()["Id"] == again.json()["Id"]
-    other = requests.post(url, headers=headers, json={"Image": "other"}, timeout=60)
+    other = requests.post(url, headers=headers, json={"Image": "other"}, timeout=120)
     assert (other.status_code, other.json()["code"]) == (422, "key_reused")
 
 
@@ -190,7 +190,7 @@ def test_long_lists_come_in_pages(client, config, name):
     seen, after = [], None
     while True:
         params = {"all": "true", "limit": 2, "filters": filters} | ({"after": after} if after else {})
-        answer = requests.get(f"http://{config[0]}/api/v1/containers", headers=headers, params=params, timeout=60)
+        answer = requests.get(f"http://{config[0]}/api/v1/containers", headers=headers, params=params, timeout=120)
         seen += [one["Names"][0] for one in answer.json()]
         after = answer.headers.get("x-next-after")
         if not after:
@@ -200,7 +200,7 @@ def test_long_lists_come_in_pages(client, config, name):
 
 def test_nobody_comes_in_without_a_token(config):
     for path in ("/_ping", "/version", "/containers/json", "/v1.41/containers/json", "/api/v1/containers"):
-        assert requests.get(f"http://{config[0]}{path}", timeout=60).status_code == 401
+        assert requests.get(f"http://{config[0]}{path}", timeout=120).status_code == 401
 
 
 def test_dockers_own_command_line_runs_a_container_in_the_foreground(config, client, name):

@@ -25,7 +25,7 @@ from moorage.testing import waiting
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("controllers")]
 
-PATIENCE_SECONDS = 60.0  # bounds a hang
+PATIENCE_SECONDS = 180.0  # bounds a hang
 until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 

@@ -19,7 +19,7 @@ from moorage.testing.hollow import hollow_nodes
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 60.0  # bounds a hang
+PATIENCE_SECONDS = 180.0  # bounds a hang
 until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 

@@ -32,7 +32,7 @@ from moorage.testing.services import Services, separate_services
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
 KILLS = int(os.environ.get("MOORAGE_TEST_KILLS") or 3)
 MINUTES = float(os.environ.get("MOORAGE_TEST_KILL_MINUTES") or 0)
-PATIENCE_SECONDS = 120.0  # bounds a hang; nothing is said about time
+PATIENCE_SECONDS = 180.0  # bounds a hang; nothing is said about time
 SYSTEM, GROUP, NAMESPACE = "moorage-system", "moorage.dev/machine-group", "lab"
 TYPE, GATE, PLACE = "moorage.dev/machine-type", "moorage.dev/machine", "moorage.dev/machine-place"
 NODES, DEVICES, AVAILABLE = ("n0", "n1", "n2"), 4, {"red": 5, "blue": 5}

@@ -18,7 +18,7 @@ from moorage.testing.cluster import Cluster
 
 pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
 
-PATIENCE = 120.0  # seconds; only bounds a hang
+PATIENCE = 180.0  # seconds; only bounds a hang
 until = partial(waiting.read_until, patience=PATIENCE)
 SMALL = ("--cpu", "250m", "--memory", "256Mi")
 SQUARE = """

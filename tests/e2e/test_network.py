@@ -32,7 +32,7 @@ from moorage.testing.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("kubelet", "scheduler", "controllers")]
 
-PATIENCE_SECONDS = 90.0  # bounds a hang
+PATIENCE_SECONDS = 180.0  # bounds a hang
 POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 SERVE = (
     "import http.server, os; http.server.ThreadingHTTPServer((os.environ['POD_IP'], 8000),"

@@ -25,7 +25,7 @@ from moorage.testing.hollow import HollowNodes, hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
 
-PATIENCE_SECONDS = 120.0  # bounds a hang
+PATIENCE_SECONDS = 180.0  # bounds a hang
 until = partial(waiting.until, patience=PATIENCE_SECONDS)
 
 

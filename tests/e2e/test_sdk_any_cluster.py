@@ -38,7 +38,7 @@ def client(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 @pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_program_does_what_the_command_line_does(client: moorage.Client, unique: str) -> None:
     made = client.volumes.create("data", "64Mi", key="once")
     assert (made.namespace, made.size) == (unique, "64Mi")
@@ -81,7 +81,7 @@ def test_a_program_does_what_the_command_line_does(client: moorage.Client, uniqu
 
 
 @pytest.mark.cluster("api", "scheduler", "controllers", "kubelet")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client, unique: str) -> None:
     code = "import os, sys; print(os.environ['GREETING']); print(os.getcwd() != '/'); sys.exit(3)"
     asked = {"env": {"GREETING": "hello"}, "cpu": "100m", "time": "5m", "checkpoint": "kept:64Mi", "key": "once"}
@@ -108,7 +108,7 @@ def test_a_run_is_started_followed_waited_for_and_deleted(client: moorage.Client
 
 
 @pytest.mark.cluster("api")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_that_waits_is_known_at_once_and_goes_when_it_is_deleted(
     client: moorage.Client, unique: str
 ) -> None:

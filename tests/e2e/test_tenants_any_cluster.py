@@ -23,7 +23,7 @@ from moorage.testing.cluster import Cluster
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress")
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture

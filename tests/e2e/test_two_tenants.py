@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 SECRET = "ada-keeps-this"
 PASSWORD = "a password of some length"
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 NO, HIDDEN, INVALID = (401, 403), (401, 403, 404), (403, 422)
 MERGE = "application/merge-patch+json"
 POD = {

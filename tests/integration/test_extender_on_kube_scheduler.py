@@ -34,7 +34,7 @@ from moorage.testing.waiting import wait_until
 ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 GPU = "nvidia.com/gpu"
 NODES_MADE, NODE_GPUS = 20, 8
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 180.0
 SIZES = (1, 1, 2, 1, 1, 4, 1, 1)
 
 pytestmark = [
@@ -42,7 +42,7 @@ pytestmark = [
         not ASSETS or not (Path(ASSETS) / "kube-scheduler").exists(),
         reason="no real kube-scheduler: set KUBEBUILDER_ASSETS",
     ),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 
 
@@ -123,13 +123,13 @@ class Extender:
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=30) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 
     def metrics(self, pattern: str) -> dict[str, int]:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=120) as answer:
             return {name: int(float(value)) for name, value in re.findall(pattern, answer.read().decode())}
 
     def outcomes(self) -> dict[str, int]:

@@ -32,7 +32,7 @@ from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
 MEBI = 1024 * 1024
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 
 
 class Site:

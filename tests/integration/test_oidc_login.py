@@ -434,6 +434,6 @@ async def let_in(browser):
 
 
 async def until(true):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not await true():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -26,7 +26,7 @@ from moorage.testing.fakepods import FakePodApi
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def a_node(name: str, gpus: int = 2, cpu: str = "16") -> Obj:

@@ -46,7 +46,7 @@ class Site:
 
     async def until(self, path, check):
         """Ask until the answer satisfies; a minute at most."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while True:
                 status, body = await self.get(path)
                 if status == 200 and check(body):

@@ -35,7 +35,7 @@ import yaml
 from moorage.apimachinery.parent import end_with_parent
 from moorage.testing.ports import free_ports
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +295,7 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[No
         while b"ready" not in said:
             chunk = os.read(ready_read, 4096)
             if not chunk:
-                process.wait(10)
+                process.wait(120)
                 raise AssertionError(f"the services did not start:\n{(home / 'services.log').read_text()[-4000:]}")
             said += chunk
         os.close(ready_read)
@@ -326,7 +326,7 @@ def _process(
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -340,7 +340,7 @@ def _wait_for(url: str, headers: dict[str, str], log: Path) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, OSError):
             request = urllib.request.Request(url, headers=headers)
-            with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=context) as answer:
                 if answer.status == 200:
                     return
         time.sleep(0.1)

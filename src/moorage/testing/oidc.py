@@ -16,7 +16,7 @@ from typing import Any
 from moorage.clock import SYSTEM
 from moorage.testing.ports import free_ports
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 TRIES = 5
 
 
@@ -37,7 +37,7 @@ class Directory:
         """Do what a person does at the address they were sent to; returns the address they are sent back to."""
         request = urllib.request.Request(url, urllib.parse.urlencode({"sub": subject}).encode(), method="POST")
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=30) as answer:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=120) as answer:
                 raise AssertionError(f"no way back: HTTP {answer.status}")
         except urllib.error.HTTPError as error:
             location = error.headers.get("Location")
@@ -57,7 +57,7 @@ def oidc_provider(*options: str, users: Sequence[Mapping[str, Any]] = ()) -> Ite
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -88,7 +88,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 
     ends = SYSTEM.monotonic() + START_SECONDS
     while SYSTEM.monotonic() < ends and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=30):
             return
         time.sleep(0.1)
     raise AssertionError(f"{url} did not answer")
@@ -96,7 +96,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 
 def _ask(method: str, url: str, body: bytes) -> None:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=30):
+    with urllib.request.urlopen(request, timeout=120):
         return
 
 

@@ -21,7 +21,7 @@ from moorage.errors import NotReady
 
 VARIABLE = "MOORAGE_POSTGRES_BIN"
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
-START_SECONDS = 60
+START_SECONDS = 300
 
 
 class Postgres:

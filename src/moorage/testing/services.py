@@ -25,7 +25,7 @@ from moorage.model.manifests import ALL
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.testing.cluster import ControlPlane, services
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 120.0
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 90.0  # generous: shared machines are slow at times; nothing is asserted about it
+PATIENCE_SECONDS = 180.0  # generous: shared machines are slow at times; nothing is asserted about it
 POLL_SECONDS = 0.05
 
 

@@ -45,7 +45,7 @@ assert _spec.loader is not None
 fakeapi = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(fakeapi)
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.anyio
 
 
@@ -733,7 +733,7 @@ async def test_init_containers_are_reported(lab: Lab) -> None:
         assert condition(pod, "Initialized")["status"] == "True"  # type: ignore[index]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(900)
 async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_twice(lab: Lab, seed: int) -> None:
     """A whole control plane of its own, killed with SIGKILL again and again while pods start and end."""
     dice = random.Random(seed)

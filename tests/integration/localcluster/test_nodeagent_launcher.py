@@ -23,7 +23,7 @@ from moorage.localcluster.nodeagent.podfolder import LaunchError, PodFolder, is_
 from moorage.localcluster.nodeagent.shim import processes
 
 pytestmark = pytest.mark.anyio
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from moorage.localcluster.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, Nod
 from moorage.localcluster.nodeagent.leftovers import stop_all
 from moorage.localcluster.storage.memory import MemoryStorage
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.anyio
 
 

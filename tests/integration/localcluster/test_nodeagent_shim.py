@@ -27,7 +27,7 @@ from moorage.localcluster.nodeagent.plan import Body
 from moorage.localcluster.nodeagent.podfolder import PodFolder
 from moorage.localcluster.nodeagent.shim import launching, processes
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOG = "x = bytearray({mib} << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
 

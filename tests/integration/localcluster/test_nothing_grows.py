@@ -135,7 +135,7 @@ async def test_runs_that_come_and_go_leave_nothing_in_any_table(tmp_path: Path) 
         return not grown(before, await settled())
 
     try:
-        await until("tables as before", nothing_more, patience=30)
+        await until("tables as before", nothing_more, patience=180)
     except AssertionError:
         assert grown(before, await settled()) == {}
     for task in work:

@@ -28,7 +28,7 @@ def anyio_backend():
 async def running(loop, until):
     task = asyncio.create_task(loop.run())
     try:
-        await asyncio.wait_for(until, 10)
+        await asyncio.wait_for(until, 120)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -152,7 +152,7 @@ def an_object(name, version, *, uid=None, deleting=False, labels=None):
 
 
 async def until(test):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not test():  # noqa: ASYNC110 - any change of a cache may be the one
             await asyncio.sleep(0)
 
@@ -239,4 +239,4 @@ async def test_a_handler_that_raises_ends_the_set_instead_of_going_blind():
 
     informers.of(PODS).on_change(broken)
     with pytest.raises(RuntimeError, match="a bug"):
-        await asyncio.wait_for(informers.run(), 10)
+        await asyncio.wait_for(informers.run(), 120)

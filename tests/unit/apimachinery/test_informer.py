@@ -68,7 +68,7 @@ class Server:
 async def until(informer, test):
     changed = asyncio.Event()
     informer.on_change(lambda _before, _after: changed.set())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not test():
             changed.clear()
             await changed.wait()
@@ -114,7 +114,7 @@ async def test_it_lists_then_follows(started):
 
 
 async def until_watching(server, version):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while version not in server.watches:  # noqa: ASYNC110 - the server has no event to wait for
             await asyncio.sleep(0.001)
 
@@ -218,7 +218,7 @@ def test_the_copy_ends_equal_to_the_server_whatever_breaks(steps):
         server.pods["z"] = final
         server.version = 10**6
         server.say("ADDED", final)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while "z" not in known or informer.all() == []:  # noqa: ASYNC110 - a cache has no event
                 await asyncio.sleep(0.001)
             while {pod["metadata"]["name"] for pod in informer.all()} != set(server.pods):  # noqa: ASYNC110

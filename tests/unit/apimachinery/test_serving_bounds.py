@@ -212,7 +212,7 @@ async def test_an_answer_that_nobody_reads_ends_a_while_after_its_connection(mon
     client = Client(refuse)
     client.transport.unread = 100_000
     client.server.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not client.transport.aborted:  # noqa: ASYNC110
             await asyncio.sleep(0)
     client.end()

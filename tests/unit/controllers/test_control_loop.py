@@ -19,7 +19,7 @@ from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 180
 
 FAILED = "a pass failed and will be repeated"
 

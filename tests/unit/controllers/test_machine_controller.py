@@ -124,7 +124,7 @@ async def changed(api: FakeApi, controller: MachineController, pod: Obj) -> None
         name = pod["metadata"]["name"]
         return controller.pods.get(name, "lab") is not None and controller.machines.get("m") == machine
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not is_seen():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

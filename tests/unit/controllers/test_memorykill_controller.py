@@ -253,5 +253,5 @@ async def test_the_desk_waits_for_its_copies_but_not_for_ever():
     desk = KillDesk(FakeApi())
     assert not desk.synced
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(desk.settle(), 5)
+        await asyncio.wait_for(desk.settle(), 120)
     assert desk.known({"metadata": {"name": "x"}}) is None

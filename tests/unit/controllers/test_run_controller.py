@@ -282,5 +282,5 @@ async def test_a_node_that_falls_silent_has_its_runs_looked_at() -> None:
         while len(controller.loop.queue):
             controller.loop.queue.done(await controller.loop.queue.get())
         api.put(NODES, {"metadata": {"name": "n1"}, "status": {}})
-        key = await asyncio.wait_for(controller.loop.queue.get(), 10)
+        key = await asyncio.wait_for(controller.loop.queue.get(), 120)
     assert key == KEY

@@ -273,7 +273,7 @@ async def test_leaving_a_watch_closes_it(scene: Scene) -> None:
         async with contextlib.aclosing(client.watch(PODS, resource_version="1")) as events:  # type: ignore[type-var]
             async for _ in events:
                 break
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.wait(), 120)
 
 
 @given(lines=st.lists(st.binary(min_size=1).filter(lambda one: b"\n" not in one and one.strip())), cuts=st.data())

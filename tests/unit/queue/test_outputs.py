@@ -91,7 +91,7 @@ async def test_who_waits_for_news_hears_of_it(outputs: Outputs) -> None:
     await outputs.add(2, "p", [(0, 1, 0, b"x")])
     assert not waiting.done()
     await outputs.add(1, "p", [(0, 1, 0, b"x")])
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 120)
 
 
 async def test_a_restart_finds_everything_and_keeps_the_bound(outputs: Outputs, tmp_path: Path) -> None:

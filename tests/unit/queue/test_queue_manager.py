@@ -46,7 +46,7 @@ async def ask(queue, of, session="w", **fields):
 
 
 async def until(check):
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not check():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -66,7 +66,7 @@ async def test_requests_that_come_during_a_transaction_go_together_into_the_next
 
     def slow(self, calls, now):
         groups.append(len(calls))
-        gate.wait(30)
+        gate.wait(120)
         return plain(self, calls, now)
 
     monkeypatch.setattr(Store, "exchange", slow)
@@ -153,7 +153,7 @@ async def test_a_rate_lets_those_who_wait_in_one_after_the_other(queue, clock):
         asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1, wait=60)) for at in range(3)
     ]
     await until(lambda: parked(queue) == 2)  # one token was there to begin with
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not all(one.done() for one in waiting):
             clock.advance(0.1)
             await asyncio.sleep(0.005)

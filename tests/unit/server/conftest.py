@@ -143,7 +143,7 @@ class Site:
     async def running(self):
         task = asyncio.create_task(self.service.run())
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 for informer in (self.service.cluster.nodes, self.service.cluster.pods, self.service.cluster.jobs):
                     await informer.synced.wait()
             yield self
@@ -153,7 +153,7 @@ class Site:
 
     async def until(self, check):
         """Wait for a state, a minute at most."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (found := check()):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         return found

@@ -493,7 +493,7 @@ async def test_metrics_count_gpus_by_node_type_and_state(site):
 
 async def next_event(chunks, name):
     """Data of the next event of that name."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             text = (await chunks.get())["body"].decode()
             for block in text.split("\n\n"):
@@ -616,7 +616,7 @@ async def test_streams_end_when_the_server_stops(site):
     async with site.stream("/events/gpus") as chunks:
         async with site.running():
             await next_event(chunks, "change")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (await chunks.get()).get("more_body"):
                 pass
 

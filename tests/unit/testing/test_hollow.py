@@ -24,7 +24,7 @@ async def test_nodes_whose_heartbeats_came_late_are_ready_again_unless_they_are_
         nodes.lose("n1")
         for name in ("n1", "n0"):
             await api.patch(NODES, name, {"status": DOUBTED}, subresource="status")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not is_condition_true(await api.get(NODES, "n0"), "Ready"):
                 await nodes.beat()
                 await asyncio.sleep(0)
@@ -47,6 +47,6 @@ async def test_a_pod_made_again_under_its_name_and_not_bound_yet_stops_nobody() 
         api.put(
             PODS, {"metadata": {"name": "last", "namespace": "lab"}, "spec": {"nodeName": "n0", "containers": []}}
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while ((await api.get(PODS, "last", "lab")).get("status") or {}).get("phase") != "Running":  # noqa: ASYNC110
                 await asyncio.sleep(0)

@@ -189,7 +189,7 @@ class World:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, check, what):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not (found := check({one.pod_uid: one for one in self.store.known(["u1", "u2"])})):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         return found

@@ -76,7 +76,7 @@ async def running(api: FakeApi) -> AsyncIterator[Webhook]:
     webhook = Webhook(api, clock=FakeClock())
     task = asyncio.create_task(webhook.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await webhook.wait_synced()
         yield webhook
     finally:

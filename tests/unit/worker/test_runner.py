@@ -84,7 +84,7 @@ def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.wait(30) == 42
+    assert process.wait(120) == 42
     process.stdout.close()
 
 
@@ -116,7 +116,7 @@ def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_repo
             for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
                 process.send_signal(number)
             try:
-                codes.append(process.wait(30))
+                codes.append(process.wait(120))
             except subprocess.TimeoutExpired:
                 codes.append(None)
                 process.kill()

@@ -18,7 +18,7 @@ from moorage.localcluster.apiserver.types.structural import StructuralCodec, fil
 from moorage.localcluster.storage import MemoryStorage
 
 pytestmark = pytest.mark.anyio
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 180
 WIDGETS = Resource("x.io", "v1", "widgets", "Widget")
 WIDGETS_V2 = Resource("x.io", "v2", "widgets", "Widget")
 NAMED = {

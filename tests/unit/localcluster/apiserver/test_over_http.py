@@ -18,7 +18,7 @@ from moorage.errors import DataFolderError, StorageDamaged
 from moorage.localcluster.apiserver.pki import ensure_pki
 
 pytestmark = pytest.mark.anyio
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 180
 PATH = "/api/v1/namespaces/default/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 

@@ -46,7 +46,7 @@ from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.storage import MemoryStorage
 
 pytestmark = pytest.mark.anyio
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 180
 NEW_EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 
 

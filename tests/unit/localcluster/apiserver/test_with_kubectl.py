@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on this machine"),
 ]
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 180
 
 MANIFEST = """
 apiVersion: v1

@@ -19,7 +19,7 @@ from moorage.testing.fakepods import FakePodApi
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def a_node(name: str, gpus: int = 2, **spec: Any) -> Obj:
