@@ -106,14 +106,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
             errors.invalid("spec.group", group, problem)
         if "." not in group:
             errors.invalid("spec.group", group, "should be a domain with at least one dot")
-    for key in ("plural", "singular", "kind", "listKind"):
-        value = names.get(key)
-        if not value:
-            errors.required(f"spec.names.{key}")
-        elif not IS_LABEL_1035.fullmatch(value.lower()) or (
-            key in ("plural", "singular") and value != value.lower()
-        ):
-            errors.invalid(f"spec.names.{key}", value, "must be a DNS-1035 label")
+    _validate_names(names, errors)
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         if not spec.get("scope"):
             errors.required("spec.scope")
@@ -122,41 +115,57 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
     if strategy != "None":
         errors.unsupported("spec.conversion.strategy", strategy, ["None"])
     versions = spec.get("versions") or ()
-    storing = [one.get("name") for one in versions if one.get("storage")]
+    storing = [version.get("name") for version in versions if version.get("storage")]
     if len(storing) != 1:
         errors.invalid(
             "spec.versions",
-            [one.get("name") for one in versions],
+            [version.get("name") for version in versions],
             "must have exactly one version marked as storage version",
         )
-    seen: set[str] = set()
-    for at, one in enumerate(versions):
+    names_taken: set[str] = set()
+    for at, version in enumerate(versions):
         path = f"spec.versions[{at}]"
-        version = one.get("name", "")
-        for problem in [] if IS_LABEL_1035.fullmatch(version) else ["must be a DNS-1035 label"]:
-            errors.invalid(f"{path}.name", version, problem)
-        if version in seen:
-            errors.invalid(f"{path}.name", version, "must be unique")
-        seen.add(version)
-        schema = (one.get("schema") or {}).get("openAPIV3Schema")
-        if schema is None:
-            errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
-            continue
-        where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
-        if not schema.get("type"):
-            errors.required(f"{where}.type", "must not be empty at the root")
-        elif schema["type"] != "object":
-            errors.invalid(f"{where}.type", schema["type"], "must be object at the root")
-        _validate_schema(schema, where, errors, root=True)
-        try:
-            compile_schema(schema)
-        except ValueError as error:
-            errors.invalid(where, "schema", str(error).splitlines()[0])
-        paths = ((one.get("subresources") or {}).get("scale")) or None
-        if paths is not None:
-            for key in ("specReplicasPath", "statusReplicasPath"):
-                if not paths.get(key):
-                    errors.required(f"{path}.subresources.scale.{key}")
+        name = version.get("name", "")
+        for problem in [] if IS_LABEL_1035.fullmatch(name) else ["must be a DNS-1035 label"]:
+            errors.invalid(f"{path}.name", name, problem)
+        if name in names_taken:
+            errors.invalid(f"{path}.name", name, "must be unique")
+        names_taken.add(name)
+        _validate_version(version, path, errors, is_only=len(versions) == 1)
+
+
+def _validate_names(names: Mapping[str, Any], errors: FieldErrors) -> None:
+    for key in ("plural", "singular", "kind", "listKind"):
+        value = names.get(key)
+        if not value:
+            errors.required(f"spec.names.{key}")
+        elif not IS_LABEL_1035.fullmatch(value.lower()) or (
+            key in ("plural", "singular") and value != value.lower()
+        ):
+            errors.invalid(f"spec.names.{key}", value, "must be a DNS-1035 label")
+
+
+def _validate_version(version: Mapping[str, Any], path: str, errors: FieldErrors, *, is_only: bool) -> None:
+    """Schema and scale of a version; the real server names the path of an only version in another way."""
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if schema is None:
+        errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")
+        return
+    where = "spec.validation.openAPIV3Schema" if is_only else f"{path}.schema.openAPIV3Schema"
+    if not schema.get("type"):
+        errors.required(f"{where}.type", "must not be empty at the root")
+    elif schema["type"] != "object":
+        errors.invalid(f"{where}.type", schema["type"], "must be object at the root")
+    _validate_schema(schema, where, errors, root=True)
+    try:
+        compile_schema(schema)
+    except ValueError as error:
+        errors.invalid(where, "schema", str(error).splitlines()[0])
+    paths = ((version.get("subresources") or {}).get("scale")) or None
+    if paths is not None:
+        for key in ("specReplicasPath", "statusReplicasPath"):
+            if not paths.get(key):
+                errors.required(f"{path}.subresources.scale.{key}")
 
 
 def _validate_schema(schema: Any, path: str, errors: FieldErrors, *, root: bool = False) -> None:

@@ -165,7 +165,7 @@ def _validate_failure_policy(spec: Mapping[str, Any], path: str, errors: FieldEr
     rules = policy.get("rules") or ()
     if not rules:
         errors.required(f"{path}.rules", "there must be at least one rule")
-    containers = {one.get("name") for one in containers_of((spec["template"].get("spec")) or {})}
+    containers = {container.get("name") for container in containers_of((spec["template"].get("spec")) or {})}
     for at, rule in enumerate(rules):
         where = f"{path}.rules[{at}]"
         action = rule.get("action")
@@ -179,32 +179,36 @@ def _validate_failure_policy(spec: Mapping[str, Any], path: str, errors: FieldEr
         if codes is None and not conditions:
             errors.plain(where, "specifying one of OnExitCodes and OnPodConditions is required")
         if codes is not None:
-            operator, values = codes.get("operator"), codes.get("values") or ()
-            if not operator:
-                errors.required(f"{where}.onExitCodes.operator", 'valid values: "In", "NotIn"')
-            name = codes.get("containerName")
-            if name is not None and name not in containers:
-                errors.invalid(
-                    f"{where}.onExitCodes.containerName",
-                    name,
-                    "must be one of the container or initContainer names in the pod template",
-                )
-            if not values:
-                errors.invalid(f"{where}.onExitCodes.values", [], "at least one value is required")
-            elif len(values) > 255:
-                errors.invalid(f"{where}.onExitCodes.values", len(values), "must have at most 255 items")
-            for index, value in enumerate(values):
-                if operator == "In" and value == 0:
-                    errors.invalid(
-                        f"{where}.onExitCodes.values[{index}]", value, "must not be 0 for the In operator"
-                    )
-                if value in values[:index]:
-                    errors.duplicate(f"{where}.onExitCodes.values[{index}]", value)
-            if list(values) != sorted(values):
-                errors.invalid(f"{where}.onExitCodes.values", values, "must be ordered")
+            _validate_exit_codes(codes, f"{where}.onExitCodes", containers, errors)
         for index, pattern in enumerate(conditions or ()):
             if not pattern.get("type"):
                 errors.required(f"{where}.onPodConditions[{index}].type")
+
+
+def _validate_exit_codes(
+    codes: Mapping[str, Any], path: str, containers: set[str | None], errors: FieldErrors
+) -> None:
+    operator, values = codes.get("operator"), codes.get("values") or ()
+    if not operator:
+        errors.required(f"{path}.operator", 'valid values: "In", "NotIn"')
+    name = codes.get("containerName")
+    if name is not None and name not in containers:
+        errors.invalid(
+            f"{path}.containerName",
+            name,
+            "must be one of the container or initContainer names in the pod template",
+        )
+    if not values:
+        errors.invalid(f"{path}.values", [], "at least one value is required")
+    elif len(values) > 255:
+        errors.invalid(f"{path}.values", len(values), "must have at most 255 items")
+    for index, value in enumerate(values):
+        if operator == "In" and value == 0:
+            errors.invalid(f"{path}.values[{index}]", value, "must not be 0 for the In operator")
+        if value in values[:index]:
+            errors.duplicate(f"{path}.values[{index}]", value)
+    if list(values) != sorted(values):
+        errors.invalid(f"{path}.values", values, "must be ordered")
 
 
 def _validate_update(new: Obj, old: Obj, errors: FieldErrors) -> None:

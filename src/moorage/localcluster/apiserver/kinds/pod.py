@@ -7,6 +7,7 @@ Defaults and checks follow the real server's `defaults.go`, `validation.go` and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -111,71 +112,27 @@ def _row_conditions(obj: Obj) -> list[Obj]:
 
 def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     spec, status = spec_of(obj), status_of(obj)
-    total = len(spec.get("containers") or ())
-    ready = restarts = sidecar_restarts = 0
-    last = sidecar_last = ""
     phase = status.get("phase", "")
     reason = status.get("reason") or phase
     scheduled = condition(obj, "PodScheduled")
     if scheduled is not None and scheduled.get("reason") == "SchedulingGated":
         reason = "SchedulingGated"
-    inits = spec.get("initContainers") or ()
-    sidecars = {one["name"] for one in inits if one.get("restartPolicy") == "Always"}
-    total += len(sidecars)
-    initializing = False
-    for at, one in enumerate(status.get("initContainerStatuses") or ()):
-        count, ended = one.get("restartCount", 0), _last_end(one)
-        restarts += count
-        last = max(last, ended)
-        sidecar = one["name"] in sidecars
-        if sidecar:
-            sidecar_restarts += count
-            sidecar_last = max(sidecar_last, ended)
-        state = one.get("state") or {}
-        over, waiting = state.get("terminated"), state.get("waiting")
-        if over is not None and not over.get("exitCode"):
-            continue
-        if sidecar and one.get("started"):
-            ready += bool(one.get("ready"))
-            continue
-        initializing = True
-        if over is not None:
-            reason = f"Init:{_end_reason(over)}"
-        elif waiting is not None and waiting.get("reason") not in (None, "", "PodInitializing"):
-            reason = f"Init:{waiting['reason']}"
-        else:
-            reason = f"Init:{at}/{len(inits)}"
-        break
-    if not initializing or is_condition_true(obj, "Initialized"):
-        restarts, last = sidecar_restarts, sidecar_last
-        running, error = False, ""
-        for one in reversed(status.get("containerStatuses") or ()):
-            restarts += one.get("restartCount", 0)
-            last = max(last, _last_end(one))
-            state = one.get("state") or {}
-            over, waiting = state.get("terminated"), state.get("waiting")
-            if waiting is not None and waiting.get("reason"):
-                reason = waiting["reason"]
-            elif over is not None:
-                reason = _end_reason(over)
-                if over.get("exitCode"):
-                    error = reason
-            elif one.get("ready") and "running" in state:
-                running = True
-                ready += 1
-        if reason == "Completed":
-            if running and is_condition_true(obj, "Ready"):
-                reason = "Running"
-            elif error:
-                reason = error
-            elif running:
-                reason = "NotReady"
+    inits = _read_inits(spec, status)
+    total = len(spec.get("containers") or ()) + inits.sidecars
+    ready, restarts, last = inits.ready, inits.restarts, inits.last_end
+    if inits.reason:
+        reason = inits.reason
+    if not inits.reason or is_condition_true(obj, "Initialized"):
+        mains = _read_mains(obj, status, reason)
+        reason = mains.reason
+        ready += mains.ready
+        restarts = inits.sidecar_restarts + mains.restarts
+        last = max(inits.sidecar_last_end, mains.last_end)
     if obj["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             reason = "Unknown"
         elif phase not in ("Succeeded", "Failed"):
             reason = "Terminating"
-    restarted = f"{restarts} ({age(last, now)} ago)" if restarts and last else str(restarts)
     addresses = status.get("podIPs") or ()
     gates = spec.get("readinessGates") or ()
     passed = sum(is_condition_true(obj, gate["conditionType"]) for gate in gates)
@@ -183,13 +140,94 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
         obj["metadata"]["name"],
         f"{ready}/{total}",
         reason,
-        restarted,
+        f"{restarts} ({age(last, now)} ago)" if restarts and last else str(restarts),
         created(obj, now),
         addresses[0].get("ip") if addresses else NONE,
         spec.get("nodeName") or NONE,
         status.get("nominatedNodeName") or NONE,
         f"{passed}/{len(gates)}" if gates else NONE,
     )
+
+
+@dataclass(slots=True)
+class _Inits:
+    """What the init containers add to the cells. `reason` is empty once all have run."""
+
+    sidecars: int
+    ready: int = 0
+    restarts: int = 0
+    last_end: str = ""
+    sidecar_restarts: int = 0
+    sidecar_last_end: str = ""
+    reason: str = ""
+
+
+def _read_inits(spec: Mapping[str, Any], status: Mapping[str, Any]) -> _Inits:
+    """Read init containers in order, up to the first that has still to run."""
+    containers = spec.get("initContainers") or ()
+    sidecars = {container["name"] for container in containers if container.get("restartPolicy") == "Always"}
+    out = _Inits(len(sidecars))
+    for at, report in enumerate(status.get("initContainerStatuses") or ()):
+        count, ended = report.get("restartCount", 0), _last_end(report)
+        is_sidecar = report["name"] in sidecars
+        out.restarts += count
+        out.last_end = max(out.last_end, ended)
+        if is_sidecar:
+            out.sidecar_restarts += count
+            out.sidecar_last_end = max(out.sidecar_last_end, ended)
+        state = report.get("state") or {}
+        over, waiting = state.get("terminated"), state.get("waiting")
+        if over is not None and not over.get("exitCode"):
+            continue
+        if is_sidecar and report.get("started"):
+            out.ready += bool(report.get("ready"))
+            continue
+        if over is not None:
+            out.reason = f"Init:{_end_reason(over)}"
+        elif waiting is not None and waiting.get("reason") not in (None, "", "PodInitializing"):
+            out.reason = f"Init:{waiting['reason']}"
+        else:
+            out.reason = f"Init:{at}/{len(containers)}"
+        break
+    return out
+
+
+@dataclass(slots=True)
+class _Mains:
+    """What the other containers add to the cells."""
+
+    reason: str
+    ready: int = 0
+    restarts: int = 0
+    last_end: str = ""
+
+
+def _read_mains(obj: Obj, status: Mapping[str, Any], reason: str) -> _Mains:
+    """`reason`: that of the pod, which stays where no container gives another."""
+    out = _Mains(reason)
+    is_running, error = False, ""
+    for report in reversed(status.get("containerStatuses") or ()):
+        out.restarts += report.get("restartCount", 0)
+        out.last_end = max(out.last_end, _last_end(report))
+        state = report.get("state") or {}
+        over, waiting = state.get("terminated"), state.get("waiting")
+        if waiting is not None and waiting.get("reason"):
+            out.reason = waiting["reason"]
+        elif over is not None:
+            out.reason = _end_reason(over)
+            if over.get("exitCode"):
+                error = out.reason
+        elif report.get("ready") and "running" in state:
+            is_running = True
+            out.ready += 1
+    if out.reason == "Completed":
+        if is_running and is_condition_true(obj, "Ready"):
+            out.reason = "Running"
+        elif error:
+            out.reason = error
+        elif is_running:
+            out.reason = "NotReady"
+    return out
 
 
 def _last_end(status: Mapping[str, Any]) -> str:

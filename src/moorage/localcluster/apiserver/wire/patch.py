@@ -256,13 +256,7 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
             pass
         case other:
             raise BadRequest(f"Unknown $patch type {other!r} in a strategic merge patch")
-    out = dict(original)
-    retain = patch.get(_RETAIN)
-    if retain is not None:
-        if not isinstance(retain, list):
-            raise BadRequest("$retainKeys must be a list")
-        kept = {key for key in retain if isinstance(key, str)}
-        out = {key: value for key, value in out.items() if key in kept}
+    out = _retained(original, patch.get(_RETAIN))
     orders = {key.removeprefix(_ORDER): value for key, value in patch.items() if key.startswith(_ORDER)}
     for key, order in orders.items():
         _check_order(patch.get(key), order, field_info(type_name, key) if type_name else None)
@@ -270,12 +264,7 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
         if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
             continue
         if key.startswith(_DELETE):
-            if not isinstance(value, list):
-                raise BadRequest(f"{_short(key)} must be a list")
-            name = key.removeprefix(_DELETE)
-            if isinstance(out.get(name), list):
-                cut = {_mark(item) for item in value}
-                out[name] = [item for item in out[name] if _mark(item) not in cut]
+            _delete_items(out, key, value)
             continue
         if value is None:
             out.pop(key, None)
@@ -297,6 +286,26 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
         if info and isinstance(out.get(key), list):
             out[key] = _ordered(out[key], original.get(key) or [], info.merge_key, order)
     return out
+
+
+def _retained(original: Obj, keys: Any) -> Obj:
+    """A copy of the object with the keys that the patch retains; all of them without that directive."""
+    if keys is None:
+        return dict(original)
+    if not isinstance(keys, list):
+        raise BadRequest("$retainKeys must be a list")
+    kept = {key for key in keys if isinstance(key, str)}
+    return {key: value for key, value in original.items() if key in kept}
+
+
+def _delete_items(out: Obj, key: str, items: Any) -> None:
+    """Carry out a directive that deletes items from a list of plain values."""
+    if not isinstance(items, list):
+        raise BadRequest(f"{_short(key)} must be a list")
+    name = key.removeprefix(_DELETE)
+    if isinstance(out.get(name), list):
+        deleted = {_mark(item) for item in items}
+        out[name] = [item for item in out[name] if _mark(item) not in deleted]
 
 
 def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:

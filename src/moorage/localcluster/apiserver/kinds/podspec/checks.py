@@ -5,7 +5,7 @@ The order and the words are those of the real server's `validation.go`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moorage.apimachinery.quantity import parse_quantity
@@ -22,22 +22,8 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
     """Names, containers, volumes, resources, ports, tolerations, affinity: the essentials."""
     volumes = _validate_volumes(spec, f"{path}.volumes", errors)
-    names: set[str] = set()
-    containers = spec.get("containers") or ()
-    for sort in ("initContainers", "containers"):
-        for at, container in enumerate(spec.get(sort) or ()):
-            where = f"{path}.{sort}[{at}]"
-            name = container.get("name")
-            if not name:
-                errors.required(f"{where}.name")
-            else:
-                for problem in name_problems(name, "label"):
-                    errors.invalid(f"{where}.name", name, problem)
-                if name in names:
-                    errors.duplicate(f"{where}.name", name)
-                names.add(name)
-            _validate_container(container, where, volumes, errors, init=sort == "initContainers")
-    if not containers:
+    _validate_containers(spec, path, volumes, errors)
+    if not spec.get("containers"):
         errors.required(f"{path}.containers")
     _validate_host_ports(spec, path, errors)
     if spec.get("resources"):
@@ -60,14 +46,36 @@ def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
     _validate_tolerations(spec.get("tolerations") or (), f"{path}.tolerations", errors)
     validate_affinity(spec.get("affinity") or {}, f"{path}.affinity", errors)
     _validate_spread(spec.get("topologySpreadConstraints") or (), f"{path}.topologySpreadConstraints", errors)
-    seen: set[str] = set()
-    for at, gate in enumerate(spec.get("schedulingGates") or ()):
+    _validate_gates(spec.get("schedulingGates") or (), f"{path}.schedulingGates", errors)
+
+
+def _validate_containers(spec: Mapping[str, Any], path: str, volumes: set[str], errors: FieldErrors) -> None:
+    """Init containers and containers, whose names differ from each other."""
+    names: set[str] = set()
+    for sort in ("initContainers", "containers"):
+        for at, container in enumerate(spec.get(sort) or ()):
+            where = f"{path}.{sort}[{at}]"
+            name = container.get("name")
+            if not name:
+                errors.required(f"{where}.name")
+            else:
+                for problem in name_problems(name, "label"):
+                    errors.invalid(f"{where}.name", name, problem)
+                if name in names:
+                    errors.duplicate(f"{where}.name", name)
+                names.add(name)
+            _validate_container(container, where, volumes, errors, init=sort == "initContainers")
+
+
+def _validate_gates(gates: Sequence[Mapping[str, Any]], path: str, errors: FieldErrors) -> None:
+    names: set[str] = set()
+    for at, gate in enumerate(gates):
         name = gate.get("name", "")
         for problem in qualified_name_problems(name):
-            errors.invalid(f"{path}.schedulingGates[{at}]", name, problem)
-        if name in seen:
-            errors.duplicate(f"{path}.schedulingGates[{at}]", name)
-        seen.add(name)
+            errors.invalid(f"{path}[{at}]", name, problem)
+        if name in names:
+            errors.duplicate(f"{path}[{at}]", name)
+        names.add(name)
 
 
 def _validate_volumes(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> set[str]:
@@ -117,9 +125,19 @@ def _validate_container(
             errors.forbidden(f"{path}.restartPolicy", "may not be set for non-init containers")
         elif policy != "Always":
             errors.unsupported(f"{path}.restartPolicy", policy, ["Always"])
-    seen_ports: set[str] = set()
-    for at, port in enumerate(container.get("ports") or ()):
-        where = f"{path}.ports[{at}]"
+    _validate_ports(container.get("ports") or (), f"{path}.ports", errors)
+    _validate_env(container.get("env") or (), f"{path}.env", errors)
+    _validate_mounts(container.get("volumeMounts") or (), f"{path}.volumeMounts", volumes, errors)
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe in container:
+            _validate_probe(container[probe], f"{path}.{probe}", errors)
+    validate_resources(container.get("resources") or {}, f"{path}.resources", errors)
+
+
+def _validate_ports(ports: Sequence[Mapping[str, Any]], path: str, errors: FieldErrors) -> None:
+    names: set[str] = set()
+    for at, port in enumerate(ports):
+        where = f"{path}[{at}]"
         number = port.get("containerPort")
         if not number:
             errors.required(f"{where}.containerPort")
@@ -131,11 +149,14 @@ def _validate_container(
         if name := port.get("name"):
             if len(name) > 15:
                 errors.invalid(f"{where}.name", name, "must be no more than 15 characters")
-            if name in seen_ports:
+            if name in names:
                 errors.duplicate(f"{where}.name", name)
-            seen_ports.add(name)
-    for at, env in enumerate(container.get("env") or ()):
-        where = f"{path}.env[{at}]"
+            names.add(name)
+
+
+def _validate_env(variables: Sequence[Mapping[str, Any]], path: str, errors: FieldErrors) -> None:
+    for at, env in enumerate(variables):
+        where = f"{path}[{at}]"
         if not env.get("name"):
             errors.required(f"{where}.name")
         elif "=" in env["name"]:
@@ -157,9 +178,14 @@ def _validate_container(
                     if not source
                     else "may not have more than one field specified at a time",
                 )
+
+
+def _validate_mounts(
+    mounts: Sequence[Mapping[str, Any]], path: str, volumes: set[str], errors: FieldErrors
+) -> None:
     paths: set[str] = set()
-    for at, mount in enumerate(container.get("volumeMounts") or ()):
-        where = f"{path}.volumeMounts[{at}]"
+    for at, mount in enumerate(mounts):
+        where = f"{path}[{at}]"
         name = mount.get("name")
         if not name:
             errors.required(f"{where}.name")
@@ -176,10 +202,6 @@ def _validate_container(
             errors.invalid(
                 f"{where}.subPath", sub, "must be a relative path" if sub[0] == "/" else "must not contain '..'"
             )
-    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe in container:
-            _validate_probe(container[probe], f"{path}.{probe}", errors)
-    validate_resources(container.get("resources") or {}, f"{path}.resources", errors)
 
 
 def _validate_probe(probe: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
