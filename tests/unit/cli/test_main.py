@@ -147,7 +147,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
 
 def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):
     from moorage.cli.datafolder import DataFolder
-    from moorage.cli.session import Target, choose_kubeconfig
+    from moorage.client.cluster import Target, choose_kubeconfig
     from moorage.errors import NotReady
 
     monkeypatch.setenv("MOORAGE_DATA", str(tmp_path))
