@@ -23,7 +23,8 @@ import moorage
 from moorage.apimachinery.resources import JOBS, NODES, PVCS, SECRETS, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
-from moorage.cli.session import SELF_SUBJECT_REVIEWS, Session
+from moorage.cli.session import Session
+from moorage.client.cluster import SELF_SUBJECT_REVIEWS
 from moorage.clock import rfc3339
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError, NotFound, NotReady

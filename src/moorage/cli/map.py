@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import ApiError, MoorageError, NotFound
+from moorage.errors import ApiError, MoorageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -299,13 +300,11 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
 @target_options
 def delete(target: Target, names: tuple[str, ...]) -> int:
     """Delete maps with their items, results and output."""
-    from moorage.model.mapjob import MAPJOBS
+    from moorage.actions import mapjobs
 
     async def one(session: Session, client: MapClient, name: str) -> str:
-        try:
-            await session.api.delete(MAPJOBS, name, session.namespace, propagation="Background")
-        except NotFound:
-            await client.delete(session.namespace, name)
+        forget = functools.partial(client.delete, session.namespace, name)
+        await mapjobs.delete_map(session.api, session.namespace, name, forget=forget)
         return f"{name} deleted"
 
     return _each(target, names, one)
@@ -321,7 +320,7 @@ def limits(ctx: click.Context, target: Target, output: str) -> int:
         return 0
 
     async def work(session: Session) -> int:
-        async with await _client(session) as client:
+        async with await session.maps() as client:
             found = await client.limits()
         console.print_listing(
             output,
@@ -344,18 +343,12 @@ def set_(target: Target, name: str, capacity: int) -> int:
     """Set how many tokens a limit has, for all maps. Items that run keep theirs."""
 
     async def work(session: Session) -> int:
-        async with await _client(session) as client:
+        async with await session.maps() as client:
             await client.set_limit(name, capacity)
         console.show(f"{name} has {capacity:,} tokens")
         return 0
 
     return in_session(target, work)
-
-
-async def _client(session: Session) -> MapClient:
-    from moorage.cli.mapsubmit import client_of
-
-    return await client_of(session)
 
 
 def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClient, str], Awaitable[str]]) -> int:
@@ -364,7 +357,7 @@ def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClien
 
     async def work(session: Session) -> int:
         problems: list[tuple[str, str | None]] = []
-        async with await _client(session) as client:
+        async with await session.maps() as client:
             for name in dict.fromkeys(names):
                 try:
                     console.show(await one(session, client, name))

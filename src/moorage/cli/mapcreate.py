@@ -7,20 +7,22 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from moorage.actions import mapjobs
+from moorage.actions.around import read_caller
 from moorage.cli import console
-from moorage.cli.facts import read_caller, read_cluster
-from moorage.cli.mapitems import Sources, Spool, read
-from moorage.cli.mapspec import FUNCTION_WORD, MapJobPlan, MapRequest, plan_mapjob
-from moorage.cli.mapsubmit import accepted, client_of, submit, taken
-from moorage.cli.session import Problems, Session
-from moorage.decide.runs.request import RunRequest, ships_directory
-from moorage.errors import ApiError, MoorageError, NotFound, UsageError
+from moorage.cli.mapitems import Sources, read
+from moorage.cli.session import Session
+from moorage.client.itemspool import Spool
+from moorage.decide.maps.mapjob import FUNCTION_WORD, MapJobPlan, MapRequest
+from moorage.decide.runs.request import RunRequest
+from moorage.errors import ApiError, MoorageError, UsageError
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import MAP_PLAN_ANNOTATION
 
@@ -44,8 +46,7 @@ async def create(session: Session, given: Given) -> int:
 
         load_sheet(given["machines"])  # what is wrong with it is told before the sample runs
     request = request_of(given, session.namespace)
-    plan = await plan_of(session, request)
-    raise_problems(plan)
+    plan = await _plan_of(session, request)
     spool = read(sources, may_be_none=given["open_"])
     try:
         for one in plan.notes:
@@ -64,7 +65,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
     sources = _sources_of(given)
     spool = read(sources, may_be_none=close and not resume)
     try:
-        async with await client_of(session) as client:
+        async with await session.maps() as client:
             found = await client.show(session.namespace, name)
             total = int(found["counts"]["total"])
             if resume and total > spool.count:
@@ -152,49 +153,25 @@ def request_of(given: Given, namespace: str) -> MapRequest:
     )
 
 
-async def plan_of(session: Session, request: MapRequest) -> MapJobPlan:
-    """Read of cluster and machine what the MapJob depends on, and plan it; problems are in the plan."""
-    seen, maps = await asyncio.gather(read_cluster(session, request.run), _maps(session))
+async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
+    """The MapJob for a request, with the directory that goes along. Raises Problems, ApiError."""
     caller = read_caller(request.run.command, await session.user())
-    facts = replace(seen.facts, defaults=replace(seen.facts.defaults, seconds=None))
-    name = request.run.name or ""
-    if name in maps:
-        raise taken(name, session.namespace)
-    if request.function is None and ships_directory(request.run, facts):
-        if (refused := plan_mapjob(request, caller, facts)).problems:
-            return refused
+
+    def packed() -> bytes | None:
         from moorage.cli.shipping import pack
 
         shipment = pack(Path(caller.cwd))
         for path in shipment.left_out:
             console.note(f"{path} is not sent along: it leads outside {caller.cwd}")
-        caller = replace(caller, archive=shipment.archive)
-    return plan_mapjob(request, caller, facts)
+        return shipment.archive
 
-
-async def _maps(session: Session) -> set[str]:
-    try:
-        return {one["metadata"]["name"] for one in (await session.api.list(MAPJOBS, session.namespace)).items}
-    except NotFound as error:
-        raise MoorageError(
-            "this cluster knows no MapJob",
-            hint="install Moorage's definitions: moor manifests | kubectl apply -f -",
-        ) from error
-
-
-def raise_problems(plan: MapJobPlan) -> None:
-    if plan.problems:
-        told = []
-        for one in plan.problems:
-            is_of_map = one.field.startswith("--")  # problems of a run name their field in the message
-            told.append((f"{one.field}: {one.message}" if is_of_map else one.message, one.hint))
-        raise Problems(told)
+    return await mapjobs.plan_map(session.api, session.server, request, caller, pack=packed)
 
 
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:
     """Let the API server judge the MapJob, and print what would be made."""
-    await session.api.create(MAPJOBS, plan.mapjob, session.namespace, dry_run=True)
-    console.show("---\n".join(console.as_yaml(_shown(one)) for one in plan.documents), nl=False)
+    await mapjobs.check_map(session.api, plan, session.namespace)
+    console.show("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
     console.say(f"{spool.count:,} items; nothing was made")
     return 0
 
@@ -207,10 +184,9 @@ def _shown(obj: dict[str, Any]) -> dict[str, Any]:
 
 async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:
     name = plan.name
-    mapjob = await submit(session, plan)
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         try:
-            await accepted(session, client, mapjob)
+            await mapjobs.create_map(session.api, plan, session.namespace, session.clock, note=console.note)
         except asyncio.CancelledError:
             console.say(f"\nthe map {name} was not made")
             raise
@@ -285,7 +261,7 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
                 bar.show(map_line(found), now=True)
                 ended = found["state"] in ("finished", "cancelled")
                 if not ended:
-                    await _raise_if_failed(session, name)
+                    await _check_workers(session, name)
                     await session.clock.sleep(LOOK_SECONDS)
                     continue
                 break
@@ -303,18 +279,9 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
     return 0 if found["state"] == "finished" and not counts["dead"] else 1
 
 
-async def _raise_if_failed(session: Session, name: str) -> None:
-    """Raise when the operator has given the workers up: nothing more would come."""
-    from moorage.cli.mapsubmit import condition
-
-    try:
-        failed = condition(await session.api.get(MAPJOBS, name, session.namespace), "Failed")
-    except ApiError:
-        return  # the server still answers, so the map is there
-    if failed.get("status") == "True":
-        raise MoorageError(
-            f"the map {name} has no workers any more: {failed.get('message') or failed.get('reason')}"
-        )
+async def _check_workers(session: Session, name: str) -> None:
+    with suppress(ApiError):  # the server still answers, so the map is there
+        await mapjobs.check_workers(session.api, session.namespace, name)
 
 
 # -- plans
@@ -405,7 +372,7 @@ async def _sampled(
             bar.show(f"{share_bar(ended / sample)}  sample: {ended:,} of {sample:,} items", now=True)
             if ended >= sample or found["state"] == "cancelled":
                 break
-            await _raise_if_failed(session, name)
+            await _check_workers(session, name)
             await session.clock.sleep(LOOK_SECONDS)
     seconds, memory = [], 0
     async for one in client.items(session.namespace, name, states=("done",)):

@@ -1,7 +1,6 @@
 """Where a map's items come from: files, a glob, a range, a query. All are read before anything is made.
 
-Items are spooled to a temporary file as the server takes them (one `NewItem` a line), so that 150,000 or more need
-no memory, all mistakes are told at once, and a broken upload is taken up again.
+They are spooled, so that all mistakes are reported at once and a broken upload is taken up again.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import glob
 import io
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
-from moorage.decide.maps.leasing import VALUE_BYTES
+from moorage.client.itemspool import Spool, spool
 from moorage.errors import UsageError
 
 FORMATS = ("lines", "jsonl", "csv", "parquet")
@@ -54,66 +52,6 @@ class Sources:
             "--item-seconds": self.seconds_field,
         }
         return [word for option, value in pairs.items() if value is not None for word in (option, value)]
-
-
-@dataclass(slots=True)
-class Spool:
-    """The items as lines for the server, in a file that goes when it is closed."""
-
-    file: BinaryIO
-    count: int
-
-    def lines(self, start: int = 0, end: int | None = None) -> BinaryIO:
-        """The file from line `start` on; with `end`, a copy in memory that ends before that line."""
-        self.file.seek(0)
-        for _ in range(start):
-            self.file.readline()
-        if end is None:
-            return self.file
-        return io.BytesIO(b"".join(self.file.readline() for _ in range(end - start)))
-
-    def close(self) -> None:
-        self.file.close()
-
-
-def spool(values: Iterable[Any], *, seconds_field: str | None = None, origin: str = "items") -> Spool:
-    """Write values as the server takes them. Raises UsageError naming the first that cannot be an item."""
-    file: BinaryIO = tempfile.TemporaryFile(prefix="moorage-items-")  # noqa: SIM115  (the Spool closes it)
-    count = 0
-    try:
-        for count, value in enumerate(values, 1):
-            file.write(item_line(value, seconds_field, f"item {count} of {origin}"))
-    except BaseException:
-        file.close()
-        raise
-    file.flush()
-    return Spool(file, count)
-
-
-def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:
-    """One item as a line. Raises UsageError."""
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        data = text.encode()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{where} is no JSON value: {error}") from error
-    if len(data) > VALUE_BYTES:
-        raise UsageError(
-            f"{where} has {len(data):,} bytes; at most {VALUE_BYTES:,}",
-            hint="put it into a file and let the item be its path",
-        )
-    if seconds_field is None:
-        return b'{"value":%s}\n' % data
-    found = value.get(seconds_field) if isinstance(value, dict) else None
-    try:
-        seconds = float(found) if found not in (None, "") else None
-    except (TypeError, ValueError):
-        seconds = -1.0
-    if seconds is None:
-        return b'{"value":%s}\n' % data
-    if not 0 <= seconds < 1e9:
-        raise UsageError(f"--item-seconds: {seconds_field} of {where} is {found!r}, no number of seconds")
-    return b'{"value":%s,"seconds":%s}\n' % (data, repr(seconds).encode())
 
 
 def read(sources: Sources, *, may_be_none: bool = False) -> Spool:

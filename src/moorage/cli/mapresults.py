@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from moorage.apimachinery.texts import visible
 from moorage.cli import console
-from moorage.cli.mapsubmit import client_of
 from moorage.cli.session import Session
 from moorage.errors import MoorageError, UsageError
 
@@ -33,7 +32,7 @@ async def write(session: Session, name: str, output: str) -> int:
         raise UsageError(f"-o {output}: no such kind of file", hint=f"use {', '.join(SUFFIXES)}, or - for stdout")
     if suffix == ".parquet":
         _pyarrow(output)
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         if output == STDOUT:
             count = await _stream(client, session.namespace, name)
         else:

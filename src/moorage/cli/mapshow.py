@@ -17,7 +17,6 @@ from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
-from moorage.cli.mapsubmit import client_of
 from moorage.cli.session import Session
 from moorage.decide.maps.facts import end_of, fact_of, plan_of
 from moorage.errors import Forbidden, NotFound
@@ -39,7 +38,7 @@ Shown = Mapping[str, Any]
 async def status(session: Session, name: str, *, output: str, watch: bool) -> int:
     """Print how a map stands; with `watch` again until it has ended."""
     drawn = 0
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         while True:
             found = await client.show(session.namespace, name, patient=True)
             mapjob = await _mapjob(session, name)
@@ -185,7 +184,7 @@ def _why(item: Shown) -> str:
 
 async def listing(session: Session, *, output: str, everywhere: bool) -> int:
     """Print the maps of a namespace or of all."""
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         found = await client.maps(None if everywhere else session.namespace)
     now = session.clock.now()
 
@@ -227,7 +226,7 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
     most = limit if limit is not None or output != "table" else ROWS
     found: list[Shown] = []
     more = False
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         async for one in client.items(session.namespace, name, states=tuple(states)):
             if most is not None and len(found) >= most:
                 more = True
@@ -278,7 +277,7 @@ def _short(text: str, width: int) -> str:
 async def logs(session: Session, name: str, *, item: int | None, follow: bool, prefix: bool) -> int:
     """Print kept output, in the order in which it came to the server; lines of several items are told apart."""
     coloured = prefix and console.has_colour(sys.stdout)
-    async with await client_of(session) as client:
+    async with await session.maps() as client:
         nothing = True
         try:
             async for part in client.output(session.namespace, name, item=item, follow=follow):

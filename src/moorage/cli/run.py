@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moorage.actions.around import read_around, read_caller
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli import console
-from moorage.cli.facts import read_around, read_caller
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.names import generated_name
 from moorage.decide.runs.request import RunPlan, RunRequest
@@ -153,7 +153,7 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
         session.api,
         request,
         caller,
-        around=read_around(session, request.namespace),
+        around=read_around(session.api, session.server, request.namespace),
         url=server_url(session.api),
         clock=session.clock,
         note=console.note,

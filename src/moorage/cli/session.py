@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import getpass
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
@@ -19,14 +17,13 @@ from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.cli import console
 from moorage.client.cluster import Target as Target
-from moorage.client.cluster import open_cluster
+from moorage.client.cluster import open_cluster, user_of
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, NotFound
+from moorage.errors import NotFound
 from moorage.errors import Problems as Problems
 
-SELF_SUBJECT_REVIEWS = Resource(
-    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
-)
+if TYPE_CHECKING:
+    from moorage.client.maps import MapClient
 
 R = TypeVar("R")
 
@@ -59,14 +56,14 @@ class Session:
 
     async def user(self) -> str:
         """Who the API server takes us for; where it cannot say, this machine's user."""
-        try:
-            answer = await self.api.create(
-                SELF_SUBJECT_REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-            )
-            name = str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
-        except ApiError:
-            name = ""
-        return name or self.as_user or _login()
+        return await user_of(self.api, self.as_user)
+
+    async def maps(self) -> MapClient:
+        """The server's maps, as the session's user. Raises NotReady where this cluster has no server."""
+        from moorage.client.maps import map_client
+
+        await self.server.address()
+        return map_client(self.server.address, clock=self.clock)
 
 
 Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
@@ -139,10 +136,3 @@ async def get_named(session: Session, resource: Resource, kind: str, name: str) 
         raise NotFound(
             f"there is no {kind} {name!r} in namespace {session.namespace}", hint=f"`moor {kind} list` shows them"
         ) from error
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid-{os.getuid()}"

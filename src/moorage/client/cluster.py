@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moorage.apimachinery.api import Api, PodApi
+from moorage.apimachinery.resources import Resource
 from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, at
 from moorage.client.datafolder import default_folder, running_kubeconfig
-from moorage.errors import NotReady
+from moorage.errors import ApiError, NotReady
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.settings import KUBECONFIG
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from moorage.kube.config import Connection as KubeConnection
 
 log = logging.getLogger(__name__)
+
+SELF_SUBJECT_REVIEWS = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,23 @@ class Cluster:
     api: PodApi
     namespace: str
     server: Connection
+
+
+async def user_of(api: Api, as_user: str | None = None) -> str:
+    """Who the API server takes us for; where it cannot say, `as_user` or this machine's user."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await api.create(SELF_SUBJECT_REVIEWS, review)
+    except ApiError:
+        return as_user or _login()
+    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "") or as_user or _login()
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
 
 
 def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:

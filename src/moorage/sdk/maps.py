@@ -16,17 +16,20 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
 
-from moorage.cli.mapitems import Spool, spool
 from moorage.client.connection import Connection, at_url
-from moorage.client.maps import MapClient
+from moorage.client.itemspool import Spool, spool
+from moorage.client.maps import MapClient, map_client
 from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.sdk.functions import function_name, pack
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
 from moorage.sdk.progress import Bar, map_line
 from moorage.worker.mapworker.child import decode, encode
+
+if TYPE_CHECKING:
+    from moorage.client.cluster import Cluster
 
 Where = Literal["cluster", "local"]
 OnError = Literal["raise", "return"]
@@ -148,14 +151,14 @@ class AsyncMap(Generic[R]):
         if options.where == "local":
             raise UsageError("maps on this machine end with their process: there is none to attach to")
         made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
-        session = await made._open()
-        made.namespace = session.namespace
+        cluster = await made._open()
+        made.namespace = cluster.namespace
         try:
             await made._client.show(made.namespace, name)
         except BaseException:
             await made.close()
             raise
-        made._bind(session, None)
+        made._bind(cluster, None)
         return made
 
     @classmethod
@@ -205,56 +208,50 @@ class AsyncMap(Generic[R]):
 
     @classmethod
     async def _cluster(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
-        from moorage.cli.mapcreate import plan_of, raise_problems
-        from moorage.cli.mapsubmit import accepted, submit
+        from moorage.actions import mapjobs
+        from moorage.actions.around import read_caller
+        from moorage.client.cluster import user_of
 
         made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
         try:
-            session = await made._open()
-            made.namespace = session.namespace
-            plan = await plan_of(session, _request(function, options, name, session.namespace))
-            raise_problems(plan)
-            mapjob = await submit(session, plan)
-            await accepted(session, made._client, mapjob)
+            cluster = await made._open()
+            made.namespace = cluster.namespace
+            request = _request(function, options, name, cluster.namespace)
+            caller = read_caller(request.run.command, await user_of(cluster.api))
+            plan = await mapjobs.plan_map(cluster.api, cluster.server, request, caller)
+            mapjob = await mapjobs.create_map(cluster.api, plan, cluster.namespace, SYSTEM)
         except BaseException:
             await made.close()
             raise
 
-        made._bind(session, mapjob["metadata"].get("uid"))
+        made._bind(cluster, mapjob["metadata"].get("uid"))
         return made
 
-    def _bind(self, session: Any, uid: str | None) -> None:
+    def _bind(self, cluster: Cluster, uid: str | None) -> None:
         """Look after the map by its MapJob, and remove it with that."""
-        from moorage.cli.mapsubmit import condition
-        from moorage.model.mapjob import MAPJOBS
+        from moorage.actions import mapjobs
 
         async def check() -> None:
-            told = condition(await session.api.get(MAPJOBS, self.name, self.namespace), "Failed")
-            if told.get("status") == "True":
-                raise MoorageError(
-                    f"the map {self.name} has no workers any more: {told.get('message') or told.get('reason')}"
-                )
+            await mapjobs.check_workers(cluster.api, self.namespace, self.name)
 
         async def remove() -> None:
-            try:
-                await session.api.delete(MAPJOBS, self.name, self.namespace, uid=uid, propagation="Background")
-            except NotFound:
-                await self._client.delete(self.namespace, self.name)
+            forget = functools.partial(self._client.delete, self.namespace, self.name)
+            await mapjobs.delete_map(cluster.api, self.namespace, self.name, uid=uid, forget=forget)
 
         self._check, self._remove = check, remove
 
-    async def _open(self) -> Any:
+    async def _open(self) -> Cluster:
         """The connection to the cluster that the options name."""
-        from moorage.cli.mapsubmit import client_of
-        from moorage.cli.session import Target, open_session
+        from moorage.client.cluster import Target, open_cluster
 
         given = self._options
         kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
         target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)
-        session = await self._stack.enter_async_context(open_session(target))
-        self._client = await client_of(session)
+        cluster = await self._stack.enter_async_context(open_cluster(target))
+        await cluster.server.address()  # a cluster without a server is an error at once
+        self._client = map_client(cluster.server.address)
         self._stack.push_async_callback(self._client.close)
-        return session
+        return cluster
 
     async def _upload(self, items: Spool) -> None:
         try:
@@ -688,7 +685,7 @@ def _only_on_a_cluster(options: Options) -> None:
 
 
 def _request(function: bytes, options: Options, name: str, namespace: str) -> Any:
-    from moorage.cli.mapspec import FUNCTION_WORD, MapRequest
+    from moorage.decide.maps.mapjob import FUNCTION_WORD, MapRequest
     from moorage.decide.runs.request import RunRequest
 
     resources = options.resources

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.cli.mapitems import Sources, parse_range, read, spool
+from moorage.cli.mapitems import Sources, parse_range, read
+from moorage.client.itemspool import spool
 from moorage.errors import UsageError
 
 
@@ -115,7 +116,7 @@ def test_what_cannot_be_read_is_told(sources, said, tmp_path, monkeypatch):
         pytest.param("a.csv", b"a\n1,2\n", "line 2 of .*a.csv has not as many fields", id="CSV, too many"),
         pytest.param("a.txt", b"\xff\n", "is no UTF-8 text: .* at byte 0", id="no text"),
         pytest.param("a.txt", b"x" * 70_000, "item 1 of .*a.txt has 70,002 bytes; at most 65,536", id="too long"),
-        pytest.param("a.jsonl", b"NaN\n", "item 1 of .*a.jsonl is no JSON value", id="no number"),
+        pytest.param("a.jsonl", b"NaN\n", "item 1 of .*a.jsonl cannot be written as JSON", id="no number"),
         pytest.param("a.txt", b"\n", "has no items", id="none"),
     ],
 )

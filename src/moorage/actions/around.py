@@ -1,4 +1,4 @@
-"""Read of the cluster, and of this machine, what a run's plan depends on."""
+"""What a plan of a run or map depends on besides its namespace: nodes and pods, and the caller's machine."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from moorage.actions.runfacts import Around, RunFacts, or_none, read_facts, runner_source
+from moorage.actions.runfacts import Around, or_none, runner_source
+from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
-from moorage.cli.session import Session
-from moorage.decide.runs.request import Caller, RunRequest
+from moorage.decide.runs.request import Caller
 from moorage.decide.usage.gpus import UNKNOWN_TYPE
 from moorage.errors import MoorageError
-from moorage.kube.serverurl import server_url
 from moorage.model.names import GPU_TYPE_LABELS
 
 
-async def read_cluster(session: Session, request: RunRequest) -> RunFacts:
-    """Everything at once. What the user may not read is left unknown; a cluster that does not answer raises."""
-    return await read_facts(
-        session.api, request, around=read_around(session, request.namespace), url=server_url(session.api)
-    )
+class Server(Protocol):
+    """Moorage's own REST API."""
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """The JSON answer. Raises ApiError, and NotReady where there is no server."""
+        ...
 
 
 def read_caller(command: tuple[str, ...], user: str) -> Caller:
@@ -41,17 +43,18 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
     )
 
 
-async def read_around(session: Session, namespace: str) -> Around:
-    nodes, pods = await asyncio.gather(or_none(session.api.list(NODES)), or_none(session.api.list(PODS)))
+async def read_around(api: Api, server: Server, namespace: str) -> Around:
+    """Nodes and pods; for those who may not list nodes, what Moorage's server tells everybody."""
+    nodes, pods = await asyncio.gather(or_none(api.list(NODES)), or_none(api.list(PODS)))
     if nodes is None:
-        return await _ask_server(session, namespace)
+        return await _ask_server(server, namespace)
     return Around(nodes=nodes.items, pods=pods.items if pods is not None else [])
 
 
-async def _ask_server(session: Session, namespace: str) -> Around:
+async def _ask_server(server: Server, namespace: str) -> Around:
     """GPU nodes, what is held on them, and the tenant's defaults, for those who may not list nodes."""
     try:
-        body = await session.server.get("/api/v1/gpus", {"namespace": namespace})
+        body = await server.get("/api/v1/gpus", {"namespace": namespace})
     except MoorageError:
         return Around(nodes=None)
     nodes, held = [], []

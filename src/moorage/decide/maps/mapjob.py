@@ -1,4 +1,4 @@
-"""From the options of `moor map create` (and of the SDK) to a MapJob. Pure: nothing is read or written here."""
+"""From a request for a map to its MapJob, and what goes with that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """The options as typed; None means not given. `run` has those that a map shares with a run."""
+    """What is asked for; None: not given. `run` has what a map shares with a run."""
 
     run: RunRequest
     function: bytes | None = None  # the zip of a function, instead of run.command
@@ -75,7 +75,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
     problems += told
     if not 1 <= request.parallelism <= PARALLELISM_MAX:
         problems.append(
-            Problem("--parallelism", f"{request.parallelism} workers; allowed are 1 to {PARALLELISM_MAX:,}")
+            Problem("parallelism", f"invalid parallelism {request.parallelism}: use 1 to {PARALLELISM_MAX:,}")
         )
     notes = tuple(one.replace("a job that", "a worker that") for one in run.notes)
     if problems or run.job is None:
@@ -122,21 +122,21 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
 
 
 def _fault(path: str, value: str, allowed: str) -> Problem:
-    options = {
-        "spec.notify": "--notify",
-        "spec.preflight.read": "--preflight-read",
-        "spec.preflight.write": "--preflight-write",
-        "spec.template.spec.containers[0].volumeMounts": "--volume",
-        "spec.template.spec.containers[0].env": "--env",
-        "spec.slots": "--slots",
-        "spec.priority": "--priority",
-        "spec.restartLimit": "--restart-limit",
-        "spec.policy.retries": "--retries",
-        "spec.policy.rate": "--rate",
-        "spec.policy.timeoutSeconds": "--timeout",
+    fields = {
+        "spec.notify": "notify",
+        "spec.preflight.read": "preflightRead",
+        "spec.preflight.write": "preflightWrite",
+        "spec.template.spec.containers[0].volumeMounts": "volumes",
+        "spec.template.spec.containers[0].env": "env",
+        "spec.slots": "slots",
+        "spec.priority": "priority",
+        "spec.restartLimit": "restartLimit",
+        "spec.policy.retries": "retries",
+        "spec.policy.rate": "rate",
+        "spec.policy.timeoutSeconds": "timeout",
     }
-    option = next((option for start, option in options.items() if path.startswith(start)), path)
-    return Problem(option, f"{value!r} {allowed}" if value else allowed)
+    name = next((name for start, name in fields.items() if path.startswith(start)), path)
+    return Problem(name, f"{name}: {value!r} {allowed}" if value else f"{name}: {allowed}")
 
 
 def _of_a_map(problem: Problem) -> Problem:
@@ -165,16 +165,17 @@ def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
             found["timeoutSeconds"] = parse_time(request.timeout)
         except ValueError:
             problems.append(
-                Problem(
-                    "--timeout", f"{request.timeout!r} is no time from 1s to 365d", "write it as 30s, 5m or 2h"
-                )
+                Problem("timeout", f"invalid timeout {request.timeout!r}: use a time such as 30s, 5m or 2h")
             )
     if request.memory_limit is not None:
         try:
             found["memoryLimitBytes"] = parse_count(request.memory_limit)
         except QuantityError:
             problems.append(
-                Problem("--memory-limit", f"{request.memory_limit!r} is no quantity", "write it as 512Mi or 8Gi")
+                Problem(
+                    "memoryLimit",
+                    f"invalid memory limit {request.memory_limit!r}: use a quantity such as 512Mi or 8Gi",
+                )
             )
     if request.idempotent:
         found["idempotent"] = True
@@ -193,8 +194,8 @@ def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
         if not name or not all(one.isascii() and one.isdigit() and int(one) <= LIMIT_MAX for one in numbers):
             problems.append(
                 Problem(
-                    "--limit",
-                    f"{text!r} is not NAME, NAME=CAPACITY or NAME=CAPACITY:TOKENS",
+                    "limits",
+                    f"invalid limit {text!r}: use NAME, NAME=CAPACITY or NAME=CAPACITY:TOKENS",
                     "mysql=100; or mysql=100:2 when each item takes two",
                 )
             )

@@ -1,0 +1,190 @@
+"""Maps on a cluster: make a MapJob with what goes with it, wait for the server to accept it, remove it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from moorage.actions.around import Server, read_around
+from moorage.actions.maps import name_taken
+from moorage.actions.runfacts import read_facts
+from moorage.api.errors import ErrorCode
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import condition, owner_reference
+from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
+from moorage.clock import Clock
+from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, plan_mapjob
+from moorage.decide.runs.request import Caller, ships_directory
+from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady, Problems
+from moorage.kube.serverurl import server_url
+from moorage.model.mapjob import ACCEPTED, FAILED, MAPJOBS
+
+ACCEPT_SECONDS = 60.0  # a server that has not taken the map up by then does not run
+POLL_SECONDS = (0.1, 1.0)
+INSTALL = "install Moorage's definitions: moor manifests | kubectl apply -f -"
+
+Note = Callable[[str], None]
+
+
+async def plan_map(
+    api: Api,
+    server: Server,
+    request: MapRequest,
+    caller: Caller,
+    *,
+    pack: Callable[[], bytes | None] = lambda: None,
+) -> MapJobPlan:
+    """Read what the MapJob depends on, and decide.
+
+    `pack` gives the caller's directory, where it goes into the pods; it is not called for a request that is
+    refused. Raises Problems with all that is wrong with the request, AlreadyExists, NotReady, ApiError.
+    """
+    namespace, name = request.run.namespace, request.run.name or ""
+    around = read_around(api, server, namespace)
+    read, names = await asyncio.gather(
+        read_facts(api, request.run, around=around, url=server_url(api)), _map_names(api, namespace)
+    )
+    facts = replace(read.facts, defaults=replace(read.facts.defaults, seconds=None))
+    if name in names:
+        raise _taken(namespace, name)
+    plan = plan_mapjob(request, caller, facts)
+    if not plan.problems and request.function is None and ships_directory(request.run, facts):
+        plan = plan_mapjob(request, replace(caller, archive=pack()), facts)
+    if plan.problems:
+        fields = [problem.field for problem in plan.problems]
+        is_taken = fields == ["name"] and name in facts.taken
+        raise Problems(
+            [(problem.message, problem.hint) for problem in plan.problems],
+            code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
+            field=fields[0],
+        )
+    return plan
+
+
+async def _map_names(api: Api, namespace: str) -> set[str]:
+    try:
+        return {obj["metadata"]["name"] for obj in (await api.list(MAPJOBS, namespace)).items}
+    except NotFound as error:
+        raise NotReady("this cluster has no kind MapJob", hint=INSTALL) from error
+
+
+def _taken(namespace: str, name: str) -> Problems:
+    error = name_taken(namespace, name)
+    return Problems([(error.message, error.hint)], code=error.code, field=error.field)
+
+
+async def check_map(api: Api, plan: MapJobPlan, namespace: str) -> None:
+    """Let the API server judge the MapJob; nothing is stored. Raises ApiError."""
+    await api.create(MAPJOBS, plan.mapjob, namespace, dry_run=True)
+
+
+async def create_map(
+    api: Api, plan: MapJobPlan, namespace: str, clock: Clock, *, note: Note = lambda _: None
+) -> Obj:
+    """Create what the plan has, and wait until the server has the map in its queue; the MapJob as stored.
+
+    When something is refused, or the caller is interrupted, what was created is removed again. `note` gets what
+    went wrong without harm. Raises Problems for a taken name, MoorageError with the server's reason, NotReady for
+    a server that does not answer in ACCEPT_SECONDS.
+    """
+    mapjob = await _create_all(api, plan, namespace, note)
+    name, uid = plan.name, mapjob["metadata"].get("uid")
+    try:
+        await _wait_accepted(api, namespace, name, clock)
+    except (MoorageError, asyncio.CancelledError):
+        await asyncio.shield(_remove(api, MAPJOBS, namespace, name, uid))
+        raise
+    return mapjob
+
+
+async def _create_all(api: Api, plan: MapJobPlan, namespace: str, note: Note) -> Obj:
+    made: list[tuple[Resource, Obj]] = []
+    try:
+        for resource, obj in ((SECRETS, plan.secret), (CONFIGMAPS, plan.config_map)):
+            if obj is not None:
+                made.append((resource, await _create(api, resource, obj, namespace, plan.name)))
+        mapjob = await _create(api, MAPJOBS, plan.mapjob, namespace, plan.name)
+    except BaseException:
+        await asyncio.shield(_take_back(api, made, namespace))
+        raise
+    patch = {"metadata": {"ownerReferences": [owner_reference(mapjob)]}}
+    for resource, obj in made:
+        try:
+            await api.patch(resource, obj["metadata"]["name"], patch, namespace)
+        except ApiError as error:
+            note(f"{obj['metadata']['name']} will stay when the map is deleted: {error.message}")
+    return mapjob
+
+
+async def _create(api: Api, resource: Resource, obj: Obj, namespace: str, map_name: str) -> Obj:
+    """Create; what an earlier map of the name left behind, and nobody owns, is replaced."""
+    name = obj["metadata"]["name"]
+    try:
+        return await api.create(resource, obj, namespace)
+    except AlreadyExists as error:
+        if resource is MAPJOBS:
+            raise _taken(namespace, map_name) from error
+        existing = await api.get(resource, name, namespace)
+        if existing["metadata"].get("ownerReferences"):
+            raise _taken(namespace, map_name) from error
+        await api.delete(resource, name, namespace, uid=existing["metadata"].get("uid"))
+        return await api.create(resource, obj, namespace)
+    except NotFound as error:
+        if resource is not MAPJOBS:
+            raise
+        raise NotReady("this cluster has no kind MapJob", hint=INSTALL) from error
+
+
+async def _wait_accepted(api: Api, namespace: str, name: str, clock: Clock) -> None:
+    deadline, pause = clock.monotonic() + ACCEPT_SECONDS, POLL_SECONDS[0]
+    while True:
+        mapjob = await api.get(MAPJOBS, name, namespace)
+        accepted = condition(mapjob, ACCEPTED) or {}
+        if accepted.get("status") == "True":
+            return
+        if accepted.get("status") == "False":
+            reason = accepted.get("message") or accepted.get("reason")
+            raise MoorageError(f"the server does not take the map {name}: {reason}", code=ErrorCode.CONFLICT)
+        if clock.monotonic() > deadline:
+            raise NotReady(
+                f"the server has not taken up the map {name} in {ACCEPT_SECONDS:g} s; it was removed again",
+                hint="see whether `moor server` runs, and its log",
+            )
+        await clock.sleep(pause)
+        pause = min(pause * 1.5, POLL_SECONDS[1])
+
+
+async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:
+    for resource, obj in reversed(made):
+        await _remove(api, resource, namespace, obj["metadata"]["name"], obj["metadata"].get("uid"))
+
+
+async def _remove(api: Api, resource: Resource, namespace: str, name: str, uid: str | None) -> None:
+    with suppress(ApiError):
+        await api.delete(resource, name, namespace, uid=uid)
+
+
+async def delete_map(
+    api: Api, namespace: str, name: str, *, uid: str | None = None, forget: Callable[[], Awaitable[object]]
+) -> None:
+    """Delete a map: its MapJob (`uid`: only this one), with which its workers and its part of the queue go.
+
+    `forget` deletes a map in the queue that no MapJob stands for. Raises NotFound, ApiError.
+    """
+    try:
+        await api.delete(MAPJOBS, name, namespace, uid=uid, propagation="Background")
+    except NotFound:
+        await forget()
+
+
+async def check_workers(api: Api, namespace: str, name: str) -> None:
+    """Raise MoorageError when the operator has given up the map's workers: nothing more would come.
+
+    Raises ApiError where the MapJob cannot be read.
+    """
+    failed = condition(await api.get(MAPJOBS, name, namespace), FAILED) or {}
+    if failed.get("status") == "True":
+        reason = failed.get("message") or failed.get("reason")
+        raise MoorageError(f"the map {name} has no workers any more: {reason}", code=ErrorCode.CONFLICT)
