@@ -60,6 +60,7 @@ class Informer:
         self._indexes = dict(indexes or {})
         self._index: dict[str, dict[str, set[Key]]] = {name: {} for name in self._indexes}
         self._handlers: list[Handler] = []
+        self._turn = asyncio.Lock()
         self.synced = asyncio.Event()
         self.resource_version = ""
 
@@ -79,6 +80,10 @@ class Informer:
             for value in compute(obj):
                 table.setdefault(value, set()).add(key)
         self._index[name] = table
+
+    def index(self, name: str) -> Index | None:
+        """What computes an index; None where there is none of that name."""
+        return self._indexes.get(name)
 
     def clear(self) -> None:
         """Forget every object, telling the handlers: the collection itself is gone."""
@@ -101,7 +106,14 @@ class Informer:
         return len(self._objects)
 
     async def run(self) -> None:
-        """List, then watch, for ever. Broken connections are retried; other errors too, logged once each."""
+        """List, then watch, for ever. Broken connections are retried; other errors too, logged once each.
+
+        Of several that run at once the first works; when it is cancelled the next goes on.
+        """
+        async with self._turn:
+            await self._follow()
+
+    async def _follow(self) -> None:
         failures = 0
         while True:
             try:

@@ -27,6 +27,7 @@ from moorage import settings as table
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import wait_synced
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.logs import set_up_logging
 from moorage.apimachinery.parent import end_with_parent, tell_parent
 from moorage.apimachinery.resources import (
@@ -142,6 +143,7 @@ def _works(
 ) -> list[tuple[str, Coroutine[Any, Any, None]]]:
     """The endless coroutines of each part; `ready` receives what to wait for before they are of use."""
     works: list[tuple[str, Coroutine[Any, Any, None]]] = []
+    informers = Informers()  # each asks as the part that needs it first; the parts of this process end together
     sockets = settings.sockets
     for part, api in apis.items():
         if part == "operator":
@@ -149,7 +151,9 @@ def _works(
 
             identity = f"{socket.gethostname()}-{os.getpid()}"
             on_cluster = not settings.install
-            operator = run_operator(api, identity=identity, leader_elect=on_cluster, certificates=on_cluster)
+            operator = run_operator(
+                api, identity=identity, leader_elect=on_cluster, certificates=on_cluster, informers=informers
+            )
             works.append(("operator", operator))
         elif part == "extender":
             from moorage.decide.packing.choice import make_policy
@@ -168,7 +172,7 @@ def _works(
         elif part == "webhook":
             from moorage.webhooks.app import Webhook
 
-            webhook = Webhook(api)
+            webhook = Webhook(api, informers=informers)
             works.append(("webhook cache", webhook.run()))
             works.append(
                 (
@@ -203,6 +207,7 @@ def _works(
                 usage_days=settings.usage_days,
                 rate=settings.rate or rate_settings(os.environ),
                 quota=quota_settings(os.environ),
+                informers=informers,
             )
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))

@@ -10,6 +10,7 @@ from typing import Protocol
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.awake import Awake
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.clock import SYSTEM, Clock
 from moorage.controllers.dataset.controller import DatasetController
 from moorage.controllers.host.controller import HostController
@@ -51,15 +52,18 @@ async def run_operator(
     certificates: bool = False,
     lost_after: timedelta = LOST_AFTER,
     metrics: LoopMetrics | None = None,
+    informers: Informers | None = None,
 ) -> None:
     """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held.
 
+    `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
     `identity` must differ between processes. `certificates`: also make and renew the webhook's certificate (on a
     real cluster; beside a local one `moor up` does).
     """
 
     async def lead() -> None:
-        await _run_controllers(api, clock=clock, certificates=certificates, lost_after=lost_after, metrics=metrics)
+        shared = Informers() if informers is None or leader_elect else informers
+        await _run_controllers(api, shared, clock, certificates, lost_after, metrics)
 
     if not leader_elect:
         await lead()
@@ -69,30 +73,35 @@ async def run_operator(
 
 
 async def _run_controllers(
-    api: Api, *, clock: Clock, certificates: bool, lost_after: timedelta, metrics: LoopMetrics | None
+    api: Api,
+    shared: Informers,
+    clock: Clock,
+    certificates: bool,
+    lost_after: timedelta,
+    metrics: LoopMetrics | None,
 ) -> None:
     events = EventRecorder(api, component=COMPONENT, clock=clock)
-    machines = MachineController(api, clock=clock, events=events, metrics=metrics)
+    machines = MachineController(api, clock=clock, events=events, metrics=metrics, informers=shared)
     controllers: list[_Controller] = [
-        RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics),
+        RunController(api, clock=clock, events=events, lost_after=lost_after, metrics=metrics, informers=shared),
         machines,
         ReservationController(api, machines, clock=clock, events=events, metrics=metrics),
-        MachineNodePoolController(api, clock=clock, metrics=metrics),
-        MemoryKillController(api, clock=clock, events=events, metrics=metrics),
-        MapJobController(api, clock=clock, events=events, metrics=metrics),
-        TenantController(api, clock=clock, metrics=metrics),
-        HostController(api, clock=clock, events=events, metrics=metrics),
-        DatasetController(api, clock=clock, events=events, metrics=metrics),
-        VolumeBackupController(api, clock=clock, events=events, metrics=metrics),
-        WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics),
+        MachineNodePoolController(api, clock=clock, metrics=metrics, informers=shared),
+        MemoryKillController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        MapJobController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        TenantController(api, clock=clock, metrics=metrics, informers=shared),
+        HostController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        DatasetController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        VolumeBackupController(api, clock=clock, events=events, metrics=metrics, informers=shared),
+        WorkspaceController(api, machines, clock=clock, events=events, metrics=metrics, informers=shared),
     ]
     awake = Awake(clock)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(awake.run(), name="awake")
+        for informer in {informer for controller in controllers for informer in controller.informers}:
+            tasks.create_task(informer.run(), name=f"informer {informer.resource}")
         for controller in controllers:
             awake.on_wake(controller.loop.queue.fire_all)  # what was to be looked at later may be due
-            for informer in controller.informers:
-                tasks.create_task(informer.run(), name=f"informer {informer.resource}")
             tasks.create_task(controller.loop.run(), name=f"loop {controller.loop.name}")
         if certificates:
             from moorage.controllers.certs.controller import CertificateController

@@ -7,6 +7,7 @@ from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_controller, index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import is_condition_true, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage.apimachinery.scheduling import is_gpu
@@ -35,14 +36,16 @@ class Cluster:
         nodes: Informer | None = None,
         pods: Informer | None = None,
         jobs: Informer | None = None,
+        informers: Informers | None = None,
     ) -> None:
         """Informers that are given are run by the giver."""
+        shared = informers or Informers()
         self._api = api
         self._clock = clock
         self._own = [(NODES, nodes), (PODS, pods), (JOBS, jobs)]
-        self.nodes = nodes or Informer(api, NODES)
-        self.pods = pods or Informer(api, PODS)
-        self.jobs = jobs or Informer(api, JOBS)
+        self.nodes = nodes or shared.of(api, NODES)
+        self.pods = pods or shared.of(api, PODS)
+        self.jobs = jobs or shared.of(api, JOBS)
         for informer in (self.pods, self.jobs):
             informer.add_index(BY_RUN, index_by_label(RUN_LABEL))
             informer.add_index(BY_CONTROLLER, index_by_controller)

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError
@@ -79,9 +80,11 @@ class ServerService:
         nodes: Informer | None = None,
         pods: Informer | None = None,
         jobs: Informer | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self.usage = UsageStore(usage_db)
-        self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs)
+        self.cluster = Cluster(api, clock=clock, nodes=nodes, pods=pods, jobs=jobs, informers=shared)
         self.recorder = Recorder(
             self.usage,
             pods=self.cluster.pods,
@@ -94,8 +97,8 @@ class ServerService:
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
         self.outputs = Outputs(usage_db.with_name("outputs.db"))
         self._clock = clock
-        self.maps = MapBridge(api, self.queue, clock=clock)
-        self.people = People(api)
+        self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
+        self.people = People(api, informers=shared)
         self.desk = SessionDesk(usage_db.with_name("people.db") if people_db is None else people_db)
         settings = logins or LoginSettings()
         self.provider = Provider(provider, clock=clock) if provider is not None else None
@@ -110,7 +113,9 @@ class ServerService:
             page_sessions=PageSessions(self.desk, page_token, clock=clock),
             clock=clock,
         )
-        self.gateway = Gateway(api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit)
+        self.gateway = Gateway(
+            api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
+        )
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
         public = urlsplit(settings.public_url).hostname
         self.context = Context(

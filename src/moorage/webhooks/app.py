@@ -21,6 +21,7 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.bodies import BodyTooLong, ClientLeft, read_body
 from moorage.apimachinery.documents import parse_json, without_depth
 from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import annotations_of, controller_ref, labels_of
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -127,20 +128,21 @@ class _Asked(msgspec.Struct, frozen=True, rename="camel"):
 class Webhook:
     """The service: `app` to serve over TLS, `run` to keep its caches current."""
 
-    def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, api: Api, *, clock: Clock = SYSTEM, informers: Informers | None = None) -> None:
+        shared = informers or Informers()
         self._api, self._clock = api, clock
-        self._tenants = Informer(api, TENANTS)
-        self._nodes = Informer(api, NODES)
-        self._policies = Informer(api, POLICIES)
-        self._namespaces = Informer(api, NAMESPACES)
-        self._machines = Informer(api, MACHINES)
-        self._reservations = Informer(api, RESERVATIONS)
-        self._classes = Informer(api, PRIORITYCLASSES)
-        self._ingresses = Informer(api, INGRESSES, keep=slim_ingress)
-        self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._tenants = shared.of(api, TENANTS)
+        self._nodes = shared.of(api, NODES)
+        self._policies = shared.of(api, POLICIES)
+        self._namespaces = shared.of(api, NAMESPACES)
+        self._machines = shared.of(api, MACHINES)
+        self._reservations = shared.of(api, RESERVATIONS)
+        self._classes = shared.of(api, PRIORITYCLASSES)
+        self._ingresses = shared.of(api, INGRESSES, keep=slim_ingress)
+        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
-        self._people = Informer(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
+        self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
             one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)

@@ -11,7 +11,8 @@ from typing import Any, assert_never
 import msgspec
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.informer import index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, PODS, PVCS, PVS, STORAGECLASSES, Obj
@@ -78,20 +79,27 @@ class DatasetController:
     """One per operator. `informers` are to be run by the caller. An `api` with `logs` tells progress."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         self._runtime: Runtime | None = None
-        self._datasets = Informer(api, DATASETS)
+        self._datasets = shared.of(api, DATASETS)
         by_name = {"dataset": index_by_label(DATASET_LABEL)}
-        self._jobs = Informer(api, JOBS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._pods = Informer(api, PODS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._claims = Informer(api, PVCS, label_selector=DATASET_LABEL, indexes=by_name)
-        self._users = Informer(
+        self._jobs = shared.of(api, JOBS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._pods = shared.of(api, PODS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._claims = shared.of(api, PVCS, label_selector=DATASET_LABEL, indexes=by_name)
+        self._users = shared.of(
             api, PODS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used}, keep=_keep
         )
-        self._runs = Informer(api, JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
-        self._tenants = Informer(api, TENANTS)
+        self._runs = shared.of(api, JOBS, label_selector=USES_LABEL, indexes={"dataset": _datasets_used})
+        self._tenants = shared.of(api, TENANTS)
         self.informers = (
             self._datasets,
             self._jobs,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import INGRESSES, NAMESPACES, Obj
 from moorage.clock import Clock
@@ -27,10 +27,17 @@ class HostController:
     """One per operator. `informers` are to be run by the caller. Keys are Ingresses."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._events = api, events
-        self._ingresses = Informer(api, INGRESSES, indexes={"host": _hosts}, keep=slim_ingress)
+        self._ingresses = shared.of(api, INGRESSES, indexes={"host": _hosts}, keep=slim_ingress)
         self.informers = (self._ingresses,)
         self.loop = Loop("host", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._ingresses, self._sharing)

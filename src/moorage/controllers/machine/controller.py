@@ -11,7 +11,8 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.informer import index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, is_deleting, key_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NODES, PODS, Obj
@@ -75,19 +76,26 @@ class MachineController:
     `reservations` of them serve the reservation controller too."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
-        self.machines = Informer(api, MACHINES)
-        self._node_pools = Informer(api, NODE_POOLS)
-        self._nodes = Informer(api, NODES)
-        self.pods = Informer(
+        self.machines = shared.of(api, MACHINES)
+        self._node_pools = shared.of(api, NODE_POOLS)
+        self._nodes = shared.of(api, NODES)
+        self.pods = shared.of(
             api,
             PODS,
             label_selector=MACHINE_GROUP_LABEL,
             indexes={"group": index_by_label(MACHINE_GROUP_LABEL)},
         )
-        self.reservations = Informer(api, RESERVATIONS, indexes={"group": _group_index})
+        self.reservations = shared.of(api, RESERVATIONS, indexes={"group": _group_index})
         self.informers = (self.machines, self._node_pools, self._nodes, self.pods, self.reservations)
         self.loop = Loop("machine", self.reconcile, clock=clock, metrics=metrics)
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NODES, Obj
@@ -26,11 +26,14 @@ log = logging.getLogger(__name__)
 class MachineNodePoolController:
     """One per operator. `informers` are to be run by the caller."""
 
-    def __init__(self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None) -> None:
+    def __init__(
+        self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None, informers: Informers | None = None
+    ) -> None:
+        shared = informers or Informers()
         self._api, self._clock = api, clock
-        self._pools = Informer(api, NODE_POOLS)
-        self._machines = Informer(api, MACHINES)
-        self._nodes = Informer(api, NODES)
+        self._pools = shared.of(api, NODE_POOLS)
+        self._machines = shared.of(api, MACHINES)
+        self._nodes = shared.of(api, NODES)
         self.informers = (self._pools, self._machines, self._nodes)
         self.loop = Loop("machinenodepool", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._pools, self._pools_beside)

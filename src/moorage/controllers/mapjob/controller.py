@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.informer import index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, JOBS, NODES, PODS, Obj, Resource
@@ -52,19 +53,26 @@ class MapJobController:
     """One per operator. `informers` are to be run by the caller."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
-        self._maps = Informer(api, MAPJOBS)
-        self._jobs = Informer(api, JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
-        self._pods = Informer(
+        self._maps = shared.of(api, MAPJOBS)
+        self._jobs = shared.of(api, JOBS, label_selector=MAP_LABEL, indexes={"map": index_by_label(MAP_LABEL)})
+        self._pods = shared.of(
             api,
             PODS,
             label_selector=MAP_LABEL,
             indexes={"noteworthy": _by_map_if_noteworthy, "alive": _by_job_if_alive},
             keep=keep_pod,
         )
-        self._nodes = Informer(api, NODES)
+        self._nodes = shared.of(api, NODES)
         self.informers = (self._maps, self._jobs, self._pods, self._nodes)
         self.loop = Loop("mapjob", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._maps, lambda obj: [key_of(obj)])

@@ -15,7 +15,8 @@ from typing import assert_never
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.informer import Informer, index_by_controller
+from moorage.apimachinery.informer import index_by_controller
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj, Resource
 from moorage.clock import Clock
@@ -50,20 +51,27 @@ class MemoryKillController:
     """One per operator. `informers` are to be run by the caller. Keys are a namespace and an owner's uid."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         by_owner = {"owner": index_by_controller}
-        self._failed = Informer(api, PODS, field_selector="status.phase=Failed", indexes=by_owner, keep=_bare)
-        self._marked = Informer(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=_bare)
+        self._failed = shared.of(api, PODS, field_selector="status.phase=Failed", indexes=by_owner, keep=_bare)
+        self._marked = shared.of(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=_bare)
         self._keepers = {
-            one: Informer(api, one, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
+            one: shared.of(api, one, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
             for one in KEEPERS.values()
         }
         self._gone = Vanished()
         self._failed.on_change(self._gone.changed)
-        self._policies = Informer(api, POLICIES)
-        self._namespaces = Informer(api, NAMESPACES)
+        self._policies = shared.of(api, POLICIES)
+        self._namespaces = shared.of(api, NAMESPACES)
         self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
         self.loop = Loop("memorykill", self.reconcile, clock=clock, metrics=metrics)
         self._noted: BoundedCache[str, Ledger] = BoundedCache(OTHERS_REMEMBERED)  # by owner's uid, of other kinds

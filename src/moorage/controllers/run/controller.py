@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_label, index_by_node
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
@@ -55,13 +56,15 @@ class RunController:
         events: EventRecorder,
         lost_after: timedelta = LOST_AFTER,
         metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         self._lost_after = lost_after
         by_run = {"run": index_by_label(RUN_LABEL)}
-        self._jobs = Informer(api, JOBS, label_selector=RUN_LABEL, indexes=by_run)
-        self._pods = Informer(api, PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
-        self._nodes = Informer(api, NODES)
+        self._jobs = shared.of(api, JOBS, label_selector=RUN_LABEL, indexes=by_run)
+        self._pods = shared.of(api, PODS, label_selector=RUN_LABEL, indexes=by_run | {"node": index_by_node})
+        self._nodes = shared.of(api, NODES)
         self.informers = (self._jobs, self._pods, self._nodes)
         self.loop = Loop("run", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._jobs, _run_of)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, labels_of, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, NODES, SERVICEACCOUNTS, Obj
@@ -43,14 +43,17 @@ NAMES = {ROLEBINDINGS: tuple(TENANT_ROLES.values()), QUOTAS: (OURS,), POLICIES: 
 class TenantController:
     """One per operator. `informers` are to be run by the caller."""
 
-    def __init__(self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None) -> None:
+    def __init__(
+        self, api: Api, *, clock: Clock, metrics: LoopMetrics | None = None, informers: Informers | None = None
+    ) -> None:
+        shared = informers or Informers()
         self._api, self._clock = api, clock
-        self._tenants = Informer(api, TENANTS)
-        self._namespaces = Informer(api, NAMESPACES)
-        self._nodes = Informer(api, NODES)
-        self._people = Informer(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
+        self._tenants = shared.of(api, TENANTS)
+        self._namespaces = shared.of(api, NAMESPACES)
+        self._nodes = shared.of(api, NODES)
+        self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._held = {
-            resource: Informer(api, resource, label_selector=TENANT_LABEL)
+            resource: shared.of(api, resource, label_selector=TENANT_LABEL)
             for resource in (ROLEBINDINGS, QUOTAS, POLICIES)
         }
         self.informers = (self._tenants, self._namespaces, self._nodes, self._people, *self._held.values())

@@ -11,7 +11,8 @@ from typing import Any, assert_never
 import msgspec
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.informer import index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import (
     Key,
     condition,
@@ -61,14 +62,21 @@ class VolumeBackupController:
     """One per operator. `informers` are to be run by the caller."""
 
     def __init__(
-        self, api: Api, *, clock: Clock, events: EventRecorder, metrics: LoopMetrics | None = None
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        events: EventRecorder,
+        metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         self._runtime: Runtime | None = None
         by_name = {"backup": index_by_label(BACKUP_LABEL)}
-        self._backups = Informer(api, BACKUPS)
-        self._jobs = Informer(api, JOBS, label_selector=BACKUP_LABEL, indexes=by_name)
-        self._pods = Informer(api, PODS, label_selector=BACKUP_LABEL, indexes=by_name)
+        self._backups = shared.of(api, BACKUPS)
+        self._jobs = shared.of(api, JOBS, label_selector=BACKUP_LABEL, indexes=by_name)
+        self._pods = shared.of(api, PODS, label_selector=BACKUP_LABEL, indexes=by_name)
         self.informers = (self._backups, self._jobs, self._pods)
         self.loop = Loop("volumebackup", self.reconcile, clock=clock, metrics=metrics)
         self.loop.hear(self._backups, lambda obj: [key_of(obj)])

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer, index_by_label
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, controller_ref, is_deleting, key_of, labels_of
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
@@ -84,22 +85,24 @@ class WorkspaceController:
         clock: Clock,
         events: EventRecorder,
         metrics: LoopMetrics | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._clock, self._events = api, clock, events
         self._machines = machines
-        self._workspaces = Informer(api, WORKSPACES)
-        self._deployments = Informer(api, DEPLOYMENTS, label_selector=WORKSPACE_LABEL)
-        self._pods = Informer(
+        self._workspaces = shared.of(api, WORKSPACES)
+        self._deployments = shared.of(api, DEPLOYMENTS, label_selector=WORKSPACE_LABEL)
+        self._pods = shared.of(
             api, PODS, label_selector=WORKSPACE_LABEL, indexes={"workspace": index_by_label(WORKSPACE_LABEL)}
         )
-        self._services = Informer(api, SERVICES, label_selector=WORKSPACE_LABEL)
-        self._slices = Informer(api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL)
-        self._ingresses = Informer(api, INGRESSES, label_selector=WORKSPACE_LABEL)
-        self._claims = Informer(api, PVCS, keep=_keep_claim)
-        self._nodes = Informer(api, NODES)
-        self._templates = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
-        self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
-        self._gateways = Informer(api, ENDPOINTSLICES, SYSTEM_NAMESPACE, label_selector=SERVER_SLICES)
+        self._services = shared.of(api, SERVICES, label_selector=WORKSPACE_LABEL)
+        self._slices = shared.of(api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL)
+        self._ingresses = shared.of(api, INGRESSES, label_selector=WORKSPACE_LABEL)
+        self._claims = shared.of(api, PVCS, keep=_keep_claim)
+        self._nodes = shared.of(api, NODES)
+        self._templates = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._gateways = shared.of(api, ENDPOINTSLICES, SYSTEM_NAMESPACE, label_selector=SERVER_SLICES)
         self.informers: Sequence[Informer] = (
             self._workspaces, self._deployments, self._pods, self._services, self._slices, self._ingresses,
             self._claims, self._nodes, self._templates, self._info, self._gateways,

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
@@ -137,15 +137,17 @@ class Gateway:
         people: People | None = None,
         desk: SessionDesk | None = None,
         audit: AuditLog | None = None,
+        informers: Informers | None = None,
     ) -> None:
+        shared = informers or Informers()
         self._api, self._auth, self._clock = api, auth, clock
         self._people, self._desk, self._audit = people, desk, audit
-        self.workspaces = Informer(api, WORKSPACES, indexes={"host": _by_host})
-        self._slices = Informer(
+        self.workspaces = shared.of(api, WORKSPACES, indexes={"host": _by_host})
+        self._slices = shared.of(
             api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL, indexes={"service": _by_service}
         )
-        self._templates = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
-        self._info = Informer(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
+        self._templates = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+        self._info = shared.of(api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={INFO_CONFIGMAP}")
         self._info.on_change(self._read_platform)
         self.platform = Platform()
         self._forwarder = Forwarder(clock=clock)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from moorage.apimachinery.api import Api
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
 from moorage.errors import NotFound
 from moorage.kube.people import ensure_account
@@ -21,9 +21,10 @@ Changed = Callable[[str, Obj | None], None]
 class People:
     """Accounts by name. `run` keeps them current; until it has listed them, the API is asked for each."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, informers: Informers | None = None) -> None:
+        shared = informers or Informers()
         self._api = api
-        self._accounts = Informer(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
+        self._accounts = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
 
     async def run(self) -> None:
         await self._accounts.run()

@@ -22,7 +22,7 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.controlloop import ControlLoop
-from moorage.apimachinery.informer import Informer
+from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, owner_reference, with_condition
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj
@@ -59,9 +59,12 @@ RATE_MARGIN = 1.5  # workers beyond rate times mean, as items differ
 class MapBridge:
     """Follows the MapJobs of a cluster while `run` runs."""
 
-    def __init__(self, api: Api, queue: Queue, *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, api: Api, queue: Queue, *, clock: Clock = SYSTEM, informers: Informers | None = None
+    ) -> None:
+        shared = informers or Informers()
         self._api, self._queue, self._clock = api, queue, clock
-        self.informer = Informer(api, MAPJOBS)
+        self.informer = shared.of(api, MAPJOBS)
         self.loop: ControlLoop[Key] = ControlLoop("maps", self.reconcile, workers=2, clock=clock)
         self.informer.on_change(self._changed)
         self._told: dict[str, tuple[float, Obj]] = {}  # by uid: when, and what of the status is ours
