@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import moorage
-from moorage.apimachinery.resources import JOBS, NODES, PVCS, SECRETS, Obj, Resource
+from moorage.apimachinery.resources import JOBS, NODES, PODS, PVCS, SECRETS, STORAGECLASSES, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session
@@ -28,7 +28,9 @@ from moorage.client.cluster import SELF_SUBJECT_REVIEWS
 from moorage.clock import rfc3339
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError, NotFound, NotReady
+from moorage.model.dataset import DATASETS
 from moorage.model.names import REQUEST_ANNOTATION
+from moorage.model.workspace import WORKSPACES
 from moorage.sdk.local import loop
 from moorage.server.service import ServerService
 from moorage.testing.clock import NOON, FakeClock
@@ -37,7 +39,7 @@ from moorage.testing.fakeapi import FakeApi
 NAMESPACE = "lab"
 USER = "ada"
 TOKEN = "kube-token"
-WRITTEN: tuple[Resource, ...] = (JOBS, PVCS, SECRETS)  # what is compared after a case
+WRITTEN: tuple[Resource, ...] = (JOBS, PVCS, SECRETS, PODS, WORKSPACES, DATASETS)  # compared after a case
 STAMPS = ("uid", "resourceVersion", "creationTimestamp")
 EXIT_CODES = {"": 0, "invalid": 2, "exists": 2, "bad_request": 2}  # of the command line; all others: 1
 
@@ -46,7 +48,10 @@ Seed = Callable[["Cluster"], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`rest` is (method, path, body); `code` and `message` are of the error, empty where there is none."""
+    """`rest` is (method, path, body); `code` and `message` are of the error, empty where there is none.
+
+    `exit_code` None: that of EXIT_CODES.
+    """
 
     name: str
     moor: Sequence[str]
@@ -55,6 +60,7 @@ class Case:
     seed: Seed = lambda _cluster: None
     code: str = ""
     message: str = ""
+    exit_code: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,8 @@ class CommandLine:
         lines = self._capsys.readouterr().err.splitlines()
         message = "; ".join(line.removeprefix("error: ") for line in lines if line.startswith("error: "))
         hints = dict.fromkeys(line.removeprefix("hint: ") for line in lines if line.startswith("hint: "))
-        assert exit_code == EXIT_CODES.get(case.code, 1), message
+        wanted = EXIT_CODES.get(case.code, 1) if case.exit_code is None else case.exit_code
+        assert exit_code == wanted, message
         return Outcome(case.code, message, "; ".join(hints))  # of the code, a terminal shows the exit code alone
 
 
@@ -363,7 +370,219 @@ RUNS = [
               message="there is no run 'A,b' in namespace lab"),
 ]  # fmt: skip
 
-CASES: list[Case] = [*RUNS]
+# -- volumes, workspaces, datasets
+
+
+def seeds(*seeded: Seed) -> Seed:
+    def seed(cluster: Cluster) -> None:
+        for each in seeded:
+            each(cluster)
+
+    return seed
+
+
+def a_volume(name: str = "data", *, expands: bool | None = None, used: bool = False) -> Seed:
+    """A volume of 10Gi; `expands`: what its StorageClass says, None: it has none; `used`: a pod mounts it."""
+
+    def seed(cluster: Cluster) -> None:
+        asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "10Gi"}}}
+        if expands is not None:
+            storage_class = {"metadata": {"name": "disks"}, "provisioner": "x", "allowVolumeExpansion": expands}
+            cluster.put(STORAGECLASSES, storage_class)
+            asked["storageClassName"] = "disks"
+        cluster.put(PVCS, {"metadata": {"namespace": NAMESPACE, "name": name}, "spec": asked})
+        if used:
+            mount = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+            cluster.put(
+                PODS,
+                {
+                    "metadata": {"namespace": NAMESPACE, "name": "p", "labels": {"moorage.dev/run": "train"}},
+                    "spec": {"containers": [], "volumes": [mount]},
+                    "status": {"phase": "Running"},
+                },
+            )
+
+    return seed
+
+
+def creating_volume(case: str, /, *, size: str = "10Gi", **outcome: Any) -> Case:
+    body = {"name": "data", "namespace": NAMESPACE, "size": size}
+    return Case(
+        name=case,
+        moor=["volume", "create", "data", "--size", size],
+        rest=("POST", "/api/v1/volumes", body),
+        sdk=lambda client: client.volumes.create("data", size),
+        **outcome,
+    )
+
+
+def resizing(case: str, size: str, /, **outcome: Any) -> Case:
+    return Case(
+        name=case,
+        moor=["volume", "resize", "data", size],
+        rest=("PATCH", f"/api/v1/volumes/{NAMESPACE}/data", {"size": size}),
+        sdk=lambda client: client.volumes.resize("data", size),
+        **outcome,
+    )
+
+
+def deleting(case: str, kind: str, name: str, /, *, force: bool = False, **outcome: Any) -> Case:
+    """A volume or a dataset."""
+    return Case(
+        name=case,
+        moor=[kind, "delete", name, "--yes", *(["--force"] if force else [])],
+        rest=("DELETE", f"/api/v1/{kind}s/{NAMESPACE}/{name}" + ("?force=true" if force else ""), None),
+        sdk=lambda client: getattr(client, f"{kind}s").delete(name, force=force),
+        **outcome,
+    )
+
+
+NO_VOLUME = "there is no volume 'data' in namespace lab"
+
+VOLUMES = [
+    creating_volume("a volume is created"),
+    creating_volume("a volume whose name is taken", seed=a_volume(), code="exists", exit_code=1,
+                    message="the name 'data' is taken: another volume in namespace lab has it"),
+    creating_volume("a volume of no size", size="0", code="invalid",
+                    message="invalid size '0': use more than zero, such as 10Gi"),
+    resizing("a volume grows", "20Gi", seed=a_volume(expands=True)),
+    resizing("a volume that has the size already", "10Gi", seed=a_volume(expands=False)),
+    resizing("a volume cannot become smaller", "5Gi", seed=a_volume(expands=True), code="conflict", exit_code=2,
+             message="cannot make volume 'data' smaller: it has 10Gi, 5Gi was asked for"),
+    resizing("a class that cannot expand volumes", "20Gi", seed=a_volume(expands=False), code="conflict",
+             message="cannot resize volume 'data': its StorageClass disks does not allow expansion"),
+    resizing("no volume to resize", "20Gi", code="not_found", message=NO_VOLUME),
+    deleting("a volume is deleted", "volume", "data", seed=a_volume()),
+    deleting("a volume in use", "volume", "data", seed=a_volume(used=True), code="in_use",
+             message="volume 'data' is in use by train"),
+    deleting("a volume in use, by force", "volume", "data", force=True, seed=a_volume(used=True)),
+    deleting("no volume to delete", "volume", "data", code="not_found", message=NO_VOLUME),
+]  # fmt: skip
+
+
+def a_workspace(*, running: bool = True) -> Seed:
+    spec = {"type": "jupyterlab", "running": running}
+    return lambda cluster: cluster.put(
+        WORKSPACES, {"metadata": {"namespace": NAMESPACE, "name": "desk"}, "spec": spec}
+    )
+
+
+def creating_workspace(case: str, /, *, name: str = "desk", cpu: str = "2", **outcome: Any) -> Case:
+    spec = {"type": "jupyterlab", "resources": {"cpu": cpu}}
+    return Case(
+        name=case,
+        moor=["workspace", "create", name, "--cpu", cpu],
+        rest=("POST", "/api/v1/workspaces", {"name": name, "namespace": NAMESPACE, "spec": spec}),
+        sdk=lambda client: client.workspaces.create(name, cpu=cpu),
+        **outcome,
+    )
+
+
+def switching(case: str, verb: str, /, **outcome: Any) -> Case:
+    return Case(
+        name=case,
+        moor=["workspace", verb, "desk"],
+        rest=("POST", f"/api/v1/workspaces/{NAMESPACE}/desk/{verb}", None),
+        sdk=lambda client: getattr(client.workspaces, verb)("desk"),
+        **outcome,
+    )
+
+
+def deleting_workspace(case: str, /, *, home: bool = False, **outcome: Any) -> Case:
+    path = f"/api/v1/workspaces/{NAMESPACE}/desk"
+    return Case(
+        name=case,
+        moor=["workspace", "delete", "desk", "--yes", *(["--home"] if home else [])],
+        rest=("DELETE", f"{path}?home=delete" if home else path, None),
+        sdk=lambda client: client.workspaces.delete("desk", delete_home=home),
+        **outcome,
+    )
+
+
+NO_WORKSPACE = "there is no workspace 'desk' in namespace lab"
+
+WORKSPACE_CASES = [
+    creating_workspace("a workspace is created"),
+    creating_workspace("a workspace whose name is taken", seed=a_workspace(), code="exists", exit_code=1,
+                       message="the name 'desk' is taken: another workspace in namespace lab has it"),
+    creating_workspace("a workspace of no CPUs", cpu="0", code="invalid",
+                       message="resources.cpu: '0' must be a quantity above zero, such as 500m, 2 or 8Gi"),
+    creating_workspace("a workspace whose name is too long", name="d" * 44, code="invalid",
+                       message=f"name: '{'d' * 44}' must be at most 43 of a-z, 0-9 and '-',"
+                       " a letter or digit at both ends"),
+    switching("a workspace is started", "start", seed=a_workspace(running=False)),
+    switching("a workspace that runs is started", "start", seed=a_workspace()),
+    switching("a workspace is stopped", "stop", seed=a_workspace()),
+    switching("no workspace to start", "start", code="not_found", message=NO_WORKSPACE),
+    deleting_workspace("a workspace is deleted, its home stays", seed=seeds(a_workspace(), a_volume("desk-home"))),
+    deleting_workspace("a workspace is deleted with its home", home=True,
+                       seed=seeds(a_workspace(), a_volume("desk-home"))),
+    deleting_workspace("a workspace without a home is deleted with it", home=True, seed=a_workspace()),
+    deleting_workspace("no workspace to delete", code="not_found", message=NO_WORKSPACE),
+]  # fmt: skip
+
+
+def a_dataset(*, reader: bool = False) -> Seed:
+    """`reader`: a run of another namespace mounts it."""
+    use = {"namespace": "vision", "name": "eval", "active": True}
+    return lambda cluster: cluster.put(
+        DATASETS,
+        {
+            "metadata": {"namespace": NAMESPACE, "name": "photos"},
+            "spec": {"source": {"url": "s3://b/x"}, "size": "1Gi", "readers": ["vision"]},
+            "status": {"phase": "Ready", "usedBy": [use] if reader else []},
+        },
+    )
+
+
+def creating_dataset(case: str, /, *, name: str = "photos", source: str = "s3://b/x", **outcome: Any) -> Case:
+    spec = {"source": {"url": source}, "size": "1Gi"}
+    return Case(
+        name=case,
+        moor=["dataset", "create", name, "--from", source, "--size", "1Gi"],
+        rest=("POST", "/api/v1/datasets", {"name": name, "namespace": NAMESPACE, "spec": spec}),
+        sdk=lambda client: client.datasets.create(name, source, "1Gi"),
+        **outcome,
+    )
+
+
+def sharing(case: str, readers: Sequence[str], /, *, words: Sequence[str], **outcome: Any) -> Case:
+    return Case(
+        name=case,
+        moor=["dataset", "share", "photos", *words],
+        rest=("PATCH", f"/api/v1/datasets/{NAMESPACE}/photos", {"readers": readers}),
+        sdk=lambda client: client.datasets.share("photos", readers),
+        **outcome,
+    )
+
+
+NO_DATASET = "there is no dataset 'photos' in namespace lab"
+
+DATASET_CASES = [
+    creating_dataset("a dataset is created"),
+    creating_dataset("a dataset whose name is taken", seed=a_dataset(), code="exists", exit_code=1,
+                     message="the name 'photos' is taken: another dataset in namespace lab has it"),
+    creating_dataset("a dataset from nowhere", source="volume:../x", code="invalid",
+                     message="source.url: 'volume:../x' must be volume:NAME or volume:NAME/FOLDER,"
+                     " without .. in it"),
+    creating_dataset("a dataset whose name is too long", name="p" * 41, code="invalid",
+                     message=f"name: '{'p' * 41}' must be at most 40 of a-z, 0-9 and '-'"),
+    sharing("a dataset is shared with one more", ["vision", "speech"], words=["--with", "speech"],
+            seed=a_dataset()),
+    sharing("a dataset is shared with one less", [], words=["--without", "vision"], seed=a_dataset()),
+    sharing("no dataset to share", ["speech"], words=["--with", "speech"], code="not_found", message=NO_DATASET),
+    deleting("a dataset is deleted", "dataset", "photos", seed=a_dataset()),
+    deleting("a dataset in use here", "dataset", "photos", code="in_use",
+             seed=seeds(a_dataset(), a_volume("dataset-photos", used=True)),
+             message="dataset 'photos' is in use by train"),
+    deleting("a dataset in use elsewhere", "dataset", "photos", seed=a_dataset(reader=True), code="in_use",
+             message="dataset 'photos' is in use by vision/eval"),
+    deleting("a dataset in use, by force", "dataset", "photos", force=True,
+             seed=seeds(a_dataset(reader=True), a_volume("dataset-photos", used=True))),
+    deleting("no dataset to delete", "dataset", "photos", code="not_found", message=NO_DATASET),
+]  # fmt: skip
+
+CASES: list[Case] = [*RUNS, *VOLUMES, *WORKSPACE_CASES, *DATASET_CASES]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])

@@ -19,6 +19,7 @@ from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import PVCS, Obj
 from moorage.errors import Conflict, NotFound, UsageError
 from moorage.model.dataset import (
+    AUTO,
     DATASET_OF_LABEL,
     DATASETS,
     READY,
@@ -31,6 +32,7 @@ from moorage.model.dataset import (
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, label_value
 
 DATASET = Kind(DATASETS, "dataset")
+DEFAULTS: Mapping[str, tuple[Any, ...]] = {"access": (AUTO,), "readers": ([],)}  # stored as if left out
 NAME_LABEL = "moorage.dev/dataset"
 
 
@@ -75,7 +77,7 @@ def plan_dataset(request: NewDataset, owner: str) -> Obj:
             "labels": {OWNER_LABEL: label_value(owner)},
             "annotations": {OWNER_ANNOTATION: owner},
         },
-        "spec": request.spec,
+        "spec": {key: value for key, value in request.spec.items() if value not in DEFAULTS.get(key, ())},
     }
     _check(obj)
     return obj

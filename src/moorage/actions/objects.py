@@ -46,16 +46,17 @@ class Kind:
 
 
 class InvalidObject(UsageError):
-    """An object of ours breaks rules that its schema cannot state: `faults`, all at once."""
+    """An object of ours breaks rules that its schema cannot state: all faults at once, the first one's `field`."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        message = "; ".join(describe_fault(fault, fault.field) for fault in faults)
-        super().__init__(message, code=ErrorCode.INVALID, field=faults[0].field)
-        self.faults = tuple(faults)
+        sentences = [_sentence(fault) for fault in faults]
+        super().__init__("; ".join(sentences), code=ErrorCode.INVALID, field=faults[0].field)
+        self.problems = [(sentence, None) for sentence in sentences]  # a line each on a terminal
 
 
-def describe_fault(fault: Fault, field: str) -> str:
-    """A fault in one sentence: the field as its reader names it, the value, what is allowed."""
+def _sentence(fault: Fault) -> str:
+    """The field without the part that nobody types, the value, what is allowed."""
+    field = fault.field.removeprefix("metadata.").removeprefix("spec.")
     value = f"{fault.value!r} " if fault.value else ""
     return f"{field}: {value}{fault.message}"
 

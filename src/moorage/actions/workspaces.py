@@ -71,7 +71,7 @@ def plan_workspace(request: NewWorkspace) -> Obj:
         "apiVersion": WORKSPACES.api_version,
         "kind": WORKSPACES.kind,
         "metadata": {"name": request.name, "namespace": request.namespace},
-        "spec": request.spec,
+        "spec": {"running": True} | request.spec,
     }
     if request.host_env:
         obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}

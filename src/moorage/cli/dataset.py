@@ -13,18 +13,11 @@ from moorage.api.datasets import NewDataset
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
-from moorage.cli.faults import naming_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
 from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
 from moorage.present.sizes import bytes_text
 
-FIELDS = {
-    "metadata.name": "NAME",
-    "spec.size": "--size",
-    "spec.source.url": "--from",
-    "spec.readers": "--reader",
-}
 LOOK_SECONDS = 1.0
 
 
@@ -92,8 +85,7 @@ def create(
             spec={key: value for key, value in wanted.items() if value},
             dry_run=dry_run,
         )
-        with naming_options(FIELDS):
-            obj = datasets.plan_dataset(request, await session.user())
+        obj = datasets.plan_dataset(request, await session.user())
         if is_here and not dry_run:
             await _upload(session, source, name, size, storage_class)
         await datasets.create_dataset(session.api, obj, dry_run=dry_run)

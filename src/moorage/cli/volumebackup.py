@@ -10,12 +10,10 @@ import msgspec
 from moorage.actions import backups as backup_actions
 from moorage.actions.backups import Outcome
 from moorage.cli import console
-from moorage.cli.faults import naming_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import MoorageError
 from moorage.present.sizes import bytes_text
 
-FIELDS = {"spec.to": "--to", "spec.schedule": "--schedule", "metadata.name": "--name"}
 LOOK_SECONDS = 1.0
 
 
@@ -57,8 +55,7 @@ def backup(
             secret=secret,
             name=name or "",
         )
-        with naming_options(FIELDS):
-            obj = backup_actions.plan_backup(request, await session.user())
+        obj = backup_actions.plan_backup(request, await session.user())
         chosen = obj["metadata"]["name"]
         await backup_actions.create_backup(session.api, obj, dry_run=dry_run)
         console.show(console.as_yaml(obj).rstrip("\n") if dry_run else chosen)

@@ -16,7 +16,6 @@ from moorage.api.workspaces import Address, NewWorkspace, Workspace
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
-from moorage.cli.faults import naming_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, UsageError
 from moorage.model.names import PROCESS_RUNTIME
@@ -25,18 +24,6 @@ from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING
 HEADERS = ("NAME", "TYPE", "PHASE", "OWNER", "ON", "URL", "AGE")
 WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
-FIELDS = {
-    "metadata.name": "NAME",
-    "spec.type": "--type",
-    "spec.resources.cpu": "--cpu",
-    "spec.resources.memory": "--memory",
-    "spec.resources.gpuType": "--gpu-type",
-    "spec.resources": "--machine",
-    "spec.home.size": "--home-size",
-    "spec.schedule.start": "--start",
-    "spec.schedule.stop": "--stop",
-    "spec.schedule.timezone": "--zone",
-}
 
 
 @click.group()
@@ -76,8 +63,7 @@ def create(target: Target, name: str, **options: Any) -> int:
 
     async def work(session: Session) -> int:
         request = make_request(name, session.namespace, options, on_processes=await _on_processes(session))
-        with naming_options(FIELDS):
-            obj = workspaces.plan_workspace(request)
+        obj = workspaces.plan_workspace(request)
         await workspaces.create_workspace(session.api, obj, dry_run=request.dry_run)
         if request.dry_run:
             console.show(console.as_yaml(obj).rstrip("\n"))

@@ -35,13 +35,13 @@ def test_a_dataset_is_made_with_what_was_typed(moor):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["create", "Photos", "--from", "s3://b/x"], "NAME: 'Photos' must be"),
+        (["create", "Photos", "--from", "s3://b/x"], "name: 'Photos' must be"),
         (["create", "x" * 41, "--from", "s3://b/x"], "must be at most 40 of a-z"),
         (["create", "p", "--from", "/no/such/folder"], "neither a source nor a folder"),
         (["create", "p", "--from", "ftp://x/y"], "neither a source nor a folder"),
-        (["create", "p", "--from", "volume:../x"], "--from: 'volume:../x' must be"),
+        (["create", "p", "--from", "volume:../x"], "source.url: 'volume:../x' must be"),
         (["create", "p", "--from", "s3://key:word@b/x"], "must hold no password"),
-        (["create", "p", "--from", "s3://b/x", "--size", "0"], "--size: '0' must be more than zero"),
+        (["create", "p", "--from", "s3://b/x", "--size", "0"], "size: '0' must be more than zero"),
         (["create", "p", "--from", "s3://b/\x1b[31m"], "control characters"),
         (["share", "p"], "no tenant is named"),
     ],
