@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
+from moorage.actions import people
 from moorage.apimachinery.resources import NAMESPACES
 from moorage.errors import NotFound
-from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.manifests import ROLEBINDINGS

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.moments import parse_rfc3339
 from moorage.clock import SYSTEM
-from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.people import account_user, groups_in

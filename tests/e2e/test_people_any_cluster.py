@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, NAMESPACES
 from moorage.errors import ApiError, Forbidden
-from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, label_value

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.meta import condition, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, SECRETS, Resource
 from moorage.controllers.tenant.plan import OURS, POLICIES, QUOTAS, taint_of
 from moorage.errors import ApiError, Forbidden, Invalid, NotFound
-from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.model.manifests import ROLEBINDINGS, TENANT_ROLES
 from moorage.model.people import LOCAL, account_user

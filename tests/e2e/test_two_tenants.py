@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.resources import (
     CONFIGMAPS,
     JOBS,
@@ -35,7 +36,6 @@ from moorage.apimachinery.resources import (
 )
 from moorage.apimachinery.resources import INGRESSES as KUBE_INGRESSES
 from moorage.errors import AlreadyExists, NotFound
-from moorage.kube import people
 from moorage.kube.client import KubeClient
 from moorage.kube.serverurl import server_url
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import aiohttp
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import NAMESPACES, SECRETS
 from moorage.apimachinery.serving import serve
 from moorage.clock import SYSTEM
-from moorage.kube import people
 from moorage.localcluster.apiserver.server import ApiServer
 from moorage.localcluster.storage.memory import MemoryStorage
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, SUBJECT_ANNOTATION, groups_in

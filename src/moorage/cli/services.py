@@ -239,7 +239,7 @@ async def wait_for_api(api: _Answers, stop: asyncio.Event, *, patience: float, c
 
 async def _install(api: Api, settings: Settings) -> None:
     """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
-    from moorage.kube.people import ensure_account
+    from moorage.actions.people import ensure_account
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
         ALL,

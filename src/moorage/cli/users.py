@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from moorage.actions import people
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import SERVICEACCOUNTS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, NotFound, UsageError
-from moorage.kube import people
 from moorage.model.people import (
     LOCAL,
     PEOPLE_NAMESPACE,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.actions import people
 from moorage.apimachinery.databasefile import read_mark
 from moorage.apimachinery.resources import SERVICEACCOUNTS
 from moorage.apimachinery.texts import hidden_characters
 from moorage.errors import NotFound, StorageError
-from moorage.kube import people
 from moorage.model.people import LOCAL, PEOPLE_NAMESPACE, account_name, account_user, is_disabled
 from moorage.server.identity.attempts import ADDRESS, FREE_FAILURES, PLACE, Attempts, Origin
 from moorage.server.identity.audit import STRANGERS

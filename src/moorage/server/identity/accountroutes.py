@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from moorage.actions import people
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
 from moorage.errors import AlreadyExists, Forbidden, NotFound
-from moorage.kube import people
 from moorage.model.people import (
     DISABLED_ANNOTATION,
     LOCAL,

@@ -19,15 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from moorage.apimachinery.addresses import client_network
-from moorage.apimachinery.api import Api
-from moorage.apimachinery.cache import BoundedCache
-from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.resources import Obj
-from moorage.apimachinery.texts import hidden_characters, visible
-from moorage.clock import SYSTEM, Clock
-from moorage.errors import ApiError, MoorageError
-from moorage.kube.people import (
+from moorage.actions.people import (
     TOKEN_SECONDS_MIN,
     KubeToken,
     NotYours,
@@ -37,6 +29,14 @@ from moorage.kube.people import (
     password_hash,
     set_password,
 )
+from moorage.apimachinery.addresses import client_network
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
+from moorage.apimachinery.meta import annotations_of
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.texts import hidden_characters, visible
+from moorage.clock import SYSTEM, Clock
+from moorage.errors import ApiError, MoorageError
 from moorage.model.people import LOCAL, NAME_MAX, OIDC, SOURCE_ANNOTATION, check_person, is_disabled
 from moorage.model.retention import AUDIT_DAYS
 from moorage.server.identity.attempts import Attempts, Origin

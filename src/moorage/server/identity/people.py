@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from moorage.actions.people import ensure_account
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.resources import SERVICEACCOUNTS, Obj
 from moorage.errors import NotFound
-from moorage.kube.people import ensure_account
 from moorage.model.people import GROUP_PREFIX, PEOPLE_NAMESPACE, account_in, account_name, groups_in, person_in
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class People:
         return await self._account(name) if name else None
 
     async def ensure(self, person: str, groups: Sequence[str], source: str, *, subject: str = "") -> Obj:
-        """See `moorage.kube.people.ensure_account`."""
+        """See `moorage.actions.people.ensure_account`."""
         account, is_new = await ensure_account(self._api, person, groups, source, subject=subject)
         if is_new:
             log.info("a person came for the first time", extra={"person": person, "source": source})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from moorage.actions import people
 from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
 from moorage.errors import NotFound, UsageError
-from moorage.kube import people
 from moorage.model.people import (
     LOCAL,
     OIDC,
