@@ -5,12 +5,10 @@ A run's public fields are for everybody; all else is read and done as the asker:
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import secrets
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -18,16 +16,16 @@ from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
 from moorage.actions.runfacts import Around, runner_source
+from moorage.actions.runlogs import Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.resources import JOBS, PODS, Obj
+from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.request import Caller, RunRequest
-from moorage.decide.runs.state import PodView, RunView, view_run
+from moorage.decide.runs.state import RunView, view_run
 from moorage.decide.usage.gpus import gpu_type
-from moorage.errors import ApiError, BadRequest, NotFound, ServerError
-from moorage.kube.logs import STARTED, pod_lines
+from moorage.errors import ApiError
 from moorage.kube.serverurl import server_url
 from moorage.model.names import RUN_LABEL
 from moorage.server.context import Context
@@ -37,7 +35,6 @@ log = logging.getLogger(__name__)
 
 ALL = "/api/v1/jobs"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
-APPEAR_SECONDS = 10.0  # so long after it was made a run may be unknown to the server's own watch
 
 
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
@@ -105,15 +102,12 @@ async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
 
 async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
     """What a run printed, attempt after attempt; `follow`: until it has ended; `tail`: lines of each pod."""
-    context, namespace, name = call.context, call.namespace, call.name
-    api = cast(PodApi, call.api)
-    await context.ready()
-    jobs = await runs.jobs_of_run(api, namespace, name)
-    run = view_run(jobs, await runs.pods_of_run(api, namespace, name), now=context.now())
-    printing = _Printing(context, api, run, follow=call.query.follow, tail=call.query.tail)
-    await printing.check()
+    context, query = call.context, call.query
+    cluster = await context.ready()
+    run_log = RunLog(cast(PodApi, call.api), call.namespace, call.name, clock=context.clock, tail=query.tail)
+    await run_log.open(follow=query.follow)
     return StreamingResponse(
-        printing.lines(),
+        _text(run_log.follow(cluster) if query.follow else run_log.read()),
         media_type="text/plain",
         headers={"x-accel-buffering": "no", "cache-control": "no-store"},
     )
@@ -171,106 +165,12 @@ async def _may_read(call: Call[Any, Any], run: RunView) -> bool:
         return False
 
 
-class _Printing:
-    """What a run prints, read as the asker. `run`: as it stood when that was asked. Used once."""
-
-    def __init__(self, context: Context, api: PodApi, run: RunView, *, follow: bool, tail: int | None) -> None:
-        self._context = context
-        self._api = api
-        self._run = run
-        self._follow = follow
-        self._tail = tail
-        self._seen: set[str] = set()
-
-    async def check(self) -> None:
-        """Raises ApiError where the asker may not read the log; later is too late to say so."""
-        pod = next((one for one in reversed(self._run.pods) if one.phase in STARTED), None)
-        if pod is None:
-            return
-        source = self._api.logs(pod.name, self._run.namespace, container=self._container(pod.name), tail_lines=0)
-        try:
-            async with aclosing(cast(AsyncGenerator[bytes, None], source)) as chunks:
-                async for _ in chunks:
-                    pass
-        except (BadRequest, NotFound):
-            return  # it begins in a moment, or nobody keeps it any more
-        except ServerError:
-            if not self._follow:
-                raise
-
-    async def lines(self) -> AsyncGenerator[bytes]:
-        if self._follow:
-            async for text in self._until_it_ends():
-                yield text
-        else:
-            async for text in self._of(self._run.pods):
-                yield text
-
-    async def _until_it_ends(self) -> AsyncGenerator[bytes]:
-        cluster, clock = self._context.cluster, self._context.clock
-        namespace, name = self._run.namespace, self._run.name
-        late, known = clock.monotonic() + APPEAR_SECONDS, False
-        while not cluster.closed:
-            version = cluster.version
-            jobs = cluster.jobs_of_run(namespace, name)
-            if jobs:
-                known = True
-                run = view_run(jobs, cluster.pods_of_run(namespace, name), now=self._context.now())
-                if any(self._is_new(pod) for pod in run.pods):
-                    async for text in self._of(run.pods):
-                        yield text
-                    continue
-                if run.state.ended:
-                    break
-            elif known or clock.monotonic() > late:
-                return  # it was deleted
-            try:
-                async with asyncio.timeout(None if known else APPEAR_SECONDS):
-                    await cluster.beyond(version)
-            except TimeoutError:
-                continue
-        try:  # pods that came and went faster than the watch told
-            selector = f"{RUN_LABEL}={name}"
-            pods = (await self._api.list(PODS, namespace, label_selector=selector)).items
-        except ApiError:
-            return
-        async for text in self._of(view_run(jobs, pods, now=self._context.now()).pods):
-            yield text
-
-    async def _of(self, pods: Iterable[PodView]) -> AsyncGenerator[bytes]:
-        """The lines of those pods that have any and were not printed yet, one pod after the other."""
-        for pod in pods:
-            if not self._is_new(pod):
-                continue
-            self._seen.add(pod.name)
-            lines = pod_lines(
-                self._api,
-                pod.name,
-                self._run.namespace,
-                clock=self._context.clock,
-                ended=functools.partial(self._is_over, pod.name),
-                container=self._container(pod.name),
-                follow=self._follow,
-                tail=self._tail,
-            )
-            try:
-                async with aclosing(lines):
-                    async for line in lines:
-                        yield line + b"\n"
-            except NotFound:
-                continue  # gone with the pod
-            except ApiError as error:
-                log.warning("a log could not be read", extra={"pod": pod.name, "error": error.message})
-                yield f"--- the log of {pod.name} cannot be read: {error.message}\n".encode()
-
-    def _is_new(self, pod: PodView) -> bool:
-        return pod.name not in self._seen and pod.phase in STARTED
-
-    def _is_over(self, pod: str) -> bool:
-        found = self._context.cluster.pods.get(pod, self._run.namespace)
-        return found is None or (found.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-    def _container(self, pod: str) -> str | None:
-        found = self._context.cluster.pods.get(pod, self._run.namespace) or {}
-        containers = (found.get("spec") or {}).get("containers") or [{}]
-        return containers[0].get("name") or None
+async def _text(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
+    """The events of a log as its text."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, Line):
+                yield event.text + b"\n"
+            elif isinstance(event, Unreadable):
+                log.warning("a log could not be read", extra={"pod": event.pod, "error": event.message})
+                yield f"--- the log of {event.pod} cannot be read: {event.message}\n".encode()
