@@ -12,10 +12,20 @@ from typing import Any, TypeVar
 import msgspec
 
 from moorage.api.datasets import Dataset as Dataset
+from moorage.api.explain import Earliest as Earliest
+from moorage.api.explain import Explanation as Explanation
 from moorage.api.fields import Answer
+from moorage.api.gpus import Gpu as Gpu
+from moorage.api.gpus import GpuCounts as GpuCounts
+from moorage.api.gpus import GpuNode as GpuNode
+from moorage.api.gpus import Gpus as Gpus
+from moorage.api.gpus import GpuType as GpuType
+from moorage.api.gpus import GpuUser as GpuUser
 from moorage.api.jobs import Attempt as Attempt
 from moorage.api.jobs import Job as Job
 from moorage.api.jobs import RunPod as RunPod
+from moorage.api.usage import Top as Top
+from moorage.api.usage import TopRow as TopRow
 from moorage.api.volumes import Volume as Volume
 from moorage.api.workspaces import Workspace as Workspace
 
@@ -50,111 +60,6 @@ class ExecResult(Answer, frozen=True):
     exit_code: int
     stdout: bytes = b""
     stderr: bytes = b""
-
-
-class GpuCounts(Answer, frozen=True):
-    """`together`: the most free ones on one node; `fragmented` and `stranded` are free and of little use."""
-
-    total: int = 0
-    used: int = 0
-    free: int = 0
-    unavailable: int = 0
-    reserved: int = 0
-    fragmented: int = 0
-    stranded: int = 0
-    together: int = 0
-
-
-class GpuType(GpuCounts, frozen=True):
-    type: str = ""
-
-
-class Gpu(Answer, frozen=True):
-    """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected."""
-
-    index: int
-    type: str = ""
-    resource: str = ""
-    device: str = ""
-    state: str = ""
-    why: str = ""
-    fragmented: bool = False
-    stranded: bool = False
-    owner: str = ""
-    run: str = ""
-    namespace: str = ""
-    pod: str = ""
-    since: datetime | None = None
-    expected_until: datetime | None = None
-
-
-class GpuNode(GpuCounts, frozen=True):
-    name: str = ""
-    type: str = ""
-    ready: bool = False
-    cordoned: bool = False
-    gpus: tuple[Gpu, ...] = ()
-
-
-class GpuUser(Answer, frozen=True):
-    user: str
-    gpus: int = 0
-    types: Mapping[str, int] = {}
-
-
-class Gpus(Answer, frozen=True):
-    """Every GPU of the cluster at a moment."""
-
-    now: datetime
-    totals: GpuCounts = GpuCounts()
-    types: tuple[GpuType, ...] = ()
-    users: tuple[GpuUser, ...] = ()
-    nodes: tuple[GpuNode, ...] = ()
-
-
-class TopRow(Answer, frozen=True):
-    name: str
-    gpu_hours: float = 0.0
-    cpu_hours: float = 0.0
-    memory_hours: float = msgspec.field(default=0.0, name="memoryGiBHours")  # GiB-hours
-    running_gpus: int = 0
-    pods: int = 0
-
-
-class Top(Answer, frozen=True):
-    """Use in a window of time."""
-
-    since: datetime
-    until: datetime
-    by: str = "user"
-    rows: tuple[TopRow, ...] = ()
-
-
-class Earliest(Answer, frozen=True):
-    at: datetime
-    node: str = ""
-
-
-class Explanation(Answer, frozen=True):
-    """Why a run or a pod waits. `text` is what `moor explain` prints; `public`: only what everybody may know."""
-
-    namespace: str
-    name: str
-    text: str = ""
-    short: str = ""
-    run: str = ""
-    owner: str = ""
-    public: bool = False
-    state: str = ""
-    node: str = ""
-    gpus: int = 0
-    gpu_types: tuple[str, ...] = ()
-    since: datetime | None = None
-    expected_until: datetime | None = None
-    earliest: Earliest | None = None
-    likely: Earliest | None = None
-    position: int | None = None
-    obstacles: tuple[str, ...] = ()
 
 
 class Person(Answer, frozen=True):

@@ -316,6 +316,7 @@ def _app(queue: Any) -> ASGIApp:
         volume_use=nothing,
         tenants=nothing,
         past=nothing,
+        reports=nothing,
     )
     return Starlette(
         routes=[*work.routes(context), *(endpoint.route(context) for endpoint in maps.ENDPOINTS)],

@@ -39,27 +39,31 @@ from moorage.server.rest import (
     workspaces,
 )
 
+ENDPOINTS = (
+    *gpus.ENDPOINTS,
+    *top.ENDPOINTS,
+    *jobs.ENDPOINTS,
+    *volumes.ENDPOINTS,
+    *datasets.ENDPOINTS,
+    *explain.ENDPOINTS,
+    *checkpoint.ENDPOINTS,
+    *health.ENDPOINTS,
+    *workspaces.ENDPOINTS,
+    *maps.ENDPOINTS,
+)
+
 
 def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
     board, desk = Board(context), Desk(context)
     routes: list[BaseRoute] = [
         *work.routes(context),
-        *(endpoint.route(context) for endpoint in maps.ENDPOINTS),
-        *gpus.routes(context),
-        *top.routes(context),
-        *(endpoint.route(context) for endpoint in jobs.ENDPOINTS),
-        *(endpoint.route(context) for endpoint in volumes.ENDPOINTS),
-        *(endpoint.route(context) for endpoint in datasets.ENDPOINTS),
-        *explain.routes(context),
-        *checkpoint.routes(context),
+        *(endpoint.route(context) for endpoint in ENDPOINTS),
         *containers_routes.routes(context),
         *containerexec.routes(context),
-        *health.routes(context),
         *login.routes(context),
         *accounts.routes(context),
         *audit.routes(context),
-        *(endpoint.route(context) for endpoint in workspaces.ENDPOINTS),
         *context.gateway.routes(),
         *events.routes(context, board),
         *page_routes(board),

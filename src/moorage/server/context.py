@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.ratelimit import Limiter
+    from moorage.server.rest.checkpoint import CheckpointReports
     from moorage.server.rest.past import PastRuns
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
@@ -52,6 +53,7 @@ class Context:
     volume_use: VolumeUse
     tenants: KnownTenants
     past: PastRuns
+    reports: CheckpointReports
     turns: Turns = field(default_factory=Turns)
     memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 

@@ -18,14 +18,15 @@ from starlette.routing import Route
 from moorage.apimachinery.api import Api
 from moorage.errors import ApiError
 from moorage.server.idempotency import request_mark
+from moorage.server.identity.auth import User
 from moorage.server.inputs import check_json, decode, decode_query, read_bytes
 from moorage.server.problems import Json, as_problem
 
 if TYPE_CHECKING:
     from moorage.server.context import Context
-    from moorage.server.identity.auth import User
 
 BODY_BYTES = 16 * 1024
+NOBODY = User("")  # who asks for a path that is open to everybody
 B = TypeVar("B")
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -84,6 +85,7 @@ class Endpoint(Generic[B, Q]):
     once: bool = False
     optional_body: bool = False  # a request without a content type has the body's defaults
     body_bytes: int = BODY_BYTES
+    any_media_type: bool = False  # the body is JSON whatever it is called: no cookie gives the right to send it
     media_type: str = ""  # of an answer that is no JSON
 
     def route(self, context: Context) -> Route:
@@ -97,7 +99,7 @@ class Endpoint(Generic[B, Q]):
         """Decode, call, encode. An ApiError is the asker's own: cluster rights decided."""
         call: Call[Any, Any] = Call(
             context=context,
-            user=request.state.user,
+            user=getattr(request.state, "user", NOBODY),
             body=(body := await self._body(request)),
             query=None if self.query is None else decode_query(request.query_params.multi_items(), self.query),
             path=request.path_params,
@@ -116,7 +118,8 @@ class Endpoint(Generic[B, Q]):
             return None
         if self.optional_body and "content-type" not in request.headers:
             return decode(b"{}", self.body)
-        check_json(request)
+        if not self.any_media_type:
+            check_json(request)
         return decode(await read_bytes(request, self.body_bytes) or b"{}", self.body)
 
 

@@ -37,6 +37,7 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
+from moorage.server.rest.checkpoint import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.tenants import KnownTenants
 from moorage.server.volumeuse import NoKubelets, VolumeUse
@@ -134,6 +135,7 @@ class ServerService:
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
             tenants=KnownTenants(api, clock=clock),
             past=PastRuns(self.usage, clock=clock),
+            reports=CheckpointReports(clock=clock),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
 

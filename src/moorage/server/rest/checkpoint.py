@@ -1,6 +1,6 @@
-"""POST /api/v1/runs/{namespace}/{run}/checkpoint: a run's runner tells how new its newest checkpoint is.
+"""POST /api/v1/runs/{namespace}/{run}/checkpoint: a run's runner reports how new its newest checkpoint is.
 
-The bearer is the run's own token: its SHA-256 stands on the run's first Job. What is told goes into that Job's
+The bearer is the run's own token: its SHA-256 stands on the run's first Job. A report goes into that Job's
 annotations, at most every WRITE_SECONDS unless there is a newer file.
 """
 
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
+from moorage.api.errors import ErrorCode
+from moorage.api.fields import Answer
 from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, Obj
+from moorage.clock import Clock
 from moorage.errors import NotFound
 from moorage.model.names import (
     CHECKPOINT_AT_ANNOTATION,
@@ -27,9 +27,9 @@ from moorage.model.names import (
     RUN_LABEL,
 )
 from moorage.server.context import Context
+from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import bearer_of, same
-from moorage.server.inputs import read_as
-from moorage.server.problems import Json, Problem
+from moorage.server.problems import Problem
 
 BODY_BYTES = 4096
 WRITE_SECONDS = 5.0
@@ -38,45 +38,70 @@ REMEMBERED = 10_000  # runs whose last write is remembered; more than report at 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class Report(msgspec.Struct, forbid_unknown_fields=False):
-    """The body. `newest` null: no file is there yet; `files`: how many there are."""
+class CheckpointReport(msgspec.Struct, kw_only=True):
+    """`newest` null: no file is there yet; `files`: how many there are."""
 
     newest: Moment | None
     checked: Moment
     files: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-def routes(context: Context) -> list[Route]:
-    written: BoundedCache[tuple[str, str], str] = BoundedCache(
-        REMEMBERED, keep_seconds=WRITE_SECONDS, clock=context.clock
-    )  # the newest file; empty: none
+class Recorded(Answer, frozen=True):
+    """Whether the report was written to the run."""
 
-    async def checkpoint(request: Request) -> Response:
-        """A run's runner tells how new its newest checkpoint is; the bearer is the run's own token."""
-        namespace, run = request.path_params["namespace"], request.path_params["run"]
-        job = await _first_job(context, namespace, run)
-        digest = hashlib.sha256(bearer_of(request.headers).encode()).hexdigest()
-        if job is None or not same(annotations_of(job).get(REPORT_TOKEN_ANNOTATION, ""), digest):
-            raise Problem(
-                401,
-                "unauthorized",
-                f"the token is not that of run {namespace}/{run}",
-                "the token is in the run's Secret; a deleted run has none",
-            )
-        report = await read_as(
-            request, Report, BODY_BYTES, hint="send {newest: RFC 3339 or null, checked: RFC 3339}"
-        )
-        newest = rfc3339(report.newest) if report.newest else None
-        if written.get((namespace, run)) == (newest or ""):
-            return Json({"recorded": False})
-        notes = {CHECKPOINT_AT_ANNOTATION: newest, CHECKPOINT_CHECKED_ANNOTATION: rfc3339(report.checked)}
-        await context.api.patch(
-            JOBS, job["metadata"]["name"], {"metadata": {"annotations": notes}}, namespace, kind="merge"
-        )
-        written.put((namespace, run), newest or "")
-        return Json({"recorded": True})
+    recorded: bool
 
-    return [Route("/api/v1/runs/{namespace}/{run}/checkpoint", checkpoint, methods=["POST"])]
+
+class CheckpointReports:
+    """The newest checkpoint that was written to each run, within WRITE_SECONDS."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._written: BoundedCache[tuple[str, str], str] = BoundedCache(
+            REMEMBERED, keep_seconds=WRITE_SECONDS, clock=clock
+        )
+
+    def is_written(self, run: tuple[str, str], newest: str | None) -> bool:
+        return self._written.get(run) == (newest or "")
+
+    def remember(self, run: tuple[str, str], newest: str | None) -> None:
+        self._written.put(run, newest or "")
+
+
+async def report_checkpoint(call: Call[CheckpointReport, None]) -> Recorded:
+    """A run's runner reports how new its newest checkpoint is; the bearer is the run's own token."""
+    context, run = call.context, (call.namespace, str(call.path["run"]))
+    namespace, name = run
+    job = await _first_job(context, namespace, name)
+    digest = hashlib.sha256(bearer_of(call.request.headers).encode()).hexdigest()
+    if job is None or not same(annotations_of(job).get(REPORT_TOKEN_ANNOTATION, ""), digest):
+        raise Problem(
+            401,
+            ErrorCode.UNAUTHORIZED,
+            f"the token is not that of run {namespace}/{name}",
+            "the token is in the run's Secret; a deleted run has none",
+        )
+    report = call.body
+    newest = rfc3339(report.newest) if report.newest else None
+    if context.reports.is_written(run, newest):
+        return Recorded(recorded=False)
+    notes = {CHECKPOINT_AT_ANNOTATION: newest, CHECKPOINT_CHECKED_ANNOTATION: rfc3339(report.checked)}
+    patch = {"metadata": {"annotations": notes}}
+    await context.api.patch(JOBS, job["metadata"]["name"], patch, namespace, kind="merge")
+    context.reports.remember(run, newest)
+    return Recorded(recorded=True)
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(
+        method="POST",
+        path="/api/v1/runs/{namespace}/{run}/checkpoint",
+        handler=report_checkpoint,
+        body=CheckpointReport,
+        body_bytes=BODY_BYTES,
+        any_media_type=True,
+        answer=Recorded,
+    ),
+)
 
 
 async def _first_job(context: Context, namespace: str, run: str) -> Obj | None:

@@ -8,95 +8,86 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
-from moorage.apimachinery.meta import is_condition_true
+from moorage.actions.explain import is_suspended, pod_for
+from moorage.actions.runs import missing_run
+from moorage.api.errors import ErrorCode
+from moorage.api.explain import Explanation as ExplanationAnswer
+from moorage.api.explain import PodQuestion
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.public import as_public
-from moorage.decide.explain.snapshot import concerning, pod_of_job, snapshot
+from moorage.decide.explain.snapshot import concerning, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import attempt_of
-from moorage.errors import QuantityError
+from moorage.errors import QuantityError, UsageError
 from moorage.model.names import MACHINE_GATE
 from moorage.present.explanation import explain_text
 from moorage.present.explanationjson import to_json
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
-from moorage.server.inputs import read_as
-from moorage.server.problems import Json, Problem
 
+ALL = "/api/v1/explain"
 BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
 CLAIMS_MAX = 5000
 
 
-class Asked(msgspec.Struct):
-    """The body of a POST: a `v1.Pod` not made yet, and the claims of its namespace as its user sees them."""
-
-    pod: dict[str, Any]
-    claims: list[dict[str, Any]] | None = None
-    refused: str = ""  # why the API server would not have it, in its words
+async def explain(call: Call[None, None]) -> Any:
+    """Why a run or a pod waits, how long, and what would start sooner."""
+    return _answer(await explained(call.context, call.namespace, call.name, call.user))
 
 
-def routes(context: Context) -> list[Route]:
-    async def explain(request: Request) -> Response:
-        """Why a run or a pod waits, how long, and what would start sooner."""
-        namespace, name = request.path_params["namespace"], request.path_params["name"]
-        return _answer(await explained(context, namespace, name, request.state.user))
-
-    async def explain_new(request: Request) -> Response:
-        """Why a pod that is not made yet would wait: `{pod, claims}`."""
-        cluster = await context.ready()
-        asked = await read_as(
-            request, Asked, BODY_BYTES, hint="send {pod: a v1 Pod, claims: its namespace's claims}"
+async def explain_new(call: Call[PodQuestion, None]) -> Any:
+    """Why a pod that is not created yet would wait: `{pod, claims}`."""
+    cluster, question = await call.context.ready(), call.body
+    meta = question.pod.get("metadata")
+    if not isinstance(meta, dict) or meta.get("uid"):
+        raise UsageError(
+            "the pod has no metadata, or exists already",
+            hint="explain a pod that exists: GET /api/v1/explain/NAMESPACE/NAME",
+            code=ErrorCode.INVALID,
+            field="pod",
         )
-        meta = asked.pod.get("metadata")
-        if not isinstance(meta, dict) or meta.get("uid"):
-            raise Problem(
-                422, "invalid", "the pod has no metadata, or is made already", "GET explains a pod that is", "pod"
-            )
-        try:
-            info = parse_pod(asked.pod)
-            storage = Storage()
-            if info.claims and asked.claims is not None:
-                storage = await cluster.storage(info.namespace, asked.claims[:CLAIMS_MAX])
-            events = ({"reason": "FailedCreate", "message": asked.refused},) if asked.refused else ()
-            return _answer(await _explained(context, asked.pod, storage, events))
-        except (QuantityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-            raise Problem(422, "invalid", f"the pod cannot be read: {exc}", "send a v1 Pod", "pod") from exc
+    try:
+        pod = parse_pod(question.pod)
+        storage = Storage()
+        if pod.claims and question.claims is not None:
+            storage = await cluster.storage(pod.namespace, question.claims[:CLAIMS_MAX])
+        events = ({"reason": "FailedCreate", "message": question.refused},) if question.refused else ()
+        return _answer(await _explained(call.context, question.pod, storage, events))
+    except (QuantityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UsageError(
+            f"the pod cannot be read: {error}", hint="send a v1 Pod", code=ErrorCode.INVALID, field="pod"
+        ) from error
 
-    return [
-        Route("/api/v1/explain/{namespace}/{name}", explain, methods=["GET"]),
-        Route("/api/v1/explain", explain_new, methods=["POST"]),
-    ]
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path=f"{ALL}/{{namespace}}/{{name}}", handler=explain, answer=ExplanationAnswer),
+    Endpoint(
+        method="POST",
+        path=ALL,
+        handler=explain_new,
+        body=PodQuestion,
+        body_bytes=BODY_BYTES,
+        any_media_type=True,
+        answer=ExplanationAnswer,
+    ),
+)
 
 
 async def explained(context: Context, namespace: str, name: str, user: User) -> Explanation:
-    """The explanation of a run, Job or pod, as much of it as the user may know. Raises Problem 404."""
+    """The explanation of a run, Job or pod, as much of it as the user may know. Raises NotFound."""
     cluster = await context.ready()
-    found = find_pod(cluster, namespace, name)
-    if found is None:
-        raise Problem(
-            404,
-            "not_found",
-            f"there is no run, Job or pod {namespace}/{name}",
-            "`moor jobs --all-namespaces` lists the runs",
-            "name",
-        )
-    pod, job = found
+    pod, job = _find_pod(cluster, namespace, name)
     events = await cluster.events_about(namespace, pod["metadata"]["name"])
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
-    suspended = job is not None and bool((job.get("spec") or {}).get("suspend"))
-    said = await _explained(context, pod, storage, tuple(events), suspended=suspended)
-    return said if await context.auth.may_read_pods(user, namespace) else as_public(said)
+    explanation = await _explained(context, pod, storage, tuple(events), suspended=is_suspended(job))
+    return explanation if await context.auth.may_read_pods(user, namespace) else as_public(explanation)
 
 
 async def _explained(
@@ -113,34 +104,20 @@ async def _explained(
     return await asyncio.to_thread(work)
 
 
-def _answer(said: Explanation) -> Response:
-    return Json(to_json(said) | {"text": explain_text(said)})
+def _answer(explanation: Explanation) -> dict[str, Any]:
+    return to_json(explanation) | {"text": explain_text(explanation)}
 
 
-def find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None] | None:
-    """The pod that stands for a run, a Job or a pod of that name, and its Job; None when there is none.
+def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:
+    """The pod that stands for a run, a Job or a pod of that name, and its Job. Raises NotFound.
 
-    Of a run the newest attempt counts. A Job without a pod is judged by the pod it would make.
+    Of a run the newest attempt counts.
     """
     jobs = cluster.jobs_of_run(namespace, name)
     job = max(jobs, key=attempt_of, default=None) or cluster.jobs.get(name, namespace)
-    if job is None:
-        pod = cluster.pods.get(name, namespace)
-        return None if pod is None else (pod, None)
-    pods = sorted(
-        cluster.pods_of_job(job), key=lambda one: (_is_over(one), one["metadata"].get("creationTimestamp") or "")
-    )
-    alive = [one for one in pods if not _is_over(one)]
-    if alive:
-        return alive[-1], job
-    ended = is_condition_true(job, "Complete") or is_condition_true(job, "Failed")
-    if ended and pods:
-        return pods[-1], job
-    pod = pod_of_job(job)
-    if ended:
-        pod["status"] = {"phase": "Failed" if is_condition_true(job, "Failed") else "Succeeded"}
-    return pod, job
-
-
-def _is_over(pod: Obj) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    if job is not None:
+        return pod_for(job, cluster.pods_of_job(job)), job
+    pod = cluster.pods.get(name, namespace)
+    if pod is None:
+        raise missing_run(namespace, name, cluster.run_names(namespace))
+    return pod, None

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
+from moorage.api.errors import ErrorCode
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.model.names import METRICS_ROLE
-from moorage.server.context import Context
+from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import METRICS_PATH
 from moorage.server.problems import Problem
 from moorage.server.rest.top import use
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -31,39 +33,40 @@ POOR = ("fragmented", "stranded")
 USE_WINDOW = timedelta(hours=24)
 
 
-def routes(context: Context) -> list[Route]:
-    async def healthz(_: Request) -> Response:
-        """Whether the process lives; no token is asked for."""
-        return PlainTextResponse("ok")
+async def healthz(_call: Call[None, None]) -> Response:
+    """Whether the process lives; no token is asked for."""
+    return PlainTextResponse("ok")
 
-    async def readyz(_: Request) -> Response:
-        """Whether it knows the cluster; no token is asked for."""
-        if not context.cluster.synced:
-            raise Problem(503, "starting", "the server has not read the cluster yet", "try again in a moment")
-        return PlainTextResponse("ok")
 
-    async def metrics(request: Request) -> Response:
-        """For Prometheus: GPUs by state, their use by user, requests refused; for those who may `get` /metrics."""
-        user = request.state.user
-        if not await context.auth.may_get_path(user, METRICS_PATH):
-            raise Problem(
-                403,
-                "forbidden",
-                f"{user.name} may not get {METRICS_PATH}",
-                f"bind the ClusterRole {METRICS_ROLE} to the ServiceAccount that Prometheus uses",
-            )
-        view = (await context.ready()).gpus()
-        now = context.now()
-        rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
-        refused = context.limiter.refused
-        body = await asyncio.to_thread(exposition, view, rows, refused)
-        return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+async def readyz(call: Call[None, None]) -> Response:
+    """Whether it knows the cluster; no token is asked for."""
+    if not call.context.cluster.synced:
+        raise Problem(503, ErrorCode.STARTING, "the server has not read the cluster yet", "try again in a moment")
+    return PlainTextResponse("ok")
 
-    return [
-        Route("/healthz", healthz, methods=["GET"]),
-        Route("/readyz", readyz, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
-    ]
+
+async def metrics(call: Call[None, None]) -> Response:
+    """For Prometheus: GPUs by state, their use by user, requests refused; for those who may `get` /metrics."""
+    context, user = call.context, call.user
+    if not await context.auth.may_get_path(user, METRICS_PATH):
+        raise Problem(
+            403,
+            ErrorCode.FORBIDDEN,
+            f"{user.name} may not get {METRICS_PATH}",
+            f"bind the ClusterRole {METRICS_ROLE} to the ServiceAccount that Prometheus uses",
+        )
+    view = (await context.ready()).gpus()
+    now = context.now()
+    rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
+    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused)
+    return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path="/healthz", handler=healthz, media_type="text/plain"),
+    Endpoint(method="GET", path="/readyz", handler=readyz, media_type="text/plain"),
+    Endpoint(method="GET", path=METRICS_PATH, handler=metrics, media_type="text/plain"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

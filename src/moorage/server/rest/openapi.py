@@ -27,7 +27,6 @@ from moorage.server.endpoint import Endpoint, EndpointRoute
 from moorage.server.identity.accountroutes import AccountChange, NewAccount
 from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.problems import Json
-from moorage.server.rest.explain import Asked
 
 PREFIX = "/api/v1/"
 PATH = f"{PREFIX}openapi.json"
@@ -65,17 +64,14 @@ _CONTAINER = {
 }
 
 QUERY: Mapping[str, Mapping[str, Any]] = {
-    "GET /api/v1/gpus": {"namespace": NAME},
     "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT, "since": MOMENT},
     "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
     "GET /api/v1/containers/{id}/logs": {"tail": TEXT, "since": COUNT, "timestamps": SWITCH},
-    "GET /api/v1/top": {"by": NAME, "since": TEXT, "until": TEXT},
 }
 BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/containers": _CONTAINER,
-    "POST /api/v1/explain": Asked,
     "POST /api/v1/login": ByPassword,
     "POST /api/v1/login/exchange": ByCode,
     "POST /api/v1/login/password": NewPassword,
@@ -110,6 +106,7 @@ def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     routes = list(routes)
     paths: dict[str, dict[str, Any]] = {}
     bodies, components = _bodies()
+    routes = [route for route in routes if getattr(route, "path", "").startswith(PREFIX)]
     declared = [route.declared for route in routes if isinstance(route, EndpointRoute)]
     schemas, more = _schemas(declared)
     components |= more

@@ -1,0 +1,119 @@
+"""Explanations: why a run, a Job or a pod waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from moorage.actions.runs import Now, is_run_name, no_such_run
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import is_condition_true, key_of
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
+from moorage.decide.explain.explainer import explain
+from moorage.decide.explain.snapshot import pod_of_job
+from moorage.decide.explain.storage import storage_of
+from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.state import attempt_of
+from moorage.errors import ApiError
+from moorage.model.machine import MACHINES
+from moorage.model.names import RUN_LABEL
+
+
+async def explain_run(api: Api, namespace: str, name: str, now: Now) -> Explanation:
+    """Why a run, a Job or a pod waits, from what the asker may read. Raises NotFound; Forbidden without nodes."""
+    pod, job = await _find_pod(api, namespace, name)
+    nodes, pods = await asyncio.gather(api.list(NODES), api.list(PODS))
+    claims, volumes, classes, machines, events = await asyncio.gather(
+        _listed(api, PVCS, namespace),
+        _listed(api, PVS),
+        _listed(api, STORAGECLASSES),
+        _listed(api, MACHINES),
+        _events(api, namespace, pod, job),
+    )
+    return explain(
+        pod,
+        nodes=nodes.items,
+        pods=pods.items,
+        now=now(),
+        storage=storage_of(claims, volumes, classes),
+        events=events,
+        machines=machines or (),
+        suspended=is_suspended(job),
+    )
+
+
+def pod_for(job: Obj, pods: Iterable[Obj]) -> Obj:
+    """The pod that stands for a Job: the newest alive, or that ended with it; else the one that it will make."""
+    ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
+    alive = [pod for pod in ordered if not _is_over(pod)]
+    if alive:
+        return alive[-1]
+    is_failed = is_condition_true(job, "Failed")
+    has_ended = is_failed or is_condition_true(job, "Complete")
+    if has_ended and ordered:
+        return ordered[-1]
+    pod = pod_of_job(job)
+    if has_ended:
+        pod["status"] = {"phase": "Failed" if is_failed else "Succeeded"}
+    return pod
+
+
+def is_suspended(job: Obj | None) -> bool:
+    return job is not None and bool((job.get("spec") or {}).get("suspend"))
+
+
+async def _find_pod(api: Api, namespace: str, name: str) -> tuple[Obj, Obj | None]:
+    """The pod that stands for a run, a Job or a pod of that name, and its Job. Raises NotFound."""
+    jobs: list[Obj] = []
+    if is_run_name(name):
+        jobs = (await api.list(JOBS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+    job = max(jobs, key=attempt_of, default=None) or await _get(api, JOBS, namespace, name)
+    if job is None:
+        pod = await _get(api, PODS, namespace, name)
+        if pod is None:
+            raise await no_such_run(api, namespace, name)
+        return pod, None
+    uid = job["metadata"].get("uid")
+    pods = [pod for pod in (await api.list(PODS, namespace)).items if _is_of(pod, uid, job)]
+    return pod_for(job, pods), job
+
+
+def _is_of(pod: Obj, uid: str | None, job: Obj) -> bool:
+    """Whether a Job made the pod: by its controller; by run and attempt where it has none."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    if owners:
+        return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+    run = (job["metadata"].get("labels") or {}).get(RUN_LABEL)
+    is_same_run = run is not None and (pod["metadata"].get("labels") or {}).get(RUN_LABEL) == run
+    return is_same_run and attempt_of(pod) == attempt_of(job)
+
+
+async def _get(api: Api, resource: Resource, namespace: str, name: str) -> Obj | None:
+    """None: there is none, or it may not be read."""
+    try:
+        return await api.get(resource, name, namespace)
+    except ApiError:
+        return None
+
+
+async def _listed(api: Api, resource: Resource, namespace: str | None = None) -> list[Obj] | None:
+    """None: the asker may not read them, or the cluster does not know the kind."""
+    try:
+        return (await api.list(resource, namespace)).items
+    except ApiError:
+        return None
+
+
+async def _events(api: Api, namespace: str, pod: Obj, job: Obj | None) -> list[Obj]:
+    events: list[Obj] = []
+    for name in sorted({key_of(obj).name for obj in (pod, job) if obj is not None}):
+        try:
+            listed = await api.list(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+        except ApiError:
+            continue
+        events += listed.items
+    return events
+
+
+def _is_over(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
