@@ -1,4 +1,5 @@
-"""One table of cases, run through each way in: the command line, REST over HTTP, and the Python client.
+"""One table of cases, run through each way in: the command line, REST over HTTP, and the Python client; and the
+command line by Moorage's server, where it asks that.
 
 A case says what is in the cluster, what is asked in the words of each way, and what comes of it: the code and the
 message of the error, and the objects that are there afterwards. All ways must give the same. To add a subject, add
@@ -25,6 +26,7 @@ from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session
 from moorage.client.cluster import SELF_SUBJECT_REVIEWS
+from moorage.client.connection import Connection, at_url
 from moorage.clock import rfc3339
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError, NotFound, NotReady
@@ -44,6 +46,7 @@ STAMPS = ("uid", "resourceVersion", "creationTimestamp")
 EXIT_CODES = {"": 0, "invalid": 2, "exists": 2, "bad_request": 2}  # of the command line; all others: 1
 
 Seed = Callable[["Cluster"], None]
+Way = Callable[["Case", "Cluster"], "Outcome"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Case:
     """`rest` is (method, path, body); `code` and `message` are of the error, empty where there is none.
 
     `exit_code` None: that of EXIT_CODES.
+    `asks_server`: the command line asks Moorage's server where there is one, so it is typed with and without.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Case:
     code: str = ""
     message: str = ""
     exit_code: int | None = None
+    asks_server: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,9 +136,17 @@ class CommandLine:
         self._capsys = capsys
 
     def __call__(self, case: Case, cluster: Cluster) -> Outcome:
+        return self.type(case, cluster, NoServer)
+
+    def type(self, case: Case, cluster: Cluster, server_of: Callable[[], Any]) -> Outcome:
         @contextlib.asynccontextmanager
         async def opener(_target: Any) -> Any:
-            yield Session(api=cluster, namespace=NAMESPACE, server=NoServer(), clock=FakeClock())  # type: ignore[arg-type]
+            server = server_of()
+            session = Session(api=cluster, namespace=NAMESPACE, server=server, clock=FakeClock())  # type: ignore[arg-type]
+            try:
+                yield session
+            finally:
+                await server.close()
 
         self._capsys.readouterr()
         exit_code = main(list(case.moor), opener=opener)
@@ -145,6 +158,14 @@ class CommandLine:
         return Outcome(case.code, message, "; ".join(hints))  # of the code, a terminal shows the exit code alone
 
 
+class CommandLineByServer(CommandLine):
+    """`moor`, which asks Moorage's server where it can."""
+
+    def __call__(self, case: Case, cluster: Cluster) -> Outcome:
+        with served(cluster) as url:
+            return self.type(case, cluster, lambda: Connection(at_url(url, TOKEN)))
+
+
 class NoServer:
     """A cluster without Moorage's server."""
 
@@ -152,6 +173,9 @@ class NoServer:
         raise NotReady("this cluster has no Moorage server")
 
     post = get
+
+    async def close(self) -> None:
+        pass
 
 
 class Rest:
@@ -317,8 +341,18 @@ def about_run(
         "cancel": (("DELETE", f"{one}?delete=false", None), lambda client: client.jobs.cancel(run)),
         "cancel --delete": (("DELETE", f"{one}?delete=true", None), lambda client: client.jobs.delete(run)),
         "logs": (("GET", f"{one}/logs", None), lambda client: list(client.jobs.logs(run))),
+        "explain": (("GET", f"/api/v1/explain/{NAMESPACE}/{run}", None), lambda client: client.explain(run)),
     }[verb]
-    return Case(name=name, seed=seed, moor=[*verb.split(), run], rest=rest, sdk=sdk, code=code, message=message)
+    return Case(
+        name=name,
+        seed=seed,
+        moor=[*verb.split(), run],
+        rest=rest,
+        sdk=sdk,
+        code=code,
+        message=message,
+        asks_server=verb == "explain",
+    )
 
 
 NO_RUN = "there is no run 'trian' in namespace lab"
@@ -366,6 +400,8 @@ RUNS = [
     about_run("no run to delete", "trian", "cancel --delete", code="not_found", message=NO_RUN),
     about_run("a run without a log", "train", "logs", seed=a_run("train")),
     about_run("no run whose log is there", "trian", "logs", seed=a_run("train"), code="not_found", message=NO_RUN),
+    about_run("a run is explained", "train", "explain", seed=a_run("train")),
+    about_run("no run to explain", "trian", "explain", seed=a_run("train"), code="not_found", message=NO_RUN),
     about_run("a name that no run can have", "A,b", "logs", code="not_found",
               message="there is no run 'A,b' in namespace lab"),
 ]  # fmt: skip
@@ -590,7 +626,10 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
     outcomes = {}
-    for way in (CommandLine(capsys), Rest(), PythonClient()):
+    ways: list[Way] = [CommandLine(capsys), Rest(), PythonClient()]
+    if case.asks_server:
+        ways.append(CommandLineByServer(capsys))
+    for way in ways:
         cluster = Cluster()
         case.seed(cluster)
         outcome = way(case, cluster)
