@@ -142,7 +142,7 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     from moorage.apimachinery.resources import NAMESPACES, NODES
     from moorage.apimachinery.scheduling import parse_node
     from moorage.decide.admission.gpufacts import facts_of
-    from moorage.decide.admission.guardrails import away_from_gpus
+    from moorage.decide.admission.gpunodes import away_from_gpus
     from moorage.errors import ApiError, Forbidden, NotFound
     from moorage.model.policy import POLICIES, policy_for
 

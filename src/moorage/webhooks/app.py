@@ -37,17 +37,8 @@ from moorage.apimachinery.scheduling import NodeInfo, parse_node
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.admission.fields import at, field_of
 from moorage.decide.admission.gpufacts import Facts, facts_of
-from moorage.decide.admission.guardrails import (
-    MASTERS,
-    OPERATOR,
-    TEMPLATES,
-    Refusal,
-    Request,
-    Verdict,
-    admit,
-    away_from_gpus,
-    judge,
-)
+from moorage.decide.admission.gpunodes import away_from_gpus
+from moorage.decide.admission.guardrails import admit, judge
 from moorage.decide.admission.hosts import KINDS as HOST_KINDS
 from moorage.decide.admission.hosts import (
     Claim,
@@ -59,6 +50,7 @@ from moorage.decide.admission.hosts import (
 )
 from moorage.decide.admission.injection import Injected, is_guest
 from moorage.decide.admission.priority import judge_priority
+from moorage.decide.admission.review import MASTERS, OPERATOR, TEMPLATES, Refusal, Request, Verdict
 from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import inject, judge_pod

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from moorage.apimachinery.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
-from moorage.decide.admission.guardrails import OPERATOR
 from moorage.decide.admission.hosts import KINDS as HOST_KINDS
+from moorage.decide.admission.review import OPERATOR
 from moorage.model.names import (
     GROUP,
     GUARD_LABEL,

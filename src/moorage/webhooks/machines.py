@@ -8,8 +8,8 @@ from typing import Any
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
-from moorage.decide.admission.guardrails import MASTERS, OPERATOR, Refusal
 from moorage.decide.admission.injection import Injected, inject, is_guest, judge_update
+from moorage.decide.admission.review import MASTERS, OPERATOR, Refusal
 from moorage.decide.machines.calendar import check
 from moorage.errors import QuantityError
 from moorage.model.machine import Fault, Pool, check_machine, check_node_pool, parse_machine

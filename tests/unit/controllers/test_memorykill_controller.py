@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import Key, annotations_of, labels_of
 from moorage.apimachinery.resources import EVENTS, NAMESPACES, PODS, REPLICASETS, STATEFULSETS, Obj
 from moorage.clock import rfc3339
 from moorage.controllers.memorykill.controller import MemoryKillController
-from moorage.decide.runs.killanswer import Hold, Known, answer, hold
+from moorage.decide.runs.killanswer import Hold, Known, answer, behind_gate
 from moorage.decide.runs.memorykills import is_gated, ledger_from, rule_of
 from moorage.kube.events import EventRecorder
 from moorage.model.policy import POLICIES, Policy
@@ -139,7 +139,7 @@ async def test_the_webhook_knows_of_the_kill_and_the_operator_lets_go_when_it_is
     known = world.desk.known(new)
     found = answer(new, known or Known(), rule_of(Policy({"restartBomb": {"level": "fill"}})))
     assert isinstance(found, Hold)
-    hold(new, found.kill)
+    new = behind_gate(new, found.kill)
     new["spec"]["schedulingGates"].append({"name": "other"})
     world.api.put(PODS, new)
     await world.passes()
@@ -194,7 +194,7 @@ async def test_a_milder_policy_lets_go_of_what_is_held(world, level):
     new = world.pod("web-b")
     known = world.desk.known(new)
     assert known is not None
-    hold(new, known.kills[0])
+    new = behind_gate(new, known.kills[0])
     world.api.put(PODS, new)
     await world.passes()
     assert is_gated(await world.pod_now("web-b"))

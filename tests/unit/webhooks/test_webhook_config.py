@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moorage.apimachinery.selectors import label_selector_of
-from moorage.decide.admission.guardrails import TEMPLATES
+from moorage.decide.admission.review import TEMPLATES
 from moorage.webhooks.config import webhook_configurations
 
 NAME = "kubernetes.io/metadata.name"

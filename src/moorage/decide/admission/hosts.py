@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import INGRESSES, Obj
 from moorage.decide.admission.fields import mapping, sequence
-from moorage.decide.admission.guardrails import Refusal
+from moorage.decide.admission.review import Refusal
 from moorage.decide.admission.traefik import hosts_of_rule
 
 GATEWAY_API = "gateway.networking.k8s.io"

@@ -21,7 +21,7 @@ from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import amount, format_milli
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, is_extended, pod_requests
-from moorage.decide.admission.guardrails import Refusal
+from moorage.decide.admission.review import Refusal
 from moorage.errors import QuantityError
 from moorage.model.machine import READY, MachineType, Pool
 from moorage.model.names import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
-from moorage.decide.admission.guardrails import Refusal
+from moorage.decide.admission.review import Refusal
 from moorage.model.names import TENANT_LABEL
 
 

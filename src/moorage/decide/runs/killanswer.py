@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
 
+from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
+from moorage.decide.admission.fields import Path, with_values
 from moorage.decide.runs.memorykills import (
     MIB,
     OOM_KILLED,
@@ -75,39 +77,45 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
     return Hold(newest)
 
 
-def hold(pod: Obj, kill: Kill) -> None:
-    """Put the gate, and why, on a new pod; changed in place."""
-    spec = pod["spec"]
-    spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": MEMORY_GATE}]
-    _mark(pod, "held", kill, f"held: {kill}; made again with the same memory it would only take the next node")
+def behind_gate(pod: Obj, kill: Kill) -> Obj:
+    """The new pod with the gate on it, and why."""
+    gates = [*((pod.get("spec") or {}).get("schedulingGates") or ()), {"name": MEMORY_GATE}]
+    text = f"held: {kill}; created again with the same memory it would only take the next node"
+    return with_values(pod, [(("spec", "schedulingGates"), gates), *_marks(pod, "held", kill, text)])
 
 
-def give_more(pod: Obj, raised: Raise) -> str:
-    """Write more memory into a new pod, in place; returns what was done, for people."""
-    said = []
-    for container in containers_of(pod["spec"]):
-        if (more := raised.memory.get(str(container.get("name")))) is None:
-            continue
-        limit, request = memory_of(pod["spec"], container)
-        had = limit if limit is not None else request
-        resources = container.get("resources") or {}
-        container["resources"] = resources
-        for table, value in zip(("requests", "limits"), more, strict=True):
-            resources[table] = dict(resources.get(table) or {}) | {"memory": _text(value)}
-        was = format_bytes(had) if had is not None else "no limit"
-        said.append(f"memory of {container.get('name')} raised from {was} to {format_bytes(more[1])}")
-    text = f"{', '.join(said)}: {raised.kill}"
-    _mark(pod, "raised", raised.kill, text)
-    return text
+def with_more_memory(pod: Obj, raised: Raise) -> tuple[Obj, str]:
+    """The new pod with more memory, and what was changed, for people."""
+    texts, values = [], []
+    for table in ("initContainers", "containers"):
+        for index, container in enumerate(pod["spec"].get(table) or ()):
+            if (more := raised.memory.get(str(container.get("name")))) is None:
+                continue
+            path: Path = ("spec", table, index, "resources")
+            values += [
+                ((*path, amounts, "memory"), _text(value))
+                for amounts, value in zip(("requests", "limits"), more, strict=True)
+            ]
+            limit, request = memory_of(pod["spec"], container)
+            had = limit if limit is not None else request
+            was = format_bytes(had) if had is not None else "no limit"
+            texts.append(f"memory of {container.get('name')} raised from {was} to {format_bytes(more[1])}")
+    text = f"{', '.join(texts)}: {raised.kill}"
+    return with_values(pod, [*values, *_marks(pod, "raised", raised.kill, text)]), text
 
 
-def _mark(pod: Obj, state: Literal["held", "raised"], kill: Kill, text: str) -> None:
-    meta = pod["metadata"]
-    meta["labels"] = dict(meta.get("labels") or {}) | {MEMORY_LABEL: state}
-    meta["annotations"] = dict(meta.get("annotations") or {}) | {
+def _marks(
+    pod: Mapping[str, Any], state: Literal["held", "raised"], kill: Kill, text: str
+) -> list[tuple[Path, Obj]]:
+    """The labels and annotations that say what was done with the pod, and for which kill."""
+    notes = {
         MEMORY_HELD_ANNOTATION: text,
         MEMORY_KILL_ANNOTATION: json.dumps(kill_to_json(kill), separators=(",", ":")),
     }
+    return [
+        (("metadata", "labels"), {**labels_of(pod), MEMORY_LABEL: state}),
+        (("metadata", "annotations"), {**annotations_of(pod), **notes}),
+    ]
 
 
 def _newest(kill: Kill) -> tuple[str, int, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from moorage.apimachinery.quantity import amount, format_amount
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, is_gpu
-from moorage.decide.admission.guardrails import away_from_gpus, gpu_free
+from moorage.decide.admission.gpunodes import away_from_gpus, gpu_free
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE, gpu_label_of, gpu_types, matches_type
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import ClusterFacts, RunRequest

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.apimachinery.scheduling import NodeInfo, Taint
-from moorage.decide.admission.guardrails import OPERATOR, TEMPLATES, Request, Verdict, admit, away_from_gpus, judge
+from moorage.decide.admission.gpunodes import away_from_gpus
+from moorage.decide.admission.guardrails import admit, judge
+from moorage.decide.admission.review import OPERATOR, TEMPLATES, Request, Verdict
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.names import ATTEMPT_LABEL, RESTART_LIMIT_ANNOTATION, label_value
@@ -101,7 +103,7 @@ def test_a_new_object_is_the_askers_whatever_it_says(user):
 
 def test_a_forged_owner_is_told_once():
     verdict = admit(asked(a_job(labels=RUN | {OWNER: "grace"})))
-    assert verdict.warnings == ("metadata.labels[moorage.dev/owner]: 'grace' is not yours to give; set to ada",)
+    assert verdict.warnings == ("metadata.labels[moorage.dev/owner]: cannot be set to 'grace'; set to ada",)
 
 
 @pytest.mark.parametrize(

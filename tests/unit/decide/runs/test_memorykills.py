@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moorage.apimachinery.moments import rfc3339
 from moorage.controllers.memorykill.plan import ledger_patch, observe, release_patch, told_of
-from moorage.decide.admission.guardrails import Request, admit
-from moorage.decide.runs.killanswer import Hold, Known, Pass, Raise, answer, give_more, hold
+from moorage.decide.admission.guardrails import admit
+from moorage.decide.admission.review import Request
+from moorage.decide.runs.killanswer import Hold, Known, Pass, Raise, answer, behind_gate, with_more_memory
 from moorage.decide.runs.killplan import Release, Renew, Stop, Write, is_outdated, plan
 from moorage.decide.runs.memorykills import (
     BombRule,
@@ -226,7 +227,7 @@ def test_one_without_any_bound_gets_one_above_what_was_measured():
     pod = a_pod(limit=None, request=None)
     found = answer(pod, Known(kills=(kill,)), RAISES)
     assert found == Raise(kill, {"c": (6 * GI, 6 * GI)})
-    text = give_more(pod, found)
+    pod, text = with_more_memory(pod, found)
     assert text.startswith("memory of c raised from no limit to 6Gi: pod k was evicted for memory")
     assert pod["spec"]["containers"][0]["resources"] == {
         "requests": {"memory": "6144Mi"},
@@ -279,10 +280,10 @@ def test_admission_holds_a_replacement_and_says_why():
     found = patched(verdict)
     assert found["/spec/schedulingGates"] == [{"name": "other/gate"}, {"name": "moorage.dev/memory"}]
     assert found["/metadata/labels"] == {"moorage.dev/memory": "held"}
-    assert "made again with the same memory" in found["/metadata/annotations"]["moorage.dev/memory-held"]
+    assert "created again with the same memory" in found["/metadata/annotations"]["moorage.dev/memory-held"]
     assert any("(restartBomb)" in one for one in verdict.warnings)
     held = copy.deepcopy(pod)
-    hold(held, a_kill())
+    held = behind_gate(held, a_kill())
     assert (
         admit(a_request(held, Known(kills=(a_kill(),)), level="fill")).patches == ()
     )  # asked twice: once is enough
@@ -319,9 +320,7 @@ def seen_of(
 
 
 def held_pod(name: str, kill: Kill, **more: Any) -> Any:
-    pod = a_pod(name, **more)
-    hold(pod, kill)
-    return pod
+    return behind_gate(a_pod(name, **more), kill)
 
 
 DEAD = killed(a_pod("web-1"))
@@ -487,7 +486,7 @@ def test_an_answer_never_holds_what_has_more_memory_and_never_gives_less(kills, 
         case Raise(kill, memory):
             assert how.level == "fill"
             assert how.escalation is not None
-            give_more(pod, found)
+            pod, _ = with_more_memory(pod, found)
             (container,) = pod["spec"]["containers"]
             had = limit or request or 0
             given_limit = memory["c"][1]
@@ -528,7 +527,7 @@ class Bomb(RuleBasedStateMachine):
         known = Known(kills=tuple(one for uid, one in kills.items() if uid not in forgiven), held=len(held))
         found = answer(pod, known, self.rule)
         if isinstance(found, Hold):
-            hold(pod, found.kill)
+            pod = behind_gate(pod, found.kill)
         self.pods[pod["metadata"]["name"]] = pod
 
     def _alive(self) -> list[Any]:

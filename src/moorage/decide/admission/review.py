@@ -1,0 +1,147 @@
+"""One admission request, its answer, and the draft in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from moorage.apimachinery.resources import Obj
+from moorage.decide.admission.fields import at
+from moorage.decide.admission.gpufacts import Facts
+from moorage.decide.runs.killanswer import Known
+from moorage.model.names import RUN_LABEL, SYSTEM_NAMESPACE
+from moorage.model.policy import Policy
+from moorage.model.tenant import TenantDefaults
+
+OPERATOR = f"system:serviceaccount:{SYSTEM_NAMESPACE}:moorage-operator"
+MASTERS = "system:masters"
+
+_COPYING_USERS = (OPERATOR, "system:kube-controller-manager", "system:kube-scheduler", "system:apiserver")
+_COPYING_PREFIXES = (
+    "system:node:",  # mirror pods
+    "system:serviceaccount:kube-system:",  # where Kubernetes' own controllers live
+)
+
+# kind → where the metadata of its templates is; their pods are made from these, or bear its owner
+TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "Pod": (),
+    "Job": (("spec", "template", "metadata"),),
+    "CronJob": (("spec", "jobTemplate", "metadata"), ("spec", "jobTemplate", "spec", "template", "metadata")),
+    "Deployment": (("spec", "template", "metadata"),),
+    "ReplicaSet": (("spec", "template", "metadata"),),
+    "StatefulSet": (("spec", "template", "metadata"),),
+    "DaemonSet": (("spec", "template", "metadata"),),
+    "ReplicationController": (("spec", "template", "metadata"),),
+    "MapJob": (("spec", "template", "metadata"),),
+    "Workspace": (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One admission request, and what of the cluster it is judged by."""
+
+    kind: str  # one of TEMPLATES
+    operation: str  # CREATE or UPDATE
+    user: str
+    groups: tuple[str, ...] = ()
+    obj: Obj
+    old: Obj | None = None  # on UPDATE: the object as stored
+    defaults: TenantDefaults = field(default_factory=TenantDefaults)
+    restart_limit_max: int | None = None  # the tenant's; None: no cap of its own
+    away_from_gpus: tuple[Obj, ...] = ()  # see `away_from_gpus`; empty: there is no other place to run
+    policy: Policy | None = None  # None: no GuardrailPolicy holds in the namespace
+    facts: Facts | None = None  # of the cluster's GPUs
+    known: Known | None = None  # kills for memory of the pods that this one may stand for; None: there are none
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this user writes on behalf of others: the owner then stands in the object.
+
+        An administrator counts only with what another object owns: a control plane may run under such a name.
+        """
+        if self.user in _COPYING_USERS or self.user.startswith(_COPYING_PREFIXES):
+            return True
+        return MASTERS in self.groups and bool((self.obj.get("metadata") or {}).get("ownerReferences"))
+
+    @property
+    def is_judged_already(self) -> bool:
+        """Whether it is made from a Job that stood here before: its pods, and the next attempts of a run."""
+        return self.is_copy and (self.kind == "Pod" or self.user == OPERATOR or MASTERS in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that must not stand. `value` is what was found, as text; empty: nothing was."""
+
+    field: str
+    value: str
+    message: str
+
+    def __str__(self) -> str:
+        found = f" (found {self.value})" if self.value else ""
+        return f"{self.field}: {self.message}{found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Every refusal at once; with none, `patches` (RFC 6902) make the object what it should be."""
+
+    patches: tuple[Obj, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Draft:
+    """The object in the making, and what is to be said about it."""
+
+    request: Request
+    obj: Obj
+    refusals: list[Refusal] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def prefix(self) -> str:
+        return "spec.template.spec" if self.request.kind == "Job" else "spec"
+
+    @property
+    def pod_spec(self) -> Obj:
+        spec: Obj = self.obj.setdefault("spec", {})
+        if self.request.kind == "Job":
+            template: Obj = spec.setdefault("template", {})
+            spec = template.setdefault("spec", {})
+        return spec
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the guardrails of runs hold for it; taking the label off does not take them off."""
+        if self.request.kind not in ("Job", "Pod"):
+            return False
+        return any(at(one, ("metadata", "labels", RUN_LABEL)) is not None for one in (self.obj, self.request.old))
+
+    def containers(self) -> Iterator[tuple[str, Obj]]:
+        """Every container, with its field path."""
+        for table in ("initContainers", "containers"):
+            for index, container in enumerate(self.pod_spec.get(table) or ()):
+                yield f"{self.prefix}.{table}[{index}]", container
+
+    def unlimited(self) -> list[str]:
+        """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
+        if at(self.pod_spec, ("resources", "limits", "memory")):
+            return []
+        return [path for path, one in self.containers() if not at(one, ("resources", "limits", "memory"))]
+
+
+def is_deleting(obj: Mapping[str, Any]) -> bool:
+    """Its finalizers must be free to go, whatever else is wrong with it."""
+    return bool((obj.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def make_draft(request: Request) -> Draft:
+    draft = Draft(request, msgspec.json.decode(msgspec.json.encode(request.obj)))
+    draft.obj["metadata"] = draft.obj.get("metadata") or {}
+    return draft
