@@ -318,23 +318,22 @@ def _touches(host: str, reserved: str) -> bool:
 
 def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every host an object names, with its field path; empty or `*`: all hosts."""
-    spec = mapping(obj.get("spec"))
+    yield from _hosts_of_spec(kind, mapping(obj.get("spec")))
+    for where, table in _annotations(kind, obj):
+        for key in _HOST_ANNOTATIONS:
+            for host in str(table.get(key) or "").split(","):
+                if host.strip():
+                    yield f"{where}[{key}]", host.strip()
+
+
+def _hosts_of_spec(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     match kind:
         case "Ingress":
-            for at, rule in enumerate(sequence(spec.get("rules"))):
-                yield f"spec.rules[{at}].host", str(mapping(rule).get("host") or "")
-            for at, tls in enumerate(sequence(spec.get("tls"))):
-                yield from _texts(f"spec.tls[{at}].hosts", mapping(tls).get("hosts"))
-            if spec.get("defaultBackend"):
-                yield "spec.defaultBackend", ""
+            yield from _of_ingress(spec)
         case "HTTPRoute" | "GRPCRoute" | "TLSRoute":
             yield from _texts("spec.hostnames", spec.get("hostnames") or [""])
         case "Gateway" | "ListenerSet" | "XListenerSet":
-            for at, listener in enumerate(sequence(spec.get("listeners"))):
-                yield f"spec.listeners[{at}].hostname", str(mapping(listener).get("hostname") or "")
-            for at, server in enumerate(sequence(spec.get("servers"))):  # of Istio: namespace/host
-                for where, host in _texts(f"spec.servers[{at}].hosts", mapping(server).get("hosts") or [""]):
-                    yield where, host.rpartition("/")[2]
+            yield from _of_gateway(spec)
         case "VirtualService":
             yield from _texts("spec.hosts", spec.get("hosts") or [""])
         case "HTTPProxy":
@@ -342,17 +341,11 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield "spec.virtualhost.fqdn", str(mapping(virtual).get("fqdn") or "")
         case "ServiceEntry" if spec.get("exportTo") != ["."]:  # else it is for its own namespace alone
             yield from _texts("spec.hosts", spec.get("hosts") or [""])
-        case "Route":  # OpenShift has given one to a Route without before it is judged
+        case "Route":  # OpenShift has given a host to a Route without before it is judged
             host = str(spec.get("host") or "")
             yield "spec.host", "*." + host.partition(".")[2] if spec.get("wildcardPolicy") == "Subdomain" else host
         case "IngressRoute" | "IngressRouteTCP":
-            for at, route in enumerate(sequence(spec.get("routes"))):
-                hosts = hosts_of_rule(str(mapping(route).get("match") or ""))
-                if hosts is not None:  # else it is refused as a whole
-                    yield from ((f"spec.routes[{at}].match", host) for host in hosts or [""])
-            for at, domain in enumerate(sequence(mapping(spec.get("tls")).get("domains"))):
-                yield f"spec.tls.domains[{at}].main", str(mapping(domain).get("main") or "")
-                yield from _texts(f"spec.tls.domains[{at}].sans", mapping(domain).get("sans"))
+            yield from _of_traefik(spec)
         case "VirtualServer" | "VirtualServerRoute":
             yield "spec.host", str(spec.get("host") or "")
         case "TransportServer" | "TCPMapping":  # without a host they have a port of their own
@@ -361,20 +354,47 @@ def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "Mapping" | "Host":
             names = [name for name in ("hostname", "host") if spec.get(name)]
             yield from ((f"spec.{name}", str(spec.get(name) or "")) for name in names or ["hostname"])
-        case "TCPIngress":
-            for at, rule in enumerate(sequence(spec.get("rules"))):
-                if host := str(mapping(rule).get("host") or ""):
-                    yield f"spec.rules[{at}].host", host
-            for at, tls in enumerate(sequence(spec.get("tls"))):
-                yield from _texts(f"spec.tls[{at}].hosts", mapping(tls).get("hosts"))
+        case "TCPIngress":  # without a host a rule has a port of its own
+            rules = (field for field in _of_rules(spec) if field[1])
+            yield from (*rules, *_of_tls(spec))
         case "DNSEndpoint":
             for at, record in enumerate(sequence(spec.get("endpoints"))):
                 yield f"spec.endpoints[{at}].dnsName", str(mapping(record).get("dnsName") or "")
-    for where, table in _annotations(kind, obj):
-        for key in _HOST_ANNOTATIONS:
-            for host in str(table.get(key) or "").split(","):
-                if host.strip():
-                    yield f"{where}[{key}]", host.strip()
+
+
+def _of_ingress(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _of_rules(spec)
+    yield from _of_tls(spec)
+    if spec.get("defaultBackend"):
+        yield "spec.defaultBackend", ""
+
+
+def _of_rules(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for at, rule in enumerate(sequence(spec.get("rules"))):
+        yield f"spec.rules[{at}].host", str(mapping(rule).get("host") or "")
+
+
+def _of_tls(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for at, tls in enumerate(sequence(spec.get("tls"))):
+        yield from _texts(f"spec.tls[{at}].hosts", mapping(tls).get("hosts"))
+
+
+def _of_gateway(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for at, listener in enumerate(sequence(spec.get("listeners"))):
+        yield f"spec.listeners[{at}].hostname", str(mapping(listener).get("hostname") or "")
+    for at, server in enumerate(sequence(spec.get("servers"))):  # of Istio: namespace/host
+        for where, host in _texts(f"spec.servers[{at}].hosts", mapping(server).get("hosts") or [""]):
+            yield where, host.rpartition("/")[2]
+
+
+def _of_traefik(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for at, route in enumerate(sequence(spec.get("routes"))):
+        hosts = hosts_of_rule(str(mapping(route).get("match") or ""))
+        if hosts is not None:  # else it is refused as a whole
+            yield from ((f"spec.routes[{at}].match", host) for host in hosts or [""])
+    for at, domain in enumerate(sequence(mapping(spec.get("tls")).get("domains"))):
+        yield f"spec.tls.domains[{at}].main", str(mapping(domain).get("main") or "")
+        yield from _texts(f"spec.tls.domains[{at}].sans", mapping(domain).get("sans"))
 
 
 def _annotations(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

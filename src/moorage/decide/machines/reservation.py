@@ -11,6 +11,8 @@ writes, the next plan goes on from what is there.
 Where every node of a type offers that type only, any of its reservations is the right victim. They are under no
 budget ("alone"), nothing is promised, and the gate is lifted in one write. Which of the reservations on a node is
 whose is not known then, and need not be: they are counted.
+
+This is a long module because it is one decision: what is observed, the steps, and the order in which they follow.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ nothing. An item that is done or dead has exactly one recorded result or failure
 All calls of one moment are decided together (`step`) on what was read for them (`Loaded`), and come out as one
 set of `Changes` for one transaction: to apply all or none is safe. Times are milliseconds since 1970-01-01 UTC.
 The values that are made hundreds of thousands of times are msgspec Structs: they cost a tenth of a dataclass.
+This is a long module because it is one state machine: values, rules and steps are read together.
 """
 
 from __future__ import annotations
