@@ -13,108 +13,111 @@ from moorage.present.explanation import short_reason
 from moorage.present.gpusjson import holder_json
 
 
-def to_json(found: Explanation) -> Obj:
+def to_json(explanation: Explanation) -> Obj:
     """The body of `GET /api/v1/explain/{namespace}/{name}`. Amounts are Kubernetes quantities."""
     return {
-        "namespace": found.namespace,
-        "name": found.name,
-        "run": found.run,
-        "owner": found.owner,
-        "public": found.public,
-        "state": found.state,
-        "now": rfc3339(found.now),
-        "asks": {name: format_amount(name, value) for name, value in found.asks.items()},
-        "gpus": found.gpus,
-        "gpuTypes": list(found.gpu_types),
-        "node": found.node,
-        "since": _time(found.until.since) if found.until else None,
-        "expectedUntil": _time(found.until.expected_until) if found.until else None,
-        "usualUntil": _time(found.usual_until),
-        "usual": usual_json(found.usual),
-        "starting": found.starting,
+        "namespace": explanation.namespace,
+        "name": explanation.name,
+        "run": explanation.run,
+        "owner": explanation.owner,
+        "public": explanation.public,
+        "state": explanation.state,
+        "now": rfc3339(explanation.now),
+        "asks": {name: format_amount(name, value) for name, value in explanation.asks.items()},
+        "gpus": explanation.gpus,
+        "gpuTypes": list(explanation.gpu_types),
+        "node": explanation.node,
+        "since": _time(explanation.until.since) if explanation.until else None,
+        "expectedUntil": _time(explanation.until.expected_until) if explanation.until else None,
+        "usualUntil": _time(explanation.usual_until),
+        "usual": usual_json(explanation.usual),
+        "starting": explanation.starting,
         "nodes": [
             {
-                "name": one.node,
-                "gpuType": one.gpu_type,
-                "gpus": one.gpus,
-                "gpusFree": one.gpus_free,
-                "fits": one.fits,
-                "reasons": list(one.reasons),
+                "name": verdict.node,
+                "gpuType": verdict.gpu_type,
+                "gpus": verdict.gpus,
+                "gpusFree": verdict.gpus_free,
+                "fits": verdict.fits,
+                "reasons": list(verdict.reasons),
             }
-            for one in found.verdicts
+            for verdict in explanation.verdicts
         ],
         "missing": [
             {
-                "resource": one.resource,
-                "gpuTypes": list(one.gpu_types),
-                "asks": format_amount(one.resource, one.asks),
-                "mostFree": format_amount(one.resource, one.most_free),
-                "mostFreeNode": one.most_free_node,
-                "freeInTotal": format_amount(one.resource, one.free_in_total),
+                "resource": missing.resource,
+                "gpuTypes": list(missing.gpu_types),
+                "asks": format_amount(missing.resource, missing.asks),
+                "mostFree": format_amount(missing.resource, missing.most_free),
+                "mostFreeNode": missing.most_free_node,
+                "freeInTotal": format_amount(missing.resource, missing.free_in_total),
             }
-            for one in found.missing
+            for missing in explanation.missing
         ],
-        "obstacles": list(found.obstacles),
+        "obstacles": list(explanation.obstacles),
         "heldBy": [
-            holder_json(one.holder)
+            holder_json(held.holder)
             | {
-                "node": one.node,
-                "resource": one.resource,
-                "amount": format_amount(one.resource, one.amount),
-                "sure": one.sure,
-                "usualUntil": _time(one.usual_until),
-                "usual": usual_json(one.usual),
-                "reservedFor": one.reserved_for,
+                "node": held.node,
+                "resource": held.resource,
+                "amount": format_amount(held.resource, held.amount),
+                "sure": held.sure,
+                "usualUntil": _time(held.usual_until),
+                "usual": usual_json(held.usual),
+                "reservedFor": held.reserved_for,
             }
-            for one in found.held_by
+            for held in explanation.held_by
         ],
-        "earliest": _earliest_json(found.earliest),
-        "likely": _earliest_json(found.likely),
-        "position": found.position,
+        "earliest": _earliest_json(explanation.earliest),
+        "likely": _earliest_json(explanation.likely),
+        "position": explanation.position,
         "line": [
             {
-                "owner": one.owner,
-                "run": one.run,
-                "namespace": one.namespace,
-                "pod": one.pod,
-                "priority": one.priority,
-                "created": _time(one.created),
-                "gpus": one.gpus,
+                "owner": waiter.owner,
+                "run": waiter.run,
+                "namespace": waiter.namespace,
+                "pod": waiter.pod,
+                "priority": waiter.priority,
+                "created": _time(waiter.created),
+                "gpus": waiter.gpus,
             }
-            for one in found.line
+            for waiter in explanation.line
         ],
         "machine": {
-            "group": found.machine.group,
-            "type": found.machine.type,
-            "order": found.machine.order,
-            "available": found.machine.available,
-            "used": found.machine.used,
-            "known": found.machine.known,
-            "waitsFor": found.machine.waits_for,
-            "waitsUntil": _time(found.machine.waits_until),
+            "group": explanation.machine.group,
+            "type": explanation.machine.type,
+            "order": explanation.machine.order,
+            "available": explanation.machine.available,
+            "used": explanation.machine.used,
+            "known": explanation.machine.known,
+            "waitsFor": explanation.machine.waits_for,
+            "waitsUntil": _time(explanation.machine.waits_until),
         }
-        if found.machine
+        if explanation.machine
         else None,
-        "gates": list(found.gates),
-        "missingClaims": list(found.missing_claims),
-        "volumes": [{"claim": one.claim, "message": one.message} for one in found.troubles],
-        "quota": found.quota,
-        "notMade": found.not_made,
-        "suspended": found.suspended,
-        "schedulerSays": found.scheduler_says,
+        "gates": list(explanation.gates),
+        "missingClaims": list(explanation.missing_claims),
+        "volumes": [{"claim": trouble.claim, "message": trouble.message} for trouble in explanation.troubles],
+        "quota": explanation.quota,
+        "notMade": explanation.not_made,
+        "suspended": explanation.suspended,
+        "schedulerSays": explanation.scheduler_says,
         "smaller": [
             {
-                "gpus": one.gpus,
-                "gpuTypes": list(one.gpu_types),
-                "node": one.node,
-                "nodeType": one.node_type,
-                "change": one.change,
-                "options": one.options,
+                "gpus": smaller.gpus,
+                "gpuTypes": list(smaller.gpu_types),
+                "node": smaller.node,
+                "nodeType": smaller.node_type,
+                "change": smaller.change,
+                "options": smaller.options,
             }
-            for one in found.smaller
+            for smaller in explanation.smaller
         ],
-        "refusals": [{"code": one.code, "message": one.message, "hint": one.hint} for one in found.refusals],
-        "short": short_reason(found),
+        "refusals": [
+            {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
+            for refusal in explanation.refusals
+        ],
+        "short": short_reason(explanation),
     }
 
 
@@ -131,17 +134,17 @@ def usual_json(usual: Usual | None) -> Obj | None:
     }
 
 
-def _earliest_json(one: Earliest | None) -> Obj | None:
-    if one is None:
+def _earliest_json(earliest: Earliest | None) -> Obj | None:
+    if earliest is None:
         return None
-    after = one.after
+    after = earliest.after
     return {
-        "at": rfc3339(one.at),
-        "node": one.node,
+        "at": rfc3339(earliest.at),
+        "node": earliest.node,
         "after": {"owner": after.owner, "run": after.run, "namespace": after.namespace, "pod": after.pod}
         if after
         else None,
-        "usual": usual_json(one.usual),
+        "usual": usual_json(earliest.usual),
     }
 
 

@@ -211,12 +211,12 @@ def filling(size: int) -> FillProgress:
 )
 def test_a_dataset_on_its_way(given, phase, reason, actions):
     decided = plan(seen(**given))
-    assert (decided.told.phase, decided.ready.reason, decided.actions) == (phase, reason, actions)
+    assert (decided.status.phase, decided.ready.reason, decided.actions) == (phase, reason, actions)
     assert decided.ready.status == (phase == READY)
 
 
 def test_what_the_filler_told_is_the_status():
-    told = plan(seen(claim=CLAIM, attempts=[an_attempt(succeeded=True, result=RESULT, ended=NOON)])).told
+    told = plan(seen(claim=CLAIM, attempts=[an_attempt(succeeded=True, result=RESULT, ended=NOON)])).status
     assert (told.files, told.bytes, told.checksum, told.source_version) == (3, 30, "abc", "def")
     assert (told.filled_at, told.claim, told.access) == (NOON, "dataset-photos", "shared")
 
@@ -225,13 +225,13 @@ def test_a_disk_is_cloned_before_it_is_ready():
     given = {"storage": DISKS, "claim": replace(CLAIM, modes=(RWO,))}
     done = [an_attempt(succeeded=True, result=RESULT)]
     first = plan(seen(**given, attempts=done))
-    assert (first.told.phase, first.actions) == (PUBLISHING, (MakeClone(),))
+    assert (first.status.phase, first.actions) == (PUBLISHING, (MakeClone(),))
     made = plan(seen(**given, attempts=done, clone=ClaimSeen(phase="Pending")))
-    assert (made.told.phase, made.actions) == (PUBLISHING, ())
+    assert (made.status.phase, made.actions) == (PUBLISHING, ())
     bound = plan(seen(**given, attempts=done, clone=ClaimSeen(phase="Bound")))
-    assert (bound.told.phase, bound.told.claim) == (READY, "dataset-photos-read")
+    assert (bound.status.phase, bound.status.claim) == (READY, "dataset-photos-read")
     lazy = plan(seen(**given | {"storage": replace(DISKS, waits=True)}, attempts=done, clone=ClaimSeen()))
-    assert lazy.told.phase == READY  # its first pod makes it
+    assert lazy.status.phase == READY  # its first pod makes it
 
 
 def test_what_is_filled_does_not_change_with_its_source():
@@ -239,12 +239,12 @@ def test_what_is_filled_does_not_change_with_its_source():
     decided = plan(seen(dataset=a_view(status=status), claim=CLAIM))
     assert decided.ready.status
     assert "changed since" in decided.ready.message
-    assert (decided.told.revision, decided.told.checksum, decided.actions) == ("another", "abc", ())
+    assert (decided.status.revision, decided.status.checksum, decided.actions) == ("another", "abc", ())
 
 
 def test_a_dataset_whose_volume_is_gone_is_not_ready():
     decided = plan(seen(dataset=a_view(status=begun(phase=READY)), claim=None))
-    assert (decided.told.phase, decided.ready.reason) == (FAILED, "VolumeLost")
+    assert (decided.status.phase, decided.ready.reason) == (FAILED, "VolumeLost")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
         for _ in range(4):
             now += timedelta(seconds=pause / 4)
             decided = plan(seen(dataset=a_view(status=status), claim=CLAIM, attempts=attempts, now=now))
-            told = decided.told
+            told = decided.status
             status = DatasetStatus(
                 phase=told.phase,
                 revision=told.revision,

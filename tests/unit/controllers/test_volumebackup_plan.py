@@ -90,12 +90,12 @@ LAST = VolumeBackupStatus(last_scheduled=rfc3339(NOON))
 )
 def test_what_is_to_be_done(given, phase, actions):
     decided = plan(seen(**given))
-    assert (decided.told.phase, list(decided.actions)) == (phase, actions)
+    assert (decided.status.phase, list(decided.actions)) == (phase, actions)
 
 
 def test_a_moment_is_taken_up_before_its_job_is_made():
-    assert plan(seen()).told.last_scheduled == rfc3339(NOON)
-    assert plan(seen()).told.next == rfc3339(NOON + timedelta(hours=1))
+    assert plan(seen()).status.last_scheduled == rfc3339(NOON)
+    assert plan(seen()).status.next == rfc3339(NOON + timedelta(hours=1))
 
 
 def test_only_backups_that_are_whole_and_kept_are_listed():
@@ -106,12 +106,12 @@ def test_only_backups_that_are_whole_and_kept_are_listed():
         a_job(second, failed=True, ended=second),
         a_job(third, succeeded=True, ended=third, result=result(third, [names[0], names[2]])),
     ]
-    told = plan(seen(backup=a_view(status=LAST), jobs=jobs)).told
-    assert [one.name for one in told.backups] == [names[0], names[2]]
-    assert told.last_success == rfc3339(third)
+    status = plan(seen(backup=a_view(status=LAST), jobs=jobs)).status
+    assert [one.name for one in status.backups] == [names[0], names[2]]
+    assert status.last_success == rfc3339(third)
     gone = a_view(status=VolumeBackupStatus(last_scheduled=rfc3339(NOON), backups=[Kept(name="lab.data-old")]))
-    told = plan(seen(backup=gone, jobs=jobs)).told
-    assert [one.name for one in told.backups] == [names[0], names[2]]  # the old one was removed at its place
+    status = plan(seen(backup=gone, jobs=jobs)).status
+    assert [one.name for one in status.backups] == [names[0], names[2]]  # the old one was removed at its place
 
 
 def test_jobs_that_ended_go_but_the_last_ones():
@@ -137,7 +137,7 @@ def test_a_restore_is_carried_out_once(job, phase, actions):
     jobs = [] if job is None else [a_job(name=restore_job("data", "r1"), **job)]
     view = a_view(status=LAST, restore=WISH)
     decided = plan(seen(backup=view, jobs=jobs))
-    assert (decided.told.restore_id, decided.told.restore_phase) == ("r1", phase)
+    assert (decided.status.restore_id, decided.status.restore_phase) == ("r1", phase)
     assert list(decided.actions) == actions
     if phase in ("Done", "Failed"):
         over = VolumeBackupStatus(last_scheduled=rfc3339(NOON), restore_id="r1", restore_phase=phase)
@@ -150,7 +150,7 @@ def test_however_seldom_it_is_looked_at_no_moment_is_taken_twice_and_time_goes_o
     for pause in pauses:
         now += timedelta(seconds=pause)
         decided = plan(seen(now=now, backup=a_view("*/5 * * * *", status=status)))
-        status = VolumeBackupStatus(last_scheduled=decided.told.last_scheduled)
+        status = VolumeBackupStatus(last_scheduled=decided.status.last_scheduled)
         taken += [one.at for one in decided.actions if isinstance(one, Copy)]
         assert all(one <= now for one in taken)
         assert decided.look_again_in is not None

@@ -375,7 +375,7 @@ def test_a_status_that_stands_is_not_written_again_and_what_is_gone_is_removed()
     patch = merge_of(first, running.status)
     assert patch["waitingFor"] is None
     assert patch["readyAt"] == "2026-11-23T11:00:00Z"
-    assert [one.reason for one in running.told] == ["Ready"]
+    assert [one.reason for one in running.events] == ["Ready"]
 
 
 # --- schedules
@@ -505,4 +505,4 @@ def test_a_settled_workspace_is_left_alone_and_its_status_is_written_once(spec, 
     decided = plan(seen)
     assert decided.steps == ()
     assert decided.status is None
-    assert decided.told == ()
+    assert decided.events == ()

@@ -36,12 +36,12 @@ from moorage.controllers.dataset.plan import (
     MakeClaim,
     MakeClone,
     MakeJob,
+    NewStatus,
     Plan,
     ReaderSeen,
     Seen,
     SetFinalizer,
     ShareWith,
-    Told,
     Unshare,
     plan,
 )
@@ -366,8 +366,8 @@ class DatasetController:
                 )
             else:
                 conditions = [each for each in conditions if each.get("type") != kind]
-        told = _status(decided.told, before)
-        status = told | {"conditions": conditions, "observedGeneration": one.generation}
+        shown = _status(decided.status, before)
+        status = shown | {"conditions": conditions, "observedGeneration": one.generation}
         if status == before:
             return
         patch = {key: None for key in before if key not in status} | status
@@ -381,15 +381,15 @@ class DatasetController:
                 one.namespace,
                 subresource="status",
             )
-        if decided.told.phase != one.status.phase and decided.told.phase in (READY, FAILED):
+        if decided.status.phase != one.status.phase and decided.status.phase in (READY, FAILED):
             about = {"apiVersion": DATASETS.api_version, "kind": DATASETS.kind} | obj
             await self._events.record(
                 about,
-                "Normal" if decided.told.phase == READY else "Warning",
+                "Normal" if decided.status.phase == READY else "Warning",
                 decided.ready.reason,
                 decided.ready.message,
             )
-            extra = {"dataset": one.full_name, "phase": decided.told.phase, "reason": decided.ready.reason}
+            extra = {"dataset": one.full_name, "phase": decided.status.phase, "reason": decided.ready.reason}
             log.info("a dataset has come to an end", extra=extra)
 
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
@@ -401,26 +401,26 @@ class DatasetController:
             self._results.clear()
 
 
-def _status(told: Told, before: Mapping[str, Any]) -> Obj:
+def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:
     found: Obj = {
-        "phase": told.phase,
-        "claim": told.claim,
-        "access": told.access,
-        "files": told.files,
-        "bytes": told.bytes,
-        "checksum": told.checksum,
-        "sourceVersion": told.source_version,
+        "phase": new.phase,
+        "claim": new.claim,
+        "access": new.access,
+        "files": new.files,
+        "bytes": new.bytes,
+        "checksum": new.checksum,
+        "sourceVersion": new.source_version,
         "filledAt": before.get("filledAt") or "",
-        "revision": told.revision,
-        "attempts": told.attempts,
-        "stalled": told.stalled,
-        "mark": told.mark,
-        "progress": msgspec.to_builtins(told.progress) if told.progress is not None else None,
-        "readers": [msgspec.to_builtins(one) for one in told.readers],
-        "usedBy": [msgspec.to_builtins(one) for one in told.used_by],
+        "revision": new.revision,
+        "attempts": new.attempts,
+        "stalled": new.stalled,
+        "mark": new.mark,
+        "progress": msgspec.to_builtins(new.progress) if new.progress is not None else None,
+        "readers": [msgspec.to_builtins(one) for one in new.readers],
+        "usedBy": [msgspec.to_builtins(one) for one in new.used_by],
     }
-    if told.filled_at is not None and told.phase == READY:
-        found["filledAt"] = rfc3339(told.filled_at)
+    if new.filled_at is not None and new.phase == READY:
+        found["filledAt"] = rfc3339(new.filled_at)
     return {key: value for key, value in found.items() if value not in ("", None, [])}
 
 

@@ -151,7 +151,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NewStatus:
     """What the status is to say, conditions apart."""
 
     phase: str
@@ -173,7 +173,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    told: Told
+    status: NewStatus
     ready: Word
     shared: Word | None = None
     actions: tuple[Action, ...] = ()
@@ -208,11 +208,11 @@ def method_of(seen: Seen) -> tuple[str, str]:
 
 def plan(seen: Seen) -> Plan:
     """The next steps. Safe to stop after any of them; a settled dataset has none."""
-    one = seen.dataset
-    if one.deleting:
+    dataset = seen.dataset
+    if dataset.deleting:
         return _plan_deletion(seen)
-    status = one.status
-    told = Told(
+    status = dataset.status
+    new_status = NewStatus(
         phase=PENDING,
         claim=status.claim,
         access=status.access,
@@ -220,7 +220,7 @@ def plan(seen: Seen) -> Plan:
         bytes=status.bytes,
         checksum=status.checksum,
         source_version=status.source_version,
-        revision=status.revision or one.revision,
+        revision=status.revision or dataset.revision,
         attempts=status.attempts,
         stalled=status.stalled,
         mark=status.mark,
@@ -229,59 +229,65 @@ def plan(seen: Seen) -> Plan:
         used_by=_used_by(seen),
     )
     if status.phase == READY:
-        return _plan_ready(seen, replace(told, phase=READY))
-    if status.revision and status.revision != one.revision:  # the source was changed, or is to be read anew
-        told = replace(told, revision=one.revision, attempts=told.attempts, stalled=0, mark=0, progress=None)
-    if one.faults:
-        fault = one.faults[0]
-        return _failed(told, "Invalid", f"{fault.field}: {fault.value!r} {fault.message}")
-    return _plan_fill(seen, told)
+        return _plan_ready(seen, replace(new_status, phase=READY))
+    if status.revision and status.revision != dataset.revision:  # the source was changed, or is to be read anew
+        new_status = replace(
+            new_status, revision=dataset.revision, attempts=new_status.attempts, stalled=0, mark=0, progress=None
+        )
+    if dataset.faults:
+        fault = dataset.faults[0]
+        return _failed(new_status, "Invalid", f"{fault.field}: {fault.value!r} {fault.message}")
+    return _plan_fill(seen, new_status)
 
 
-def _plan_fill(seen: Seen, told: Told) -> Plan:
-    one, claim = seen.dataset, seen.claim
+def _plan_fill(seen: Seen, status: NewStatus) -> Plan:
+    dataset, claim = seen.dataset, seen.claim
     method, why_not = method_of(seen)
     if why_not:
-        return _failed(told, "NoStorage", why_not)
-    told = replace(told, access=method)
+        return _failed(status, "NoStorage", why_not)
+    status = replace(status, access=method)
     if claim is None:
         if seen.refused:
-            return _failed(told, "Refused", seen.refused, again=REFUSED_SECONDS)
+            return _failed(status, "Refused", seen.refused, again=REFUSED_SECONDS)
         return _filling(
-            told, "MakingVolume", actions=(MakeClaim(RWX if method == SHARED else RWO),), phase=PENDING
+            status, "MakingVolume", actions=(MakeClaim(RWX if method == SHARED else RWO),), phase=PENDING
         )
     if not claim.ours:
-        return _failed(told, "NameTaken", f"a volume {one.claim!r} that is not this dataset's stands in its way")
+        return _failed(
+            status, "NameTaken", f"a volume {dataset.claim!r} that is not this dataset's stands in its way"
+        )
     if claim.deleting:
-        return _filling(told, "VolumeGoing", "its volume is being deleted", phase=PENDING, again=WAIT_SECONDS)
-    told = replace(told, claim=one.claim)
+        return _filling(status, "VolumeGoing", "its volume is being deleted", phase=PENDING, again=WAIT_SECONDS)
+    status = replace(status, claim=dataset.claim)
     mine = [attempt for attempt in seen.attempts if attempt.ours]
     stranger = next((attempt for attempt in seen.attempts if not attempt.ours), None)
     if stranger is not None:
-        return _failed(told, "NameTaken", f"a Job {stranger.name!r} that is not this dataset's stands in its way")
-    stale = [attempt for attempt in mine if attempt.revision != told.revision]
-    current = sorted((a for a in mine if a.revision == told.revision), key=lambda attempt: attempt.number)
+        return _failed(
+            status, "NameTaken", f"a Job {stranger.name!r} that is not this dataset's stands in its way"
+        )
+    stale = [attempt for attempt in mine if attempt.revision != status.revision]
+    current = sorted((a for a in mine if a.revision == status.revision), key=lambda attempt: attempt.number)
     drops = tuple(DropJob(attempt) for attempt in stale if not attempt.deleting)
     if stale:
         # an old filler may still write: nothing new begins beside it
-        return _filling(told, "Starting", "the attempt before is ending", actions=drops, again=LOOK_SECONDS)
-    done = next((attempt for attempt in current if attempt.succeeded and _is_ready(attempt.result, told)), None)
+        return _filling(status, "Starting", "the attempt before is ending", actions=drops, again=LOOK_SECONDS)
+    done = next((attempt for attempt in current if attempt.succeeded and _is_ready(attempt.result, status)), None)
     if done is not None:
-        return _publish(seen, _with_result(told, done), done)
+        return _publish(seen, _with_result(status, done), done)
     active = next((attempt for attempt in current if attempt.active), None)
     old = tuple(DropJob(attempt) for attempt in current[:-1] if not attempt.active and not attempt.deleting)
     if active is not None:
-        told = replace(told, progress=_progress(active.result) or told.progress)
+        status = replace(status, progress=_progress(active.result) or status.progress)
         if active.waiting:
-            return _filling(told, "Waiting", active.waiting, actions=old, again=WAIT_SECONDS)
-        return _filling(told, "Filling", _words(told.progress), actions=old, again=LOOK_SECONDS)
+            return _filling(status, "Waiting", active.waiting, actions=old, again=WAIT_SECONDS)
+        return _filling(status, "Filling", _words(status.progress), actions=old, again=LOOK_SECONDS)
     last = current[-1] if current else None
     if last is None:
-        return _begin(seen, told, old)
-    return _after_failure(seen, told, last, old)
+        return _begin(seen, status, old)
+    return _after_failure(seen, status, last, old)
 
 
-def _after_failure(seen: Seen, told: Told, last: AttemptSeen, old: tuple[Action, ...]) -> Plan:
+def _after_failure(seen: Seen, status: NewStatus, last: AttemptSeen, old: tuple[Action, ...]) -> Plan:
     """The last attempt failed, or ended well without telling what it did (its pod was lost): again, or give up.
 
     What is counted is written with the next attempt alone, so that nothing is counted twice.
@@ -289,19 +295,21 @@ def _after_failure(seen: Seen, told: Told, last: AttemptSeen, old: tuple[Action,
     result = last.result or {}
     if result.get("phase") == "failed" and result.get("final"):
         message = str(result.get("message") or "the filler failed")
-        return _failed(told, str(result.get("reason") or "FillFailed"), message)
-    got_to = _got_to(told.progress)
-    further = got_to > told.mark or (last.succeeded and told.stalled == 0)
-    counted = replace(told, mark=max(told.mark, got_to), stalled=0 if further else told.stalled + 1)
+        return _failed(status, str(result.get("reason") or "FillFailed"), message)
+    got_to = _got_to(status.progress)
+    further = got_to > status.mark or (last.succeeded and status.stalled == 0)
+    counted = replace(status, mark=max(status.mark, got_to), stalled=0 if further else status.stalled + 1)
     why = str(result.get("message") or "its filler was killed, or its node was lost")
     if counted.stalled >= STALLED_MAX:
         message = f"{counted.stalled} attempts got no further; the last: {why}"
-        return _failed(told, str(result.get("reason") or "FillFailed"), message)
+        return _failed(status, str(result.get("reason") or "FillFailed"), message)
     if counted.stalled and last.ended is not None:
         pause = STALLED_DELAYS.after(counted.stalled)
         left = pause - (seen.now - last.ended).total_seconds()
         if left > 0:
-            return _filling(told, "Retrying", f"tried again within {pause:.0f} s: {why}", actions=old, again=left)
+            return _filling(
+                status, "Retrying", f"tried again within {pause:.0f} s: {why}", actions=old, again=left
+            )
     return _begin(seen, counted, old)
 
 
@@ -312,50 +320,50 @@ def _got_to(progress: FillProgress | None) -> int:
     return progress.bytes if progress.phase == "filling" else max(progress.bytes, progress.bytes_total or 0)
 
 
-def _begin(seen: Seen, told: Told, old: tuple[Action, ...]) -> Plan:
+def _begin(seen: Seen, status: NewStatus, old: tuple[Action, ...]) -> Plan:
     if not seen.image:
         return _failed(
-            told, "NoImage", "the operator does not know the image that the filler runs in: set MOORAGE_IMAGE"
+            status, "NoImage", "the operator does not know the image that the filler runs in: set MOORAGE_IMAGE"
         )
     if seen.refused:
-        return _failed(told, "Refused", seen.refused, again=REFUSED_SECONDS)
-    number = max([told.attempts, *(attempt.number for attempt in seen.attempts)], default=0) + 1
+        return _failed(status, "Refused", seen.refused, again=REFUSED_SECONDS)
+    number = max([status.attempts, *(attempt.number for attempt in seen.attempts)], default=0) + 1
     return _filling(
-        replace(told, attempts=number), "Starting", _words(told.progress), actions=(*old, MakeJob(number))
+        replace(status, attempts=number), "Starting", _words(status.progress), actions=(*old, MakeJob(number))
     )
 
 
-def _publish(seen: Seen, told: Told, done: AttemptSeen) -> Plan:
+def _publish(seen: Seen, status: NewStatus, done: AttemptSeen) -> Plan:
     """The data is there and checked; many nodes must come to read it."""
-    if told.access == SHARED:
-        return _plan_ready(seen, replace(told, phase=READY, filled_at=done.ended or seen.now))
+    if status.access == SHARED:
+        return _plan_ready(seen, replace(status, phase=READY, filled_at=done.ended or seen.now))
     if seen.clone is None:
         if seen.refused:
-            return _failed(told, "Refused", seen.refused, again=REFUSED_SECONDS)
+            return _failed(status, "Refused", seen.refused, again=REFUSED_SECONDS)
         return _filling(
-            told, "Cloning", "a clone that many nodes can read is made", (MakeClone(),), phase=PUBLISHING
+            status, "Cloning", "a clone that many nodes can read is made", (MakeClone(),), phase=PUBLISHING
         )
     if not seen.clone.ours:
-        return _failed(told, "NameTaken", "a volume that is not this dataset's stands in its clone's way")
+        return _failed(status, "NameTaken", "a volume that is not this dataset's stands in its clone's way")
     waits = seen.storage is not None and seen.storage.waits
     if seen.clone.phase != "Bound" and not waits:
-        return _filling(told, "Cloning", "the clone is being made", phase=PUBLISHING, again=WAIT_SECONDS)
+        return _filling(status, "Cloning", "the clone is being made", phase=PUBLISHING, again=WAIT_SECONDS)
     from moorage.model.dataset import clone_name
 
-    told = replace(told, claim=clone_name(seen.dataset.name))
-    return _plan_ready(seen, replace(told, phase=READY, filled_at=done.ended or seen.now))
+    status = replace(status, claim=clone_name(seen.dataset.name))
+    return _plan_ready(seen, replace(status, phase=READY, filled_at=done.ended or seen.now))
 
 
-def _plan_ready(seen: Seen, told: Told) -> Plan:
+def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
     """What is filled stays; who may read it changes."""
-    one = seen.dataset
-    told = replace(told, progress=None, readers=tuple(_reader(seen, each) for each in seen.readers))
+    dataset = seen.dataset
+    status = replace(status, progress=None, readers=tuple(_reader(seen, each) for each in seen.readers))
     actions: list[Action] = []
-    wanted = [each for each in seen.readers if each.namespace and each.namespace != one.namespace]
-    has_finalizer = DATASET_FINALIZER in one.finalizers
+    wanted = [each for each in seen.readers if each.namespace and each.namespace != dataset.namespace]
+    has_finalizer = DATASET_FINALIZER in dataset.finalizers
     if seen.claim is None:
         return Plan(
-            told=replace(told, phase=FAILED),
+            status=replace(status, phase=FAILED),
             ready=Word(status=False, reason="VolumeLost", message="its volume is gone: make the dataset anew"),
         )
     if wanted and not seen.shareable and not has_finalizer:
@@ -365,20 +373,20 @@ def _plan_ready(seen: Seen, told: Told) -> Plan:
     actions += [Unshare(namespace, claim) for namespace, claim in seen.strangers]
     if has_finalizer and not wanted and not seen.strangers:
         actions.append(SetFinalizer(False))
-    message = f"{told.files:,} files, {told.bytes:,} bytes"
-    if told.revision != one.revision:
+    message = f"{status.files:,} files, {status.bytes:,} bytes"
+    if status.revision != dataset.revision:
         message += "; its source was changed since, which changes nothing: make another dataset"
     shared = None
     if seen.readers:
-        bad = [f"{each.tenant}: {each.message}" for each in told.readers if not each.ready and each.message]
+        bad = [f"{each.tenant}: {each.message}" for each in status.readers if not each.ready and each.message]
         shared = (
             Word(status=False, reason="NotShared", message="; ".join(bad)[:1000])
             if bad
-            else Word(status=all(each.ready for each in told.readers), reason="Shared")
+            else Word(status=all(each.ready for each in status.readers), reason="Shared")
         )
-    waiting = any(not each.ready for each in told.readers) or bool(seen.strangers)
+    waiting = any(not each.ready for each in status.readers) or bool(seen.strangers)
     return Plan(
-        told=told,
+        status=status,
         ready=Word(status=True, reason="Filled", message=message),
         shared=shared,
         actions=tuple(actions),
@@ -404,7 +412,7 @@ def _reader(seen: Seen, each: ReaderSeen) -> Reader:
 def _plan_deletion(seen: Seen) -> Plan:
     """Claims of other namespaces go first, then the finalizer; the rest goes by owner reference."""
     status = seen.dataset.status
-    told = Told(
+    new_status = NewStatus(
         phase=status.phase or PENDING,
         claim=status.claim,
         access=status.access,
@@ -428,11 +436,11 @@ def _plan_deletion(seen: Seen) -> Plan:
     if not left and DATASET_FINALIZER in seen.dataset.finalizers:
         actions = (SetFinalizer(False),)
     again = timedelta(seconds=LOOK_SECONDS) if left else None
-    return Plan(told=told, ready=word, actions=actions, look_again_in=again)
+    return Plan(status=new_status, ready=word, actions=actions, look_again_in=again)
 
 
 def _filling(
-    told: Told,
+    status: NewStatus,
     reason: str,
     message: str = "",
     actions: tuple[Action, ...] = (),
@@ -441,29 +449,29 @@ def _filling(
     again: float | None = None,
 ) -> Plan:
     return Plan(
-        told=replace(told, phase=phase),
+        status=replace(status, phase=phase),
         ready=Word(status=False, reason=reason, message=message),
         actions=actions,
         look_again_in=None if again is None else timedelta(seconds=again),
     )
 
 
-def _failed(told: Told, reason: str, message: str, *, again: float | None = None) -> Plan:
+def _failed(status: NewStatus, reason: str, message: str, *, again: float | None = None) -> Plan:
     return Plan(
-        told=replace(told, phase=FAILED),
+        status=replace(status, phase=FAILED),
         ready=Word(status=False, reason=reason, message=message[:1000]),
         look_again_in=None if again is None else timedelta(seconds=again),
     )
 
 
-def _is_ready(result: Mapping[str, Any] | None, told: Told) -> bool:
-    return result is not None and result.get("phase") == "ready" and result.get("revision") == told.revision
+def _is_ready(result: Mapping[str, Any] | None, status: NewStatus) -> bool:
+    return result is not None and result.get("phase") == "ready" and result.get("revision") == status.revision
 
 
-def _with_result(told: Told, done: AttemptSeen) -> Told:
+def _with_result(status: NewStatus, done: AttemptSeen) -> NewStatus:
     result = done.result or {}
     return replace(
-        told,
+        status,
         files=int(result.get("files") or 0),
         bytes=int(result.get("bytes") or 0),
         checksum=str(result.get("sha256") or ""),
@@ -500,14 +508,14 @@ def _words(progress: FillProgress | None) -> str:
 
 def _used_by(seen: Seen) -> tuple[Use, ...]:
     """Those there are, and those there were; the newest when they are too many."""
-    known = {(one.namespace, one.name): replace_use(one, active=False) for one in seen.dataset.status.used_by}
-    known |= {(one.namespace, one.name): one for one in seen.uses}
-    found = sorted(known.values(), key=lambda one: (not one.active, _reversed(one.since), one.namespace, one.name))
-    return tuple(found[:USED_BY_MAX])
+    known = {(use.namespace, use.name): replace_use(use, active=False) for use in seen.dataset.status.used_by}
+    known |= {(use.namespace, use.name): use for use in seen.uses}
+    uses = sorted(known.values(), key=lambda use: (not use.active, _reversed(use.since), use.namespace, use.name))
+    return tuple(uses[:USED_BY_MAX])
 
 
-def replace_use(one: Use, *, active: bool) -> Use:
-    return Use(namespace=one.namespace, name=one.name, active=active, since=one.since)
+def replace_use(use: Use, *, active: bool) -> Use:
+    return Use(namespace=use.namespace, name=use.name, active=active, since=use.since)
 
 
 def _reversed(text: str) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ def reservation_of(pod: Mapping[str, Any]) -> Reservation:
 def guest_of(pod: Mapping[str, Any]) -> Guest:
     """Read a pod that names a machine type."""
     meta, spec, notes = pod["metadata"], pod["spec"], annotations_of(pod)
-    gates = [one["name"] for one in spec.get("schedulingGates") or ()]
+    gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
     gated = MACHINE_GATE in gates
     return Guest(
         namespace=meta["namespace"],
@@ -115,8 +115,8 @@ def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | 
     """What the Machine's status remembers of who used how much."""
     status = machine.get("status") or {}
     shares = {
-        one["owner"]: Share(used=int(one.get("used") or 0), holding=int(one.get("holding") or 0))
-        for one in status.get("shares") or ()
+        share["owner"]: Share(used=int(share.get("used") or 0), holding=int(share.get("holding") or 0))
+        for share in status.get("shares") or ()
     }
     return shares, _moment(status.get("sharesAt"))
 
@@ -133,7 +133,7 @@ def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
         str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
         for node in nodes
     ]
-    return bool(versions) and all(one.startswith(PROCESS_RUNTIME) for one in versions)
+    return bool(versions) and all(version.startswith(PROCESS_RUNTIME) for version in versions)
 
 
 def make_reservation(
@@ -191,7 +191,7 @@ def make_promise(reservation: Mapping[str, Any], guest: Mapping[str, Any], now: 
     https://github.com/kubernetes/kubernetes/blob/v1.36.2/pkg/scheduler/framework/preemption/executor.go
     """
     scheduler = guest["spec"].get("schedulerName") or "default-scheduler"
-    told = f"{scheduler}: preempting to accommodate a higher priority pod"
+    message = f"{scheduler}: preempting to accommodate a higher priority pod"
     return _relabelled(
         reservation,
         {RESERVATION_LABEL: PROMISED, PROMISED_TO_LABEL: guest["metadata"]["uid"]},
@@ -201,7 +201,7 @@ def make_promise(reservation: Mapping[str, Any], guest: Mapping[str, Any], now: 
             "True",
             now=rfc3339(now),
             reason="PreemptionByScheduler",
-            message=told,
+            message=message,
         ),
     )
 
@@ -210,7 +210,7 @@ def make_nobodys(reservation: Mapping[str, Any], *, alone: bool) -> Obj:
     """The merge patch of a reservation's status that takes a promise back, for the version that was read."""
     conditions = (reservation.get("status") or {}).get("conditions") or ()
     labels = {RESERVATION_LABEL: ALONE if alone else KEPT, PROMISED_TO_LABEL: None}
-    return _relabelled(reservation, labels, [one for one in conditions if one["type"] != DISRUPTED])
+    return _relabelled(reservation, labels, [each for each in conditions if each["type"] != DISRUPTED])
 
 
 def _relabelled(
@@ -239,7 +239,7 @@ def make_node_pool(machine: Mapping[str, Any]) -> Obj:
         "spec": {
             "machineGroupName": group_of(machine),
             "nodePool": list(spec.get("nodePool") or ()),
-            "machineTypeStock": [{"name": one["name"]} for one in spec.get("machineTypes") or ()],
+            "machineTypeStock": [{"name": entry["name"]} for entry in spec.get("machineTypes") or ()],
         },
     }
 
@@ -248,9 +248,14 @@ def make_status(machine: Mapping[str, Any], pool: Pool, decided: Plan, now: date
     """The status that says how the Machine stands; None when it says so already."""
     status = machine.get("status") or {}
     conditions = list(status.get("conditions") or ())
-    for said in decided.conditions:
+    for stated in decided.conditions:
         conditions = with_condition(
-            conditions, said.type, said.status, now=rfc3339(now), reason=said.reason, message=said.message
+            conditions,
+            stated.type,
+            stated.status,
+            now=rfc3339(now),
+            reason=stated.reason,
+            message=stated.message,
         )
     wanted: Obj = {
         "availableMachines": [
@@ -282,8 +287,8 @@ def make_status(machine: Mapping[str, Any], pool: Pool, decided: Plan, now: date
 
 def refusal(machine: Mapping[str, Any], reason: str, message: str, now: datetime) -> Obj | None:
     """The status of a Machine that cannot be served; None when it says so already."""
-    found = condition(machine, "Ready")
-    if found is not None and (found.get("status"), found.get("reason"), found.get("message")) == (
+    ready = condition(machine, "Ready")
+    if ready is not None and (ready.get("status"), ready.get("reason"), ready.get("message")) == (
         "False",
         reason,
         message,
@@ -301,8 +306,10 @@ def _holding(shares: Mapping[str, Share]) -> dict[str, int]:
 
 
 def _is_unschedulable(pod: Mapping[str, Any]) -> bool:
-    found = condition(pod, "PodScheduled")
-    return found is not None and found.get("status") == "False" and found.get("reason") == "Unschedulable"
+    scheduled = condition(pod, "PodScheduled")
+    return (
+        scheduled is not None and scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    )
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -48,7 +48,7 @@ def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], fa
     `families` are GPU generations by machine type. A pool that is being deleted cleans all its nodes.
     """
     name, spec = str(pool["metadata"]["name"]), pool.get("spec") or {}
-    wanted = {} if is_deleting(pool) else {one["name"]: one for one in spec.get("nodePool") or ()}
+    wanted = {} if is_deleting(pool) else {entry["name"]: entry for entry in spec.get("nodePool") or ()}
     patches, status, wrong = [], [], []
     present = {str(node["metadata"]["name"]): node for node in nodes}
     for node_name, node in sorted(present.items()):
@@ -64,18 +64,20 @@ def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], fa
             continue
         mode = mode_of(entry, node)
         odd = [
-            one["name"] for one in entry.get("machineType") or () if _is_odd(node, families.get(one["name"], ""))
+            kind["name"]
+            for kind in entry.get("machineType") or ()
+            if _is_odd(node, families.get(kind["name"], ""))
         ]
         if patch := mark(name, str(spec["machineGroupName"]), entry, node, mode, odd):
             patches.append(PatchNode(node_name, patch))
-        said = f"its GPUs are not of the family of {', '.join(odd)}" if odd else ""
+        message = f"its GPUs are not of the family of {', '.join(odd)}" if odd else ""
         if mode == NOT_READY:
-            said = said or ("set not-ready" if entry["mode"] == NOT_READY else "the node is not Ready")
+            message = message or ("set not-ready" if entry["mode"] == NOT_READY else "the node is not Ready")
         word = {READY: "Healthy", MAINTENANCE: "Maintenance", NOT_READY: "Unhealthy"}[mode]
-        status.append(_status(node_name, word, said))
+        status.append(_status(node_name, word, message))
     missing = sorted(set(wanted) - set(present))
-    status += [_status(one, "Unhealthy", "there is no such node") for one in missing]
-    status.sort(key=lambda one: str(one["name"]))
+    status += [_status(name, "Unhealthy", "there is no such node") for name in missing]
+    status.sort(key=lambda row: str(row["name"]))
     if wrong:
         return _not_ready(patches, status, "NodeTaken", f"Marked by another pool: {', '.join(wrong)}")
     if missing:
@@ -93,7 +95,7 @@ def mark(
     pool: str, group: str, entry: Mapping[str, Any], node: Mapping[str, Any], mode: str, odd: Sequence[str] = ()
 ) -> Obj:
     """The patch that makes a node bear what its entry says; empty when it does."""
-    types = [one["name"] for one in entry.get("machineType") or () if one["name"] not in odd]
+    types = [kind["name"] for kind in entry.get("machineType") or () if kind["name"] not in odd]
     labels: dict[str, str] = {MACHINE_GROUP_LABEL: group, MACHINE_MODE_LABEL: mode}
     if mode == READY:
         labels |= {MACHINE_TYPE_PREFIX + name: group for name in types}
@@ -130,7 +132,9 @@ def _patch(
     if not annotations and MACHINE_POOL_ANNOTATION in annotations_of(node):
         noted[MACHINE_POOL_ANNOTATION] = None
     stand = list((node.get("spec") or {}).get("taints") or ())
-    bare = [{key: one.get(key) for key in ("key", "value", "effect")} for one in stand if one["key"] in _LABELS]
+    bare = [
+        {key: taint.get(key) for key in ("key", "value", "effect")} for taint in stand if taint["key"] in _LABELS
+    ]
     meta: Obj = {}
     if changed:
         meta["labels"] = changed
@@ -138,17 +142,17 @@ def _patch(
         meta["annotations"] = noted
     patch: Obj = {"metadata": meta} if meta else {}
     if sorted(bare, key=str) != sorted(
-        ({k: one[k] for k in ("key", "value", "effect")} for one in taints), key=str
+        ({k: taint[k] for k in ("key", "value", "effect")} for taint in taints), key=str
     ):
-        others = [one for one in stand if one["key"] not in _LABELS]
+        others = [taint for taint in stand if taint["key"] not in _LABELS]
         patch["spec"] = {"taints": [*others, *taints]}
         patch.setdefault("metadata", {})["resourceVersion"] = node["metadata"]["resourceVersion"]
     return patch
 
 
 def _is_odd(node: Mapping[str, Any], family: str) -> bool:
-    found = labels_of(node).get(FAMILY_LABEL)
-    return bool(family) and found is not None and found.lower() != family.lower()
+    label = labels_of(node).get(FAMILY_LABEL)
+    return bool(family) and label is not None and label.lower() != family.lower()
 
 
 def _status(name: str, word: str, message: str) -> Obj:

@@ -163,7 +163,7 @@ class _Pass:
         self.seen, self.map = seen, seen.map
         self.items, self.state = seen.map.status.items, seen.map.status.state
         self.waits: list[timedelta] = []
-        self.ended = sum(one.ended for one in seen.jobs)
+        self.ended = sum(job.ended for job in seen.jobs)
         self.excused = min(seen.map.status.workers.excused, self.ended)
         if self.state != RUNNING:
             self.excused = self.ended  # who leaves a map that has ended or rests is not lost
@@ -176,12 +176,12 @@ class _Pass:
         if not steps:
             steps = self._clean_up()
         kept = {step.job.name: step.parallelism for step in steps if step.job is not None}
-        desired = sum(kept.get(one.name, one.committed) for one in self.seen.jobs)
+        desired = sum(kept.get(job.name, job.committed) for job in self.seen.jobs)
         desired += sum(step.parallelism for step in steps if step.verb is Verb.MAKE)
         workers = Workers(
             desired=desired,
-            active=sum(one.active for one in self.seen.jobs),
-            ready=sum(one.ready for one in self.seen.jobs),
+            active=sum(job.active for job in self.seen.jobs),
+            ready=sum(job.ready for job in self.seen.jobs),
             lost=self.lost,
             restarts=min(self.lost, self.map.restart_limit),
             excused=self.excused,
@@ -192,7 +192,7 @@ class _Pass:
             working=working,
             complete=self._complete(),
             failed=failed,
-            look_again_in=min((one for one in self.waits if one > timedelta(0)), default=None),
+            look_again_in=min((wait for wait in self.waits if wait > timedelta(0)), default=None),
         )
 
     # --- how many
@@ -211,7 +211,7 @@ class _Pass:
         if self.state == CANCELLED:
             return 0, Word(status=False, reason="Cancelled")
         if self.state == PAUSED:  # what is begun may end; nothing new is given out
-            left = sum(one.ready for one in self.seen.jobs) if self.items.leased else 0
+            left = sum(job.ready for job in self.seen.jobs) if self.items.leased else 0
             return min(left, self._committed()), Word(status=False, reason="Paused")
         usable = self.items.ready + self.items.waiting + self.items.leased
         useful = usable if self.items.at_once is None else min(usable, max(1, self.items.at_once))
@@ -234,12 +234,12 @@ class _Pass:
             bounds["Nodes"] = max(have, self.seen.hold + max(LITTLE, self.seen.hold // 10))
         if self.seen.quota is not None and needed > have:
             # what it counts as used are pods that exist, not those that a Job is still to make
-            existing = sum(one.active for one in self.seen.jobs)
+            existing = sum(job.active for job in self.seen.jobs)
             bounds["Quota"] = max(have, existing + max(0, self.seen.quota))
             self.waits.append(QUOTA_AGAIN)
         wanted = max(0, min(bounds.values()))
         binding = next(name for name, bound in bounds.items() if max(0, bound) == wanted)
-        said = {
+        message = {
             "Working": "as many workers as the items can use",
             "Parallelism": "as many workers as parallelism allows",
             "RestartLimit": f"{self.lost} workers were lost; no more than {self.map.restart_limit} are replaced",
@@ -250,9 +250,9 @@ class _Pass:
         if not self.items.total:
             return 0, Word(status=False, reason="NoItems", message="no items were added yet")
         if not (self.items.ready + self.items.waiting + self.items.leased) and self.items.large:
-            said = f"{self.items.large} items need more memory than these workers have"
-            return wanted, Word(status=wanted > 0, reason="NeedsMemory", message=said)
-        return wanted, Word(status=wanted > 0, reason=binding, message=said)
+            message = f"{self.items.large} items need more memory than these workers have"
+            return wanted, Word(status=wanted > 0, reason="NeedsMemory", message=message)
+        return wanted, Word(status=wanted > 0, reason=binding, message=message)
 
     def _proved(self) -> bool:
         """Whether a worker of it is known to work."""
@@ -268,10 +268,10 @@ class _Pass:
         return left <= timedelta(0)
 
     def _committed(self) -> int:
-        return sum(one.committed for one in self.seen.jobs if one.template == self.seen.template)
+        return sum(job.committed for job in self.seen.jobs if job.template == self.seen.template)
 
     def _is_leaving(self) -> bool:
-        if self.state != FINISHED or self.map.deleting or not any(one.active for one in self.seen.jobs):
+        if self.state != FINISHED or self.map.deleting or not any(job.active for job in self.seen.jobs):
             return False
         left = (self.map.since(COMPLETE) or self.seen.now) + LEAVE - self.seen.now
         if not self.map.is_true(COMPLETE):
@@ -283,20 +283,20 @@ class _Pass:
 
     def _steps(self, wanted: int, *, stop: bool) -> list[Step]:
         seen, steps = self.seen, []
-        goals = {one.round: one.committed for one in seen.jobs}
-        current = [one for one in seen.jobs if one.template == seen.template]
-        for one in seen.jobs:
-            if one.template != seen.template:
-                goals[one.round] = 0  # what its pods are made from has changed
-        have = sum(goals[one.round] for one in current)
+        goals = {job.round: job.committed for job in seen.jobs}
+        current = [job for job in seen.jobs if job.template == seen.template]
+        for job in seen.jobs:
+            if job.template != seen.template:
+                goals[job.round] = 0  # what its pods are made from has changed
+        have = sum(goals[job.round] for job in current)
         made: Step | None = None
         if wanted > have:
             made = self._grow(current, goals, wanted - have)
         elif wanted < have:
             self._shrink(current, goals, have, wanted, at_once=stop or not wanted)
-        for one in seen.jobs:
-            if not one.finished and not one.deleting and goals[one.round] != one.parallelism:
-                steps.append(Step(Verb.SCALE, one.round, goals[one.round], one))
+        for job in seen.jobs:
+            if not job.finished and not job.deleting and goals[job.round] != job.parallelism:
+                steps.append(Step(Verb.SCALE, job.round, goals[job.round], job))
         return steps + ([made] if made is not None else [])
 
     def _grow(self, current: Sequence[JobSeen], goals: dict[int, int], more: int) -> Step | None:
@@ -310,7 +310,7 @@ class _Pass:
         if latest is not None and latest.may_grow and latest is self.seen.jobs[-1]:
             goals[latest.round] += more
             return None
-        rounds = [one.round for one in self.seen.jobs]
+        rounds = [job.round for job in self.seen.jobs]
         return Step(Verb.MAKE, max(rounds, default=0) + 1, more)
 
     def _news_may_come(self) -> bool:
@@ -334,20 +334,20 @@ class _Pass:
         if not at_once:
             if wanted > DOWN * have:
                 return
-            last = max((one.scaled_at for one in current if one.scaled_at is not None), default=None)
+            last = max((job.scaled_at for job in current if job.scaled_at is not None), default=None)
             if last is not None and (wait := last + DOWN_EVERY - self.seen.now) > timedelta(0):
                 self.waits.append(wait)
                 return
             wanted = max(wanted, min(have - 1, ceil(DOWN * have)))
             if not self._short():
-                wanted = max(wanted, min(have, sum(one.ready for one in current)))
+                wanted = max(wanted, min(have, sum(job.ready for job in current)))
             self.waits.append(DOWN_EVERY)
         surplus = have - wanted
         for idle_only in (True, False):
-            for one in reversed(current):
-                spare = max(0, goals[one.round] - one.ready) if idle_only else goals[one.round]
+            for job in reversed(current):
+                spare = max(0, goals[job.round] - job.ready) if idle_only else goals[job.round]
                 taken = min(surplus, spare)
-                goals[one.round] -= taken
+                goals[job.round] -= taken
                 surplus -= taken
 
     def _short(self) -> bool:
@@ -359,8 +359,8 @@ class _Pass:
     def _complete(self) -> Word:
         if self.state != FINISHED:
             return Word(status=False, reason="Cancelled" if self.state == CANCELLED else "Unfinished")
-        said = f"{self.items.done} items done, {self.items.dead} dead"
-        return Word(status=True, reason="ItemsFailed" if self.items.dead else "Finished", message=said)
+        message = f"{self.items.done} items done, {self.items.dead} dead"
+        return Word(status=True, reason="ItemsFailed" if self.items.dead else "Finished", message=message)
 
     def _failed(self) -> Word | None:
         before = self.map.condition(FAILED)
@@ -371,16 +371,16 @@ class _Pass:
             return None if before is None else Word(status=stands, reason=before.reason, message=before.message)
         if self.seen.refused:
             return Word(status=True, reason="Refused", message=self.seen.refused)
-        found = None if stands else self._trouble()
-        if found is not None:
-            return found
+        trouble = None if stands else self._trouble()
+        if trouble is not None:
+            return trouble
         return None if before is None else Word(status=False, reason="Again", message="the MapJob was changed")
 
     def _trouble(self) -> Word | None:
         """What goes wrong so often with nothing done in between that more workers would not help."""
         progress = moment(self.map.status.queue.progress_at)
-        since = max((one for one in (progress, self.map.since(FAILED)) if one is not None), default=None)
-        mine = {one.uid for one in self.seen.jobs if one.template == self.seen.template}
+        since = max((moment for moment in (progress, self.map.since(FAILED)) if moment is not None), default=None)
+        mine = {job.uid for job in self.seen.jobs if job.template == self.seen.template}
         pods = [pod for pod in self.seen.pods if pod.job in mine]
         by_cause: dict[str, list[PodSeen]] = {}
         for pod in pods:
@@ -393,13 +393,13 @@ class _Pass:
                 return Word(status=True, reason=cause, message=_advice(cause, last, len(failed)))
         if not self.map.status.queue.heard_at:
             waiting = [pod for pod in pods if pod.phase == "Pending" and self._will_not_start(pod)]
-            if waiting and len(waiting) >= min(FEW, sum(one.committed for one in self.seen.jobs) or 1):
+            if waiting and len(waiting) >= min(FEW, sum(job.committed for job in self.seen.jobs) or 1):
                 return Word(status=True, reason=NO_START, message=_advice(NO_START, waiting[0], len(waiting)))
         allowed = self.map.spec.parallelism + self.map.restart_limit
         if self.state == RUNNING and self.lost >= allowed and not self._news_may_come():
             limit = self.map.restart_limit
-            said = f"{self.lost} workers were lost and {limit} replaced, the limit (spec.restartLimit)"
-            return Word(status=True, reason="RestartLimit", message=said)
+            message = f"{self.lost} workers were lost and {limit} replaced, the limit (spec.restartLimit)"
+            return Word(status=True, reason="RestartLimit", message=message)
         return None
 
     def _will_not_start(self, pod: PodSeen) -> bool:
@@ -418,15 +418,15 @@ class _Pass:
     def _clean_up(self) -> list[Step]:
         """Worker Jobs, and with them their pods, go some time after the end; then counting starts anew."""
         over = self.state == FINISHED and self.map.is_true(COMPLETE)
-        over = over or (self.state == CANCELLED and any(not one.active for one in self.seen.jobs))
+        over = over or (self.state == CANCELLED and any(not job.active for job in self.seen.jobs))
         since = self.map.since(COMPLETE if self.state == FINISHED else "Working")
-        if not over or since is None or any(one.active for one in self.seen.jobs):
+        if not over or since is None or any(job.active for job in self.seen.jobs):
             return []
         left = since + timedelta(seconds=self.map.kept_seconds) - self.seen.now
         if left > timedelta(0):
             self.waits.append(left)
             return []
-        return [Step(Verb.DELETE, one.round, 0, one) for one in self.seen.jobs if not one.deleting]
+        return [Step(Verb.DELETE, job.round, 0, job) for job in self.seen.jobs if not job.deleting]
 
 
 def cause_of(pod: PodSeen) -> str:

@@ -29,7 +29,7 @@ def observe(
     now: datetime,
 ) -> Seen:
     """What the decision depends on. `keeper`: the owner, where it was read; `ledger`: what is noted of it."""
-    mine = [one for one in pods if (found := owner_of(one)) is not None and found.uid == owner.uid]
+    mine = [pod for pod in pods if (controller := owner_of(pod)) is not None and controller.uid == owner.uid]
     kills, forgiven, _ = known_of(mine, ledger, owner.uid)
     stateful = keeper if owner.kind == "StatefulSet" else None
     return Seen(
@@ -39,9 +39,9 @@ def observe(
         forgiven=forgiven,
         ledger=ledger,
         pods=tuple(
-            pod_seen(one, owner, kills.values(), outdated=is_outdated(one, stateful))
-            for one in mine
-            if not is_deleting(one) and (one.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+            pod_seen(pod, owner, kills.values(), outdated=is_outdated(pod, stateful))
+            for pod in mine
+            if not is_deleting(pod) and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
         ),
         now=now,
     )
@@ -70,8 +70,8 @@ def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
     meta, spec = pod["metadata"], pod["spec"]
     notes: dict[str, str | None] = {}
     if release.state is None:
-        told = (MEMORY_HELD_ANNOTATION, MEMORY_KILL_ANNOTATION, MEMORY_RELEASE_ANNOTATION)
-        notes = {key: None for key in told if key in annotations_of(pod)}
+        annotations = (MEMORY_HELD_ANNOTATION, MEMORY_KILL_ANNOTATION, MEMORY_RELEASE_ANNOTATION)
+        notes = {key: None for key in annotations if key in annotations_of(pod)}
     labels = {MEMORY_LABEL: release.state} if MEMORY_LABEL in labels_of(pod) or release.state else {}
     return {
         "metadata": {
@@ -81,22 +81,22 @@ def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
             "annotations": notes,
         },
         "spec": {
-            "schedulingGates": [one for one in spec.get("schedulingGates") or () if one["name"] != MEMORY_GATE]
+            "schedulingGates": [gate for gate in spec.get("schedulingGates") or () if gate["name"] != MEMORY_GATE]
         },
     }
 
 
 def told_of(kill: Kill, owner: Owner, rule: BombRule) -> str:
     """What the owner's event says of a kill."""
-    said = str(kill)
-    said = said[0].upper() + said[1:]
+    message = str(kill)
+    message = message[0].upper() + message[1:]
     if not wanders(owner):
-        return f"{said}; its replacement stays on that node"
+        return f"{message}; its replacement stays on that node"
     if not rule.holds:
-        return f"{said}; its replacement may do the same to the next node: give it more memory, or limit it"
+        return f"{message}; its replacement may do the same to the next node: give it more memory, or limit it"
     if rule.level == "fill" and rule.escalation is not None:
-        return f"{said}; its replacement gets more memory, or is held where it has the most that is allowed"
-    return f"{said}; its replacement is held: give the template more memory to go on"
+        return f"{message}; its replacement gets more memory, or is held where it has the most that is allowed"
+    return f"{message}; its replacement is held: give the template more memory to go on"
 
 
 def told_of_held(pod: str) -> str:

@@ -19,11 +19,11 @@ from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.reservation.plan import (
+    events_of,
     leaving_status,
     make_status,
     missing_of,
     seen_of,
-    told_of,
     unreadable,
     why_it_leaves,
 )
@@ -89,8 +89,8 @@ class ReservationController:
         for report in decided.reports:
             obj = known[report.booking.key]
             if await self._write_status(obj, make_status(obj, report, now)):
-                for told in told_of(obj, report):
-                    await self._events.record(obj, told.type, told.reason, told.message)
+                for event in events_of(obj, report):
+                    await self._events.record(obj, event.type, event.reason, event.message)
         for leave in decided.leave:
             await self._ask_to_leave(pods[leave.guest.uid], leave)
         return look_again_in(decided.wake_at, now)

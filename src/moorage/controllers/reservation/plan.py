@@ -19,7 +19,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.controllers.machine.plan import guest_of, is_finished, is_reservation
 from moorage.decide.machines.bookings import Hold
-from moorage.decide.machines.calendar import Leave, Report, Said, Seen
+from moorage.decide.machines.calendar import Condition, Leave, Report, Seen
 from moorage.decide.machines.reservation import Guest
 from moorage.model.machine import Pool
 from moorage.model.names import MACHINE_TYPE_LABEL, PLACE_ANNOTATION, PROMISED_TO_LABEL
@@ -29,7 +29,7 @@ LEFT_REASON = "MachineReserved"  # of the condition DisruptionTarget on backfill
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Event:
     """An event: its type, reason and message."""
 
     type: Literal["Normal", "Warning"]
@@ -64,9 +64,9 @@ def seen_of(
         and not is_finished(pod)
     )
     holding = [
-        one
-        for one in guests
-        if (one.place and not one.gated and (one.node or not one.deleting)) or one.uid in promised_to
+        guest
+        for guest in guests
+        if (guest.place and not guest.gated and (guest.node or not guest.deleting)) or guest.uid in promised_to
     ]
     known = pool.types.get(kind) if pool is not None else None
     return Seen(
@@ -80,9 +80,9 @@ def seen_of(
 
 def missing_of(machine: Mapping[str, Any], kind: str) -> int:
     """Machines of the type for which no node has room, as the Machine's status says."""
-    for one in (machine.get("status") or {}).get("availableMachines") or ():
-        if one.get("name") == kind:
-            return int((one.get("usage") or {}).get("unplaced") or 0)
+    for available_machine in (machine.get("status") or {}).get("availableMachines") or ():
+        if available_machine.get("name") == kind:
+            return int((available_machine.get("usage") or {}).get("unplaced") or 0)
     return 0
 
 
@@ -96,9 +96,9 @@ def make_status(obj: Mapping[str, Any], report: Report[Guest], now: datetime) ->
         "shortfall": report.shortfall,
         "fullAt": rfc3339(report.full_at) if report.full_at else None,
         "blockedBy": [
-            {"owner": one.guest.owner, "namespace": one.guest.namespace, "pod": one.guest.name}
-            | ({"until": rfc3339(one.until)} if one.until else {})
-            for one in report.blocked_by
+            {"owner": blocking.guest.owner, "namespace": blocking.guest.namespace, "pod": blocking.guest.name}
+            | ({"until": rfc3339(blocking.until)} if blocking.until else {})
+            for blocking in report.blocked_by
         ],
         "granted": _granted(report.hold) if report.hold else None,
         "conditions": _conditions(status.get("conditions") or (), report.conditions, now),
@@ -109,31 +109,31 @@ def make_status(obj: Mapping[str, Any], report: Report[Guest], now: datetime) ->
 
 def unreadable(obj: Mapping[str, Any], error: Exception, now: datetime) -> Obj | None:
     """The status of a reservation that cannot be read; None when it says so already."""
-    said = Said("Accepted", "False", "Invalid", str(error))
+    refused = Condition("Accepted", "False", "Invalid", str(error))
     had = (obj.get("status") or {}).get("conditions") or ()
     wanted: Obj = {
         "phase": REFUSED,
-        "conditions": _conditions(had, (said,), now),
+        "conditions": _conditions(had, (refused,), now),
         "observedGeneration": obj["metadata"].get("generation") or 0,
     }
     status = obj.get("status") or {}
     return wanted if any(status.get(key) != value for key, value in wanted.items()) else None
 
 
-def told_of(obj: Mapping[str, Any], report: Report[Guest]) -> list[Told]:
+def events_of(obj: Mapping[str, Any], report: Report[Guest]) -> list[Event]:
     """What happened since the status that `obj` still bears."""
     before = (obj.get("status") or {}).get("phase")
     accepted, held = report.conditions
-    found = []
+    events = []
     if report.phase != before and report.hold is not None:
-        found.append(Told("Normal", report.phase, _sentence(report.phase, report.hold)))
+        events.append(Event("Normal", report.phase, _sentence(report.phase, report.hold)))
     was_refused = (condition(obj, "Accepted") or {}).get("reason") == accepted.reason
     if accepted.status == "False" and not was_refused:
-        found.append(Told("Warning", accepted.reason, accepted.message))
+        events.append(Event("Warning", accepted.reason, accepted.message))
     was_short = (condition(obj, "Held") or {}).get("reason") == "Shortfall"
     if held.reason == "Shortfall" and not was_short:
-        found.append(Told("Warning", "Shortfall", held.message))
-    return found
+        events.append(Event("Warning", "Shortfall", held.message))
+    return events
 
 
 def leaving_status(pod: Mapping[str, Any], leave: Leave[Guest], now: datetime) -> Obj | None:
@@ -144,10 +144,13 @@ def leaving_status(pod: Mapping[str, Any], leave: Leave[Guest], now: datetime) -
     if is_condition_true(pod, "DisruptionTarget"):
         return None
     had = (pod.get("status") or {}).get("conditions") or ()
-    said = with_condition(
+    conditions = with_condition(
         had, "DisruptionTarget", "True", now=rfc3339(now), reason=LEFT_REASON, message=why_it_leaves(leave)
     )
-    return {"metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]}, "status": {"conditions": said}}
+    return {
+        "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]},
+        "status": {"conditions": conditions},
+    }
 
 
 def why_it_leaves(leave: Leave[Guest]) -> str:
@@ -178,10 +181,10 @@ def _granted(hold: Hold) -> Obj:
     }
 
 
-def _conditions(had: Sequence[Obj], said: Iterable[Said], now: datetime) -> list[Obj]:
-    found = list(had)
-    for one in said:
-        found = with_condition(
-            found, one.type, one.status, now=rfc3339(now), reason=one.reason, message=one.message
+def _conditions(had: Sequence[Obj], stated: Iterable[Condition], now: datetime) -> list[Obj]:
+    conditions = list(had)
+    for wanted in stated:
+        conditions = with_condition(
+            conditions, wanted.type, wanted.status, now=rfc3339(now), reason=wanted.reason, message=wanted.message
         )
-    return found
+    return conditions

@@ -98,13 +98,13 @@ def observe(
 
 def attempts_of(run: str, jobs: Iterable[Obj]) -> list[tuple[int, Obj]]:
     """The run's Jobs with their numbers, in order. A Job whose name is not the computed one is somebody else's."""
-    found = []
+    attempts = []
     for job in jobs:
         labels = labels_of(job)
         number = _count(labels.get(ATTEMPT_LABEL), 1)
         if labels.get(RUN_LABEL) == run and number >= 1 and job["metadata"]["name"] == attempt_name(run, number):
-            found.append((number, job))
-    return sorted(found, key=lambda one: one[0])
+            attempts.append((number, job))
+    return sorted(attempts, key=lambda attempt: attempt[0])
 
 
 def is_lost(node: Mapping[str, Any]) -> tuple[bool, datetime | None]:
@@ -113,9 +113,9 @@ def is_lost(node: Mapping[str, Any]) -> tuple[bool, datetime | None]:
         if taint.get("key") == UNREACHABLE_TAINT:
             ready = condition(node, "Ready") or {}
             return True, moment(taint.get("timeAdded")) or moment(ready.get("lastTransitionTime"))
-    found = condition(node, "Ready")
-    if found is not None and found.get("status") == "Unknown":
-        return True, moment(found.get("lastTransitionTime"))
+    ready_condition = condition(node, "Ready")
+    if ready_condition is not None and ready_condition.get("status") == "Unknown":
+        return True, moment(ready_condition.get("lastTransitionTime"))
     return False, None
 
 

@@ -107,13 +107,15 @@ def plan(seen: Observed) -> Plan:
         actions += _bring(resource, obj, seen.held.get(key))
     for (kind, held_name), obj in sorted(seen.held.items()):
         if (kind, held_name) not in wanted:
-            resource = next(one for one in (ROLEBINDINGS, QUOTAS, POLICIES) if one.kind == kind)
+            resource = next(
+                resource_kind for resource_kind in (ROLEBINDINGS, QUOTAS, POLICIES) if resource_kind.kind == kind
+            )
             actions.append(Remove(resource, held_name, str(obj["metadata"]["namespace"])))
     mine = own_nodes(spec, seen.nodes)
     actions += _taint_nodes(name, mine, seen.nodes)
     if (spec.get("cpuNodes") or {}).get("selector") and not mine:
-        said = "No node without GPUs bears the labels of cpuNodes: pods without GPUs wait"
-        return Plan(actions=tuple(actions), ready=False, reason="NoNodes", message=said, people=len(people))
+        message = "No node without GPUs bears the labels of cpuNodes: pods without GPUs wait"
+        return Plan(actions=tuple(actions), ready=False, reason="NoNodes", message=message, people=len(people))
     return Plan(actions=tuple(actions), people=len(people), nodes=len(mine))
 
 
@@ -123,7 +125,7 @@ def objects_of(
     """What should stand in the namespace, by kind and name; and everybody who has a role."""
     spec = tenant.get("spec") or {}
     name, namespace = str(tenant["metadata"]["name"]), str(spec["namespace"])
-    found: dict[tuple[str, str], tuple[Resource, Obj]] = {}
+    objects: dict[tuple[str, str], tuple[Resource, Obj]] = {}
     everybody: set[str] = set()
 
     def add(resource: Resource, obj_name: str, **fields: Any) -> None:
@@ -132,13 +134,13 @@ def objects_of(
         if owner:
             meta["ownerReferences"] = [owner]
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta} | fields
-        found[resource.kind, obj_name] = (resource, obj)
+        objects[resource.kind, obj_name] = (resource, obj)
 
     for role, cluster_role in TENANT_ROLES.items():
         members = spec.get(f"{role}s") or {}
         people = people_of(members, accounts)
         everybody |= people
-        subjects = [dict(one) for person in sorted(people) for one in subjects_of(person)]
+        subjects = [dict(subject) for person in sorted(people) for subject in subjects_of(person)]
         subjects += [
             {"kind": "Group", "name": group, "apiGroup": RBAC}
             for group in sorted(set(members.get("groups") or ()))
@@ -152,18 +154,18 @@ def objects_of(
         add(QUOTAS, OURS, spec={"hard": {key: str(value) for key, value in sorted(spec["quota"].items())}})
     if (spec.get("network") or {}).get("isolated", True):
         add(POLICIES, OURS, spec=_policy(spec))
-    return found, everybody
+    return objects, everybody
 
 
 def people_of(members: Mapping[str, Any], accounts: Sequence[Obj]) -> set[str]:
     """Everybody named, and everybody in a group that is named; who was put out is left in neither by group."""
     groups = set(members.get("groups") or ())
     by_group = {
-        person_in(one)
-        for one in accounts
-        if not is_disabled(one) and groups & set(groups_in(one)) and person_in(one)
+        person_in(account)
+        for account in accounts
+        if not is_disabled(account) and groups & set(groups_in(account)) and person_in(account)
     }
-    return {one for one in members.get("people") or () if not one.startswith("system:")} | by_group
+    return {person for person in members.get("people") or () if not person.startswith("system:")} | by_group
 
 
 def own_nodes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> list[str]:
@@ -198,9 +200,9 @@ def _refusal(seen: Observed, name: str, namespace: str) -> tuple[str, str] | Non
     if namespace in RESERVED or namespace.startswith("kube-"):
         return "NamespaceReserved", f"The namespace {namespace} is reserved: choose another"
     before = [
-        str(one["metadata"]["name"])
-        for one in seen.others
-        if (one.get("spec") or {}).get("namespace") == namespace and str(one["metadata"]["name"]) < name
+        str(other["metadata"]["name"])
+        for other in seen.others
+        if (other.get("spec") or {}).get("namespace") == namespace and str(other["metadata"]["name"]) < name
     ]
     if before:
         return "NamespaceTaken", f"The namespace {namespace} is that of Tenant {min(before)}"
@@ -232,7 +234,7 @@ def _namespace(seen: Observed, name: str, namespace: str) -> list[Action]:
     if differing_notes := {key: value for key, value in notes.items() if noted.get(key) != value}:
         changed["annotations"] = dict(differing_notes)  # type: ignore[arg-type]
     owners = had.get("ownerReferences") or []
-    kept = [one for one in owners if one.get("uid") != seen.tenant["metadata"].get("uid")]
+    kept = [owner for owner in owners if owner.get("uid") != seen.tenant["metadata"].get("uid")]
     if [*kept, *([mine] if mine else [])] != owners:
         changed["ownerReferences"] = [*kept, *([mine] if mine else [])]  # type: ignore[assignment]
         changed["resourceVersion"] = had["resourceVersion"]
@@ -275,9 +277,10 @@ def _face(obj: Mapping[str, Any]) -> Any:
     if "hard" in spec:
         spec["hard"] = {key: _amount(value) for key, value in (spec["hard"] or {}).items()}
     subjects = {
-        (one.get("kind"), one.get("namespace") or "", one.get("name")) for one in obj.get("subjects") or ()
+        (subject.get("kind"), subject.get("namespace") or "", subject.get("name"))
+        for subject in obj.get("subjects") or ()
     }
-    owners = {one.get("uid") for one in obj["metadata"].get("ownerReferences") or ()}
+    owners = {reference.get("uid") for reference in obj["metadata"].get("ownerReferences") or ()}
     return spec, subjects, owners, labels_of(obj).get(TENANT_LABEL)
 
 
@@ -293,10 +296,12 @@ def _taint_nodes(tenant: str, mine: Sequence[str], nodes: Sequence[Obj]) -> list
     for node in nodes:
         meta = node["metadata"]
         taints = list((node.get("spec") or {}).get("taints") or ())
-        has = any(one.get("key") == TENANT_LABEL and one.get("value") == tenant for one in taints)
+        has = any(taint.get("key") == TENANT_LABEL and taint.get("value") == tenant for taint in taints)
         if has == (meta["name"] in mine):
             continue
-        left = [one for one in taints if not (one.get("key") == TENANT_LABEL and one.get("value") == tenant)]
+        left = [
+            taint for taint in taints if not (taint.get("key") == TENANT_LABEL and taint.get("value") == tenant)
+        ]
         new = left if has else [*left, taint_of(tenant)]
         patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "spec": {"taints": new or None}}
         actions.append(Patch(NODES, str(meta["name"]), patch))

@@ -212,25 +212,25 @@ class VolumeBackupController:
         )
 
     async def _report(self, one: BackupView, obj: Obj, decided: Plan) -> None:
-        told, before = decided.told, obj.get("status") or {}
+        new, before = decided.status, obj.get("status") or {}
         conditions = with_condition(
             before.get("conditions") or [],
             "Ready",
-            "False" if told.phase == FAILED else "True",
+            "False" if new.phase == FAILED else "True",
             now=rfc3339(self._clock.now()),
-            reason=told.reason,
-            message=told.message,
+            reason=new.reason,
+            message=new.message,
             observedGeneration=one.generation,
         )
         found: Obj = {
-            "phase": told.phase,
-            "lastScheduled": told.last_scheduled,
-            "lastSuccess": told.last_success,
-            "next": told.next,
-            "backups": [msgspec.to_builtins(each) for each in told.backups],
-            "restoreId": told.restore_id,
-            "restorePhase": told.restore_phase,
-            "restoreMessage": told.restore_message,
+            "phase": new.phase,
+            "lastScheduled": new.last_scheduled,
+            "lastSuccess": new.last_success,
+            "next": new.next,
+            "backups": [msgspec.to_builtins(each) for each in new.backups],
+            "restoreId": new.restore_id,
+            "restorePhase": new.restore_phase,
+            "restoreMessage": new.restore_message,
         }
         status = {key: value for key, value in found.items() if value not in ("", [])}
         status |= {"conditions": conditions, "observedGeneration": one.generation}
@@ -245,9 +245,9 @@ class VolumeBackupController:
                 one.namespace,
                 subresource="status",
             )
-        if told.phase == FAILED and one.status.phase != FAILED:
+        if new.phase == FAILED and one.status.phase != FAILED:
             about = {"apiVersion": BACKUPS.api_version, "kind": BACKUPS.kind} | obj
-            await self._events.record(about, "Warning", told.reason, told.message)
+            await self._events.record(about, "Warning", new.reason, new.message)
 
 
 def _make_job(one: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:

@@ -21,7 +21,7 @@ JOBS_KEPT = 3  # of those that ended, for their logs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """One of its Jobs. `result`: what its process told last."""
+    """One of its Jobs. `result`: what its process wrote last."""
 
     name: str
     uid: str
@@ -68,7 +68,7 @@ Action = Copy | BringBack | DropJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class NewStatus:
     """What the status is to say."""
 
     phase: str
@@ -85,29 +85,29 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    told: Told
+    status: NewStatus
     actions: tuple[Action, ...] = ()
     look_again_in: timedelta | None = None
 
 
 def due(seen: Seen) -> tuple[datetime | None, datetime | None]:
     """(the moment that is due and not yet taken up, the next one)."""
-    one = seen.backup
-    last = moment(one.status.last_scheduled)
-    if not one.spec.schedule:
-        return (one.created if last is None else None), None
+    backup = seen.backup
+    last = moment(backup.status.last_scheduled)
+    if not backup.spec.schedule:
+        return (backup.created if last is None else None), None
     after = seen.now.replace(microsecond=0)
-    since = last if last is not None else one.created
-    return last_moment(one.spec.schedule, after, since), next_moment(one.spec.schedule, after)
+    since = last if last is not None else backup.created
+    return last_moment(backup.spec.schedule, after, since), next_moment(backup.spec.schedule, after)
 
 
 def plan(seen: Seen) -> Plan:
     """The next steps. Safe to stop after any of them."""
-    one, status = seen.backup, seen.backup.status
-    if one.faults:
-        fault = one.faults[0]
+    backup, status = seen.backup, seen.backup.status
+    if backup.faults:
+        fault = backup.faults[0]
         message = f"{fault.field}: {fault.value!r} {fault.message}"
-        return Plan(told=_told(seen, FAILED, "Invalid", message))
+        return Plan(status=_new_status(seen, FAILED, "Invalid", message))
     jobs = sorted((job for job in seen.jobs if job.ours), key=lambda job: job.created)
     copies = [job for job in jobs if job.name.startswith("backup-")]
     restores = [job for job in jobs if job.name.startswith("restore-")]
@@ -117,30 +117,30 @@ def plan(seen: Seen) -> Plan:
     at, coming = due(seen)
     busy = active is not None or restore[1] == RUNNING
     taken = status.last_scheduled
-    if at is not None and not busy and not one.spec.suspend and not seen.able and seen.volume:
+    if at is not None and not busy and not backup.spec.suspend and not seen.able and seen.volume:
         actions.append(Copy(at))
         taken = rfc3339(at)
     ended = [job for job in jobs if not job.active]
     actions += [DropJob(job) for job in ended[:-JOBS_KEPT]]
     phase, reason, message = _state(seen, copies, active)
-    told = _told(
+    new_status = _new_status(
         seen,
         phase,
         reason,
         message,
         last_scheduled=taken,
         last_success=success or status.last_success,
-        next="" if coming is None or one.spec.suspend else rfc3339(coming),
+        next="" if coming is None or backup.spec.suspend else rfc3339(coming),
         backups=backups,
         restore=restore,
     )
     waits = [LOOK_SECONDS] if busy or any(isinstance(action, (Copy, BringBack)) for action in actions) else []
-    if coming is not None and not one.spec.suspend:
+    if coming is not None and not backup.spec.suspend:
         waits.append(max(1.0, (coming - seen.now).total_seconds()))
     if seen.able or not seen.volume:
         waits.append(30.0)
     again = timedelta(seconds=min(waits)) if waits else None
-    return Plan(told=told, actions=tuple(actions), look_again_in=again)
+    return Plan(status=new_status, actions=tuple(actions), look_again_in=again)
 
 
 def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tuple[str, str, str]:
@@ -160,13 +160,13 @@ def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tup
 
 def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
     """Those that are whole, as the last one to end told what it kept; and when that was."""
-    found, success, kept = {one.name: one for one in known}, "", None
+    by_name, success, kept = {copy.name: copy for copy in known}, "", None
     for job in copies:
         if not (job.succeeded and _is_done(job)) or job.result is None:
             continue
         result = job.result
         ended = rfc3339(job.ended) if job.ended is not None else ""
-        found[str(result["name"])] = Kept(
+        by_name[str(result["name"])] = Kept(
             name=str(result["name"]),
             at=ended,
             files=_number(result.get("files")),
@@ -175,8 +175,8 @@ def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Ke
             changed=_number(result.get("changed")),
         )
         success, kept = ended, {str(name) for name in result["kept"]}
-    names = sorted(found) if kept is None else sorted(set(found) & kept)
-    return tuple(found[name] for name in names), success
+    names = sorted(by_name) if kept is None else sorted(set(by_name) & kept)
+    return tuple(by_name[name] for name in names), success
 
 
 def _is_done(job: JobSeen) -> bool:
@@ -186,13 +186,13 @@ def _is_done(job: JobSeen) -> bool:
 
 def _restoring(seen: Seen, restores: Sequence[JobSeen]) -> tuple[tuple[str, str, str], list[Action]]:
     """(id, phase, message) of the restore that is asked for, and what it needs."""
-    one, status = seen.backup, seen.backup.status
-    wish = one.spec.restore
+    backup, status = seen.backup, seen.backup.status
+    wish = backup.spec.restore
     if wish is None:
         return (status.restore_id, status.restore_phase, status.restore_message), []
     if status.restore_id == wish.id and status.restore_phase in ("Done", FAILED):
         return (wish.id, status.restore_phase, status.restore_message), []
-    job = next((each for each in restores if each.name == restore_job(one.name, wish.id)), None)
+    job = next((each for each in restores if each.name == restore_job(backup.name, wish.id)), None)
     if job is None:
         if seen.able:
             return (wish.id, FAILED, seen.able), []
@@ -205,7 +205,7 @@ def _restoring(seen: Seen, restores: Sequence[JobSeen]) -> tuple[tuple[str, str,
     return (wish.id, FAILED, str(result.get("message") or "its process was killed, or its node was lost")), []
 
 
-def _told(
+def _new_status(
     seen: Seen,
     phase: str,
     reason: str,
@@ -216,10 +216,10 @@ def _told(
     next: str = "",
     backups: Sequence[Kept] | None = None,
     restore: tuple[str, str, str] | None = None,
-) -> Told:
+) -> NewStatus:
     status = seen.backup.status
     id_, how, why = restore or (status.restore_id, status.restore_phase, status.restore_message)
-    return Told(
+    return NewStatus(
         phase=phase,
         reason=reason,
         message=message[:1000],
@@ -237,9 +237,9 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and value >= 0 else 0
 
 
-def job_name(one: BackupView, action: Copy | BringBack) -> str:
+def job_name(backup_view: BackupView, action: Copy | BringBack) -> str:
     """The Job of an action: computed, so that it is made once."""
     if isinstance(action, Copy):
-        return backup_job(one.name, action.at)
-    assert one.spec.restore is not None
-    return restore_job(one.name, one.spec.restore.id)
+        return backup_job(backup_view.name, action.at)
+    assert backup_view.spec.restore is not None
+    return restore_job(backup_view.name, backup_view.spec.restore.id)

@@ -142,9 +142,9 @@ class WorkspaceController:
         if decided.status is not None:
             await self._report(obj, decided.status)
             typed = {"apiVersion": WORKSPACES.api_version, "kind": WORKSPACES.kind} | obj
-            for told in decided.told:
-                kind: Any = told.type
-                await self._events.record(typed, kind, told.reason, told.message)
+            for event in decided.events:
+                kind: Any = event.type
+                await self._events.record(typed, kind, event.reason, event.message)
         waits = [one for one in (decided.look_again_in,) if one is not None]
         if refused:
             waits.append(timedelta(seconds=max(1.0, refused[1] - self._clock.monotonic())))

@@ -128,7 +128,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Event:
     """An event."""
 
     type: str
@@ -153,7 +153,7 @@ class Plan:
 
     steps: tuple[Step, ...] = ()
     status: Obj | None = None
-    told: tuple[Told, ...] = ()
+    events: tuple[Event, ...] = ()
     look_again_in: timedelta | None = None
 
 
@@ -171,11 +171,11 @@ def plan(seen: Seen) -> Plan:
     steps = () if seen.fault or seen.app is None or foreign else tuple(_steps(seen, seen.app))
     made = seen.secret_made or any(step.verb is Verb.SECRET for step in steps)
     status = make_status(seen, standing, secret_made=made)
-    told = tuple(_told(seen, standing)) if status is not None else ()
+    events = tuple(_events_of(seen, standing)) if status is not None else ()
     again = _moments(seen)
     if standing.phase == WAITING:
         again.append(LOOK_AGAIN)
-    return Plan(steps, status, told, min(again, default=None))
+    return Plan(steps, status, events, min(again, default=None))
 
 
 # --- the schedule
@@ -206,21 +206,21 @@ def _by_schedule(seen: Seen) -> Step | None:
 
 
 def schedule_hash(schedule: Schedule) -> str:
-    said = json.dumps([schedule.start, schedule.stop, schedule.timezone])
-    return hashlib.sha256(said.encode()).hexdigest()[:12]
+    text = json.dumps([schedule.start, schedule.stop, schedule.timezone])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _last(schedule: Schedule, now: datetime, after: datetime) -> tuple[bool, datetime] | None:
     """The newest moment in (after, now]: whether it starts, and when; of both at once the stop counts."""
     zone = _zone(schedule)
-    found = [
+    moments = [
         (at, running)
         for text, running in ((schedule.start, True), (schedule.stop, False))
         if text and (at := last_moment(text, now, after, zone)) is not None
     ]
-    if not found:
+    if not moments:
         return None
-    at, running = max(found, key=lambda one: (one[0], not one[1]))
+    at, running = max(moments, key=lambda moment: (moment[0], not moment[1]))
     return running, at
 
 
@@ -277,15 +277,15 @@ def _steps(seen: Seen, app: App) -> Iterator[Step]:
         yield step
 
 
-def _changed(view: WorkspaceView, app: App, found: Obj, wanted: Obj, *, known: bool) -> Step | None:
+def _changed(view: WorkspaceView, app: App, stored: Obj, wanted: Obj, *, known: bool) -> Step | None:
     """A Deployment with other replicas, or made from something else. Read and replaced whole, since what a merge
     leaves out it does not remove."""
     replicas = 1 if view.spec.running else 0
-    same = annotations_of(found).get(MADE_FROM_ANNOTATION) == made_from(view, app) or not known
-    if same and int((found.get("spec") or {}).get("replicas", 1)) == replicas:
+    same = annotations_of(stored).get(MADE_FROM_ANNOTATION) == made_from(view, app) or not known
+    if same and int((stored.get("spec") or {}).get("replicas", 1)) == replicas:
         return None
-    spec = (found.get("spec") or {}) | {"replicas": replicas}
-    meta = dict(found["metadata"])
+    spec = (stored.get("spec") or {}) | {"replicas": replicas}
+    meta = dict(stored["metadata"])
     if not same:
         spec |= {"template": wanted["spec"]["template"], "strategy": wanted["spec"]["strategy"]}
         meta["annotations"] = (meta.get("annotations") or {}) | wanted["metadata"]["annotations"]
@@ -301,36 +301,36 @@ def _entrance(seen: Seen) -> Iterator[Step]:
         yield from _kept(SERVICES, make_gateway_service(view, seen.obj), seen.gateway_service)
         if seen.gateway is not None:
             wanted = make_gateway_slice(view, seen.obj, seen.gateway)
-            found = seen.gateway_slice
-            if found is not None and found.get("addressType") != wanted["addressType"]:
-                yield _gone(ENDPOINTSLICES, found)  # it cannot be changed
+            stored = seen.gateway_slice
+            if stored is not None and stored.get("addressType") != wanted["addressType"]:
+                yield _gone(ENDPOINTSLICES, stored)  # it cannot be changed
             else:
-                yield from _kept(ENDPOINTSLICES, wanted, found)
+                yield from _kept(ENDPOINTSLICES, wanted, stored)
     else:
-        for resource, found in ((ENDPOINTSLICES, seen.gateway_slice), (SERVICES, seen.gateway_service)):
-            if found is not None:
-                yield _gone(resource, found)
+        for resource, stored in ((ENDPOINTSLICES, seen.gateway_slice), (SERVICES, seen.gateway_service)):
+            if stored is not None:
+                yield _gone(resource, stored)
     if platform.domain:
         yield from _kept(INGRESSES, make_ingress(view, seen.obj, platform), seen.ingress)
     elif seen.ingress is not None:
         yield _gone(INGRESSES, seen.ingress)
 
 
-def _kept(resource: Resource, wanted: Obj, found: Obj | None) -> Iterator[Step]:
-    if found is None:
+def _kept(resource: Resource, wanted: Obj, stored: Obj | None) -> Iterator[Step]:
+    if stored is None:
         yield Step(Verb.CREATE, resource, wanted)
         return
     body = {key: value for key, value in wanted.items() if key not in ("apiVersion", "kind", "metadata")}
     marks = {key: wanted["metadata"].get(key) for key in ("labels", "annotations") if wanted["metadata"].get(key)}
-    if not is_like(body, found) or not is_like(marks, found["metadata"]):
-        uid = found["metadata"].get("uid") or ""
+    if not is_like(body, stored) or not is_like(marks, stored["metadata"]):
+        uid = stored["metadata"].get("uid") or ""
         yield Step(
             Verb.PATCH, resource, {"metadata": marks | {"uid": uid}} | body, wanted["metadata"]["name"], uid
         )
 
 
-def _gone(resource: Resource, found: Obj) -> Step:
-    return Step(Verb.DELETE, resource, {}, found["metadata"]["name"], found["metadata"].get("uid") or "")
+def _gone(resource: Resource, stored: Obj) -> Step:
+    return Step(Verb.DELETE, resource, {}, stored["metadata"]["name"], stored["metadata"].get("uid") or "")
 
 
 def gpu_terms(asked: str, known: Iterable[GpuType]) -> list[Obj] | None:
@@ -338,27 +338,27 @@ def gpu_terms(asked: str, known: Iterable[GpuType]) -> list[Obj] | None:
     if not asked:
         return []
     types = list(known)
-    chosen = [one for one in types if one.value.lower() == asked.lower()]
-    chosen = chosen or [one for one in types if matches_type(asked, one.value)]
+    chosen = [gpu_type for gpu_type in types if gpu_type.value.lower() == asked.lower()]
+    chosen = chosen or [gpu_type for gpu_type in types if matches_type(asked, gpu_type.value)]
     values: dict[str, set[str]] = {}
-    for one in chosen:
-        values.setdefault(one.label, set()).add(one.value)
+    for gpu_type in chosen:
+        values.setdefault(gpu_type.label, set()).add(gpu_type.value)
     return [
-        {"matchExpressions": [{"key": label, "operator": "In", "values": sorted(found)}]}
-        for label, found in sorted(values.items())
+        {"matchExpressions": [{"key": label, "operator": "In", "values": sorted(names)}]}
+        for label, names in sorted(values.items())
     ] or None
 
 
 def _foreign(seen: Seen) -> str:
     """What stands in the way: an object of a name of ours that is not this workspace's."""
-    for found in (
+    for child in (
         seen.deployment, seen.service, seen.gateway_service, seen.gateway_slice, seen.ingress,
     ):  # fmt: skip
-        if found is None:
+        if child is None:
             continue
-        owner = controller_ref(found)
+        owner = controller_ref(child)
         if owner is None or owner.get("uid") != seen.view.uid:
-            kind, name = found.get("kind") or "an object", found["metadata"]["name"]
+            kind, name = child.get("kind") or "an object", child["metadata"]["name"]
             return f"{kind} {name} exists that is not of this workspace: remove or rename it"
     return ""
 
@@ -369,7 +369,7 @@ def _foreign(seen: Seen) -> str:
 def _standing(seen: Seen, foreign: str) -> Standing:
     alive = sorted(
         (pod for pod in seen.pods if not _is_over(pod)),
-        key=lambda one: (not is_deleting(one), one["metadata"].get("creationTimestamp") or ""),
+        key=lambda pod: (not is_deleting(pod), pod["metadata"].get("creationTimestamp") or ""),
     )
     pod = alive[-1] if alive else None
     if not seen.view.spec.running and not seen.fault:
@@ -385,7 +385,7 @@ def _standing(seen: Seen, foreign: str) -> Standing:
         return Standing(FAILED, "NameTaken", foreign)
     asked = seen.view.spec.resources.gpu_type
     if gpu_terms(asked, seen.gpu_types) is None:
-        there = ", ".join(sorted({one.value for one in seen.gpu_types})) or "none"
+        there = ", ".join(sorted({gpu_type.value for gpu_type in seen.gpu_types})) or "none"
         return Standing(WAITING, "UnknownGpuType", f"no node has GPUs of type {asked!r}; there are: {there}")
     if pod is None:
         return _without_pod(seen)
@@ -409,7 +409,7 @@ def _with_pod(seen: Seen, pod: Obj) -> Standing:
     if is_condition_true(pod, "Ready"):
         return Standing(RUNNING, "Ready", "it can be opened", pod, is_ready=True)
     if not (pod.get("spec") or {}).get("nodeName"):
-        names = [str(one.get("name")) for one in gates]
+        names = [str(gate.get("name")) for gate in gates]
         if MACHINE_GATE in names:
             return Standing(WAITING, "Machine", seen.line or "it waits for a machine", pod)
         if MEMORY_GATE in names:
@@ -418,18 +418,18 @@ def _with_pod(seen: Seen, pod: Obj) -> Standing:
         if names:
             return Standing(WAITING, "Gate", f"held by gate {names[0]}", pod)
         return _unscheduled(seen, pod)
-    for one in status.get("containerStatuses") or ():
-        state = one.get("state") or {}
+    for container in status.get("containerStatuses") or ():
+        state = container.get("state") or {}
         waiting, message = state.get("waiting") or {}, ""
         reason = str(waiting.get("reason") or "")
         if reason in IMAGE_REASONS:
             message = str(waiting.get("message") or reason)
-            return Standing(WAITING, "Image", f"image {one.get('image')}: {message}", pod)
+            return Standing(WAITING, "Image", f"image {container.get('image')}: {message}", pod)
         if reason in CONFIG_REASONS:
             return Standing(WAITING, "Config", str(waiting.get("message") or reason), pod)
-        ended = state.get("terminated") or (one.get("lastState") or {}).get("terminated")
+        ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
         if ended and (reason not in NO_CONTAINER or state.get("terminated")):
-            return Standing(FAILED, "Crashes", _crash(ended, int(one.get("restartCount") or 0)), pod)
+            return Standing(FAILED, "Crashes", _crash(ended, int(container.get("restartCount") or 0)), pod)
         if state.get("running"):
             return Standing(STARTING, "Starting", "its application is starting", pod)
     if failing := _trouble(status):
@@ -452,9 +452,13 @@ def _unscheduled(seen: Seen, pod: Obj) -> Standing:
 
 def _trouble(status: Mapping[str, Any]) -> str:
     """What a kubelet says of a pod that it cannot set up."""
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodReadyToStartContainers" and one.get("status") == "False" and one.get("message"):
-            return str(one["message"])
+    for stated in status.get("conditions") or ():
+        if (
+            stated.get("type") == "PodReadyToStartContainers"
+            and stated.get("status") == "False"
+            and stated.get("message")
+        ):
+            return str(stated["message"])
     return ""
 
 
@@ -462,9 +466,9 @@ def _crash(ended: Mapping[str, Any], restarts: int) -> str:
     code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
     if reason == "OOMKilled":
         return "it was killed for its memory: ask for more"
-    said = str(ended.get("message") or "").strip()
+    message = str(ended.get("message") or "").strip()
     times = f", {restarts} times" if restarts > 1 else ""
-    return f"its application ended with exit code {code}{times}" + (f": {said[:500]}" if said else "")
+    return f"its application ended with exit code {code}{times}" + (f": {message[:500]}" if message else "")
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:
@@ -517,20 +521,20 @@ def merge_of(before: Mapping[str, Any], status: Mapping[str, Any]) -> Obj:
     return {**dict.fromkeys(key for key in before if key not in status), **status}
 
 
-def _told(seen: Seen, standing: Standing) -> Iterator[Told]:
+def _events_of(seen: Seen, standing: Standing) -> Iterator[Event]:
     before = seen.view.status
     waited = before.waiting_for.reason if before.waiting_for is not None else ""
     if before.phase == standing.phase and (standing.phase not in (WAITING, FAILED) or waited == standing.reason):
         return
     match standing.phase:
         case "Running":
-            yield Told("Normal", "Ready", "the workspace can be opened")
+            yield Event("Normal", "Ready", "the workspace can be opened")
         case "Stopped" if before.phase:
-            yield Told("Normal", "Stopped", "the workspace is stopped; its home is kept")
+            yield Event("Normal", "Stopped", "the workspace is stopped; its home is kept")
         case "Waiting":
-            yield Told("Normal", f"WaitsFor{standing.reason}", standing.message[:900])
+            yield Event("Normal", f"WaitsFor{standing.reason}", standing.message[:900])
         case "Failed":
-            yield Told("Warning", standing.reason, standing.message[:900])
+            yield Event("Warning", standing.reason, standing.message[:900])
 
 
 def waits_for_machine(pods: Iterable[Obj]) -> Obj | None:

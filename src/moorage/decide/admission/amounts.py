@@ -9,12 +9,12 @@ from moorage.apimachinery.quantity import amount
 from moorage.errors import QuantityError
 
 
-def same(resource: str, one: Any, other: Any) -> bool:
+def same(resource: str, left: Any, other: Any) -> bool:
     """Whether two quantities are the same amount; what cannot be read is the same as nothing."""
-    if one is None or other is None:
+    if left is None or other is None:
         return False
     try:
-        return amount(resource, one) == amount(resource, other)
+        return amount(resource, left) == amount(resource, other)
     except (QuantityError, TypeError):
         return False
 
@@ -35,5 +35,5 @@ def is_quantity(value: Any) -> bool:
     return True
 
 
-def is_more(one: Any, other: Any) -> bool:
-    return is_quantity(one) and is_quantity(other) and amount("memory", one) > amount("memory", other)
+def is_more(left: Any, other: Any) -> bool:
+    return is_quantity(left) and is_quantity(other) and amount("memory", left) > amount("memory", other)

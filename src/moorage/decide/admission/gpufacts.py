@@ -56,8 +56,8 @@ def with_expected(facts: Facts | None, policy: Policy) -> Facts | None:
     types = {key: set(values) for key, values in facts.gpu_types.items()}
     shapes = list(facts.shapes)
     for node in policy.expected_nodes:
-        told = mapping(node.get("labels"))
-        labels = {key: str(told[key]) for key in GPU_TYPE_LABELS if key in told}
+        stated = mapping(node.get("labels"))
+        labels = {key: str(stated[key]) for key in GPU_TYPE_LABELS if key in stated}
         for key, value in labels.items():
             types.setdefault(key, set()).add(value)
         for resource, text in mapping(node.get("resources")).items():

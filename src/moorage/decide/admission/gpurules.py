@@ -31,7 +31,7 @@ def keeping_off(affinity: Any, away: Sequence[Obj]) -> Obj:
 
 def gpu_nodes(subject: Subject) -> Iterator[Finding]:
     template = subject.template
-    if wants_gpu(one for _, one in template.containers):
+    if wants_gpu(container for _, container in template.containers):
         return
     for where, value in _chosen_gpu_nodes(template):
         yield Finding("gpuNodes", where, value, "chooses GPU nodes, but no container asks for a GPU")
@@ -43,7 +43,7 @@ def gpu_nodes(subject: Subject) -> Iterator[Finding]:
 
 def fill_gpu_nodes(subject: Subject) -> Iterator[Filled]:
     template = subject.template
-    if wants_gpu(one for _, one in template.containers) or template.spec.get("nodeName"):
+    if wants_gpu(container for _, container in template.containers) or template.spec.get("nodeName"):
         return
     if not subject.away or _keeps_off(template.spec, subject.away) or any(_chosen_gpu_nodes(template)):
         return
@@ -55,7 +55,9 @@ def fill_gpu_nodes(subject: Subject) -> Iterator[Filled]:
 def _keeps_off(spec: Mapping[str, Any], away: Sequence[Obj]) -> bool:
     terms = sequence(at(spec, (*_REQUIRED, "nodeSelectorTerms")))
     return bool(terms) and all(
-        all(one in sequence(mapping(term).get("matchExpressions")) for one in away) for term in terms if term
+        all(expression in sequence(mapping(term).get("matchExpressions")) for expression in away)
+        for term in terms
+        if term
     )
 
 
@@ -66,9 +68,9 @@ def _chosen_gpu_nodes(template: Template) -> Iterator[tuple[Path, str]]:
             yield (*template.path, "nodeSelector", key), shown_value(value)
     terms = sequence(at(template.spec, (*_REQUIRED, "nodeSelectorTerms")))
     for number, term in enumerate(terms):
-        for index, one in enumerate(sequence(mapping(term).get("matchExpressions"))):
-            label, wanted = mapping(one).get("key"), mapping(one).get("operator")
-            positive = wanted == "Exists" or (wanted == "In" and sequence(one.get("values")) != ["false"])
+        for index, expression in enumerate(sequence(mapping(term).get("matchExpressions"))):
+            label, wanted = mapping(expression).get("key"), mapping(expression).get("operator")
+            positive = wanted == "Exists" or (wanted == "In" and sequence(expression.get("values")) != ["false"])
             if positive and (label in GPU_TYPE_LABELS or label == GPU_PRESENT_LABEL):
                 path = (*_REQUIRED, "nodeSelectorTerms", number, "matchExpressions", index)
                 yield (*template.path, *path), str(label)
@@ -82,16 +84,16 @@ def gpu_type(subject: Subject) -> Iterator[Finding]:
             path = (*subject.template.path, "nodeSelector", key)
             yield Finding("gpuType", path, shown_value(value), f"no node has it; there are: {listed(known)}")
     terms = sequence(at(subject.template.spec, (*_REQUIRED, "nodeSelectorTerms")))
-    missing = [found for number, term in enumerate(terms) if (found := _missing_type(subject, number, term))]
+    missing = [finding for number, term in enumerate(terms) if (finding := _missing_type(subject, number, term))]
     if missing and len(missing) == len(terms):  # terms are alternatives: one that can be met is enough
         yield missing[0]
 
 
 def _missing_type(subject: Subject, number: int, term: Any) -> Finding | None:
     facts = subject.facts or Facts()
-    for index, one in enumerate(sequence(mapping(term).get("matchExpressions"))):
-        key, values = mapping(one).get("key"), sequence(mapping(one).get("values"))
-        if key in GPU_TYPE_LABELS and mapping(one).get("operator") == "In":
+    for index, expression in enumerate(sequence(mapping(term).get("matchExpressions"))):
+        key, values = mapping(expression).get("key"), sequence(mapping(expression).get("values"))
+        if key in GPU_TYPE_LABELS and mapping(expression).get("operator") == "In":
             known = facts.gpu_types.get(str(key), frozenset())
             if not any(str(value) in known for value in values):
                 steps = (*_REQUIRED, "nodeSelectorTerms", number, "matchExpressions", index, "values")
@@ -113,15 +115,15 @@ def gpu_count(subject: Subject) -> Iterator[Finding]:
     for resource, count in asked.items():
         if not is_gpu(str(resource)) or count <= 0:
             continue
-        fitting = [one for one in subject.facts.shapes if one.resource == resource]
-        of_type = [one for one in fitting if chosen.items() <= one.labels.items()]
-        most = max((one.count for one in of_type or fitting), default=0)
+        fitting = [shape for shape in subject.facts.shapes if shape.resource == resource]
+        of_type = [shape for shape in fitting if chosen.items() <= shape.labels.items()]
+        most = max((shape.count for shape in of_type or fitting), default=0)
         if count > most:
             path = next(
                 (*path, "resources", "limits", resource)
-                for path, one in template.containers
+                for path, container in template.containers
                 for table in ("limits", "requests")
-                if resource in mapping(at(one, ("resources", table)))
+                if resource in mapping(at(container, ("resources", table)))
             )
             message = f"the largest node has {most}" if most else "no node offers any"
             yield Finding("gpuCount", path, str(count), f"can never be placed: {message}")
@@ -130,4 +132,4 @@ def gpu_count(subject: Subject) -> Iterator[Finding]:
 def _as_pod(template: Template) -> Obj:
     if not template.is_workflow:
         return template.spec
-    return {"containers": [one for _, one in template.containers]}
+    return {"containers": [container for _, container in template.containers]}

@@ -143,9 +143,9 @@ def _differences(before: Obj, after: Obj, kind: str) -> tuple[Obj, ...]:
         paths += [(*template, "spec", key) for key in _CHANGED_OF_PODS]
         if kind in JOBS:
             paths += [(*template[:-1], key) for key in _CHANGED_OF_JOBS]
-    found = []
+    patches = []
     for path in paths:
         old, new = at(before, path), at(after, path)
         if old != new and not (old in _NOTHING and new in _NOTHING):
-            found.append({"op": "add", "path": "/" + "/".join(path), "value": new})
-    return tuple(found)
+            patches.append({"op": "add", "path": "/" + "/".join(path), "value": new})
+    return tuple(patches)

@@ -199,7 +199,9 @@ def judge_hosts(
     name = _name(tenant)
     rights = _Rights(
         mine=domain_of(tenant),
-        others={domain_of(one): _name(one) for one in tenants if _name(one) != name and domain_of(one)},
+        others={
+            domain_of(tenant): _name(tenant) for tenant in tenants if _name(tenant) != name and domain_of(tenant)
+        },
         reserved=tuple(reserved),
         taken=_by_host(claim for claim in taken if claim.namespace != namespace),
     )

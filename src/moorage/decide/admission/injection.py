@@ -76,8 +76,8 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
     for key in _OURS:
         (made["metadata"].get("annotations") or {}).pop(key, None)  # only the operator gives places
     if spec.get("nodeName"):
-        told = "must not be set: the node of a machine's guest is chosen by the place it is given"
-        refusals.append(Refusal("spec.nodeName", repr(spec["nodeName"]), told))
+        message = "must not be set: the node of a machine's guest is chosen by the place it is given"
+        refusals.append(Refusal("spec.nodeName", repr(spec["nodeName"]), message))
     refusals += _fill(made, kind)
     _tie(spec, pool, kind)
     spec["tolerations"] = _tolerations(spec.get("tolerations") or (), pool, kind)
@@ -95,19 +95,19 @@ def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
 
 def judge_update(old: Mapping[str, Any], new: Mapping[str, Any], *, ours: bool) -> list[Refusal]:
     """What must not change about a pod: the machine it asks for; but by the operator, its place and its gate."""
-    found = []
+    refusals = []
     for key in (MACHINE_TYPE_LABEL, MACHINE_GROUP_LABEL):
         if labels_of(old).get(key) != labels_of(new).get(key):
-            told = f"must stay {labels_of(old).get(key)!r}: a place is counted by it; make another pod instead"
-            found.append(Refusal(f"metadata.labels[{key}]", repr(labels_of(new).get(key)), told))
+            message = f"must stay {labels_of(old).get(key)!r}: a place is counted by it; make another pod instead"
+            refusals.append(Refusal(f"metadata.labels[{key}]", repr(labels_of(new).get(key)), message))
     for key in () if ours else _OURS:
         if annotations_of(old).get(key) != annotations_of(new).get(key):
-            told = "is set by Moorage's operator only"
-            found.append(Refusal(f"metadata.annotations[{key}]", repr(annotations_of(new).get(key)), told))
+            message = "is set by Moorage's operator only"
+            refusals.append(Refusal(f"metadata.annotations[{key}]", repr(annotations_of(new).get(key)), message))
     if not ours and has_gate(old["spec"], MACHINE_GATE) and not has_gate(new["spec"], MACHINE_GATE):
         reason = f"must keep {MACHINE_GATE}: the operator removes it when the pod has a place"
-        found.append(Refusal("spec.schedulingGates", repr(new["spec"].get("schedulingGates")), reason))
-    return found
+        refusals.append(Refusal("spec.schedulingGates", repr(new["spec"].get("schedulingGates")), reason))
+    return refusals
 
 
 def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
@@ -137,7 +137,9 @@ def lift(pod: Mapping[str, Any], node: str, at: str) -> Obj:
             "annotations": notes,
         },
         "spec": {
-            "schedulingGates": [one for one in spec.get("schedulingGates") or () if one["name"] != MACHINE_GATE],
+            "schedulingGates": [
+                gate for gate in spec.get("schedulingGates") or () if gate["name"] != MACHINE_GATE
+            ],
             "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}},
         },
     }
@@ -164,8 +166,8 @@ def _find(pod: Obj, pools: Mapping[str, Pool]) -> tuple[Pool | None, MachineType
     kind = pool.types.get(name or "")
     if kind is None:
         what = "must be set beside the machine group" if not name else f"is no machine type of {group}"
-        told = f"{what}; there are: {', '.join(sorted(pool.types)) or 'none'}"
-        return pool, None, [Refusal(f"metadata.labels[{MACHINE_TYPE_LABEL}]", repr(name) if name else "", told)]
+        message = f"{what}; there are: {', '.join(sorted(pool.types)) or 'none'}"
+        return pool, None, [Refusal(f"metadata.labels[{MACHINE_TYPE_LABEL}]", repr(name) if name else "", message)]
     return pool, kind, []
 
 
@@ -174,11 +176,13 @@ def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
     containers = pod["spec"].get("containers") or [{}]
     labels, notes = labels_of(pod), annotations_of(pod)
     wanted = labels.get(MACHINE_CONTAINER_LABEL) or notes.get(MACHINE_CONTAINER_LABEL)
-    at = next((at for at, one in enumerate(containers) if one.get("name") == wanted), None if wanted else 0)
+    at = next(
+        (at for at, container in enumerate(containers) if container.get("name") == wanted), None if wanted else 0
+    )
     if at is None:
-        names = ", ".join(str(one.get("name")) for one in containers)
-        told = f"is no container of the pod; there are: {names}"
-        return [Refusal(f"metadata.labels[{MACHINE_CONTAINER_LABEL}]", repr(wanted), told)]
+        names = ", ".join(str(container.get("name")) for container in containers)
+        message = f"is no container of the pod; there are: {names}"
+        return [Refusal(f"metadata.labels[{MACHINE_CONTAINER_LABEL}]", repr(wanted), message)]
     chosen = containers[at]
     try:
         others = pod_requests(
@@ -190,18 +194,22 @@ def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
         asked = pod_requests(pod["spec"])
     except QuantityError:
         return []  # the API server refuses it with a better message than ours
-    found = []
+    refusals = []
     for name, value in sorted(asked.items()):
         if name not in FREE_OF_CHARGE and value > kind.size.get(name, 0):
             has = kind.texts.get(name, "0")
-            told = f"a {kind.name} has {has} of it, for all containers together"
+            message = f"a {kind.name} has {has} of it, for all containers together"
             where = f"spec.containers[{at}].resources.requests[{name}]"
-            found.append(Refusal(where, _text(name, value), told))
-    return found
+            refusals.append(Refusal(where, _text(name, value), message))
+    return refusals
 
 
 def _sidecars(pod: Obj) -> list[Obj]:
-    return [one for one in pod["spec"].get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    return [
+        container
+        for container in pod["spec"].get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    ]
 
 
 def _give(container: Obj, name: str, left: int, kind: MachineType) -> None:
@@ -229,16 +237,18 @@ def _tie(spec: Obj, pool: Pool, kind: MachineType) -> None:
     bare: list[Obj] = []
     for term in _terms(spec):
         mine = dict(term)
-        said = [one for one in mine.get("matchExpressions") or () if one not in (offers, second)]
+        others = [
+            expression for expression in mine.get("matchExpressions") or () if expression not in (offers, second)
+        ]
         mine.pop("matchExpressions", None)
-        if said:
-            mine["matchExpressions"] = said
+        if others:
+            mine["matchExpressions"] = others
         if mine not in bare:
             bare.append(mine)
     terms = [
-        one | {"matchExpressions": [*(one.get("matchExpressions") or ()), *more]}
+        term | {"matchExpressions": [*(term.get("matchExpressions") or ()), *more]}
         for more in ((offers,), (offers, second))
-        for one in bare or [{}]
+        for term in bare or [{}]
     ]
     if not spec.get("affinity"):
         spec["affinity"] = {}
@@ -248,7 +258,7 @@ def _tie(spec: Obj, pool: Pool, kind: MachineType) -> None:
 
 
 def _tolerations(had: Sequence[Obj], pool: Pool, kind: MachineType) -> list[Obj]:
-    return [*had, *(one for one in tolerations_of(pool, kind) if one not in had)]
+    return [*had, *(toleration for toleration in tolerations_of(pool, kind) if toleration not in had)]
 
 
 def _terms(spec: Mapping[str, Any]) -> list[Obj]:
@@ -257,14 +267,16 @@ def _terms(spec: Mapping[str, Any]) -> list[Obj]:
 
 
 def _is_second(term: Mapping[str, Any]) -> bool:
-    return any(one.get("key") == MACHINE_MODE_LABEL for one in term.get("matchExpressions") or ())
+    return any(expression.get("key") == MACHINE_MODE_LABEL for expression in term.get("matchExpressions") or ())
 
 
 def _differences(before: Obj, after: Obj) -> tuple[Obj, ...]:
-    found: list[Obj] = []
+    tolerations: list[Obj] = []
     if annotations_of(before) != annotations_of(after):
-        found.append({"op": "replace", "path": "/metadata/annotations", "value": dict(annotations_of(after))})
+        tolerations.append(
+            {"op": "replace", "path": "/metadata/annotations", "value": dict(annotations_of(after))}
+        )
     for key in _FIELDS:
         if before["spec"].get(key) != after["spec"].get(key):
-            found.append({"op": "add", "path": f"/spec/{key}", "value": after["spec"][key]})
-    return tuple(found)
+            tolerations.append({"op": "add", "path": f"/spec/{key}", "value": after["spec"][key]})
+    return tuple(tolerations)

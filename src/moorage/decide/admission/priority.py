@@ -114,7 +114,7 @@ def _value(chosen: Mapping[str, Any] | None) -> int:
 
 
 def _default(classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    return min((one for one in classes if one.get("globalDefault")), key=_value, default=None)
+    return min((each for each in classes if each.get("globalDefault")), key=_value, default=None)
 
 
 def _template(kind: str, obj: Mapping[str, Any] | None) -> Obj:

@@ -82,8 +82,8 @@ class Refusal:
     message: str
 
     def __str__(self) -> str:
-        found = f" (found {self.value})" if self.value else ""
-        return f"{self.field}: {self.message}{found}"
+        shown = f" (found {self.value})" if self.value else ""
+        return f"{self.field}: {self.message}{shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Draft:
         """Whether the guardrails of runs hold for it; taking the label off does not take them off."""
         if self.request.kind not in ("Job", "Pod"):
             return False
-        return any(at(one, ("metadata", "labels", RUN_LABEL)) is not None for one in (self.obj, self.request.old))
+        return any(at(obj, ("metadata", "labels", RUN_LABEL)) is not None for obj in (self.obj, self.request.old))
 
     def containers(self) -> Iterator[tuple[str, Obj]]:
         """Every container, with its field path."""
@@ -133,7 +133,9 @@ class Draft:
         """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
         if at(self.pod_spec, ("resources", "limits", "memory")):
             return []
-        return [path for path, one in self.containers() if not at(one, ("resources", "limits", "memory"))]
+        return [
+            path for path, container in self.containers() if not at(container, ("resources", "limits", "memory"))
+        ]
 
 
 def is_deleting(obj: Mapping[str, Any]) -> bool:

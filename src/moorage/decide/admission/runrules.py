@@ -55,16 +55,16 @@ def check_run(draft: Draft) -> None:
     request = draft.request
     if request.is_judged_already:
         return
-    found = Draft(request, draft.obj)
-    _check_name(found)
-    _never_again_without_limit(found)
+    checked = Draft(request, draft.obj)
+    _check_name(checked)
+    _never_again_without_limit(checked)
     if request.operation == "UPDATE" and request.old is not None:
         before = make_draft(Request(kind=request.kind, operation="CREATE", user=request.user, obj=request.old))
         _check_name(before)
         _never_again_without_limit(before)
-        known = {one.field for one in before.refusals}
-        found.refusals = [one for one in found.refusals if one.field not in known]
-    draft.refusals += found.refusals
+        known = {refusal.field for refusal in before.refusals}
+        checked.refusals = [refusal for refusal in checked.refusals if refusal.field not in known]
+    draft.refusals += checked.refusals
 
 
 def _check_name(draft: Draft) -> None:
@@ -77,11 +77,13 @@ def _check_name(draft: Draft) -> None:
         allowed = f"at most {RUN_NAME_MAX} of a-z, 0-9 and '-', so that its attempts can be named after it"
         draft.refusals.append(Refusal(f"metadata.labels[{RUN_LABEL}]", repr(run), allowed))
     elif not is_digits(number) or not integer_or(number, 0, maximum=INT32_MAX):
-        said = "must be a whole number from 1"
-        draft.refusals.append(Refusal(f"metadata.labels[{ATTEMPT_LABEL}]", repr(number), said))
+        message = "must be a whole number from 1"
+        draft.refusals.append(Refusal(f"metadata.labels[{ATTEMPT_LABEL}]", repr(number), message))
     elif meta.get("name") != attempt_name(run, int(number)):
-        said = f"attempt {number} of run {run} must be named {attempt_name(run, int(number))}"
-        draft.refusals.append(Refusal("metadata.name", repr(meta.get("name") or meta.get("generateName")), said))
+        message = f"attempt {number} of run {run} must be named {attempt_name(run, int(number))}"
+        draft.refusals.append(
+            Refusal("metadata.name", repr(meta.get("name") or meta.get("generateName")), message)
+        )
 
 
 def _forgoes_memory(draft: Draft) -> bool:
@@ -129,8 +131,8 @@ def _policy_default(request: Request, rule: str, parameter: str) -> str | None:
     """What a policy would fill in; a run gets it in its tenant's stead, before it is judged."""
     if request.policy is None or request.policy.level(rule, "off") != "fill":
         return None
-    found = request.policy.rules[rule].get(parameter)
-    return None if found is None else str(found)
+    value = request.policy.rules[rule].get(parameter)
+    return None if value is None else str(value)
 
 
 def _memory_was_defaulted(draft: Draft) -> bool:
@@ -168,17 +170,17 @@ def _never_again_without_limit(draft: Draft) -> None:
         draft.refusals.append(Refusal(f"{path}.resources.limits.memory", "", allowed))
     policy = draft.pod_spec.get("restartPolicy")
     if policy != "Never":
-        said = "must be Never for a run without a memory limit"
-        draft.refusals.append(Refusal(f"{draft.prefix}.restartPolicy", str(policy or "Always"), said))
+        message = "must be Never for a run without a memory limit"
+        draft.refusals.append(Refusal(f"{draft.prefix}.restartPolicy", str(policy or "Always"), message))
     if draft.request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
-        said = "must be 0 for a run without a memory limit"
-        draft.refusals.append(Refusal("spec.backoffLimit", str(draft.obj["spec"].get("backoffLimit", 6)), said))
+        message = "must be 0 for a run without a memory limit"
+        draft.refusals.append(Refusal("spec.backoffLimit", str(draft.obj["spec"].get("backoffLimit", 6)), message))
 
 
 def _keep_off_gpu_nodes(draft: Draft) -> None:
     """R7. Left alone where the pod speaks of GPU nodes itself, in whatever way."""
     spec, away = draft.pod_spec, draft.request.away_from_gpus
-    if not away or wants_gpu(one for _, one in draft.containers()) or _speaks_of_gpu_nodes(spec):
+    if not away or wants_gpu(container for _, container in draft.containers()) or _speaks_of_gpu_nodes(spec):
         return
     kept_off = keeping_off(at(spec, ("affinity", "nodeAffinity")), away)
     spec["affinity"] = {**mapping(spec.get("affinity")), "nodeAffinity": kept_off}
@@ -193,9 +195,9 @@ def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
     node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     return any(
-        one.get("key") in keys
+        expression.get("key") in keys
         for term in required.get("nodeSelectorTerms") or ()
-        for one in term.get("matchExpressions") or ()
+        for expression in term.get("matchExpressions") or ()
     )
 
 
@@ -239,10 +241,12 @@ def advise(draft: Draft) -> None:
     for path in draft.unlimited():
         where = f"{path}.resources.limits.memory"
         if draft.request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
-            said = "is not set: growing without a limit, and tried again, this Job can take one node after another"
+            message = (
+                "is not set: growing without a limit, and tried again, this Job can take one node after another"
+            )
         else:
-            said = "is not set: growing without a limit it can take its neighbours down with it"
-        draft.warnings.append(f"{where} {said}")
+            message = "is not set: growing without a limit it can take its neighbours down with it"
+        draft.warnings.append(f"{where} {message}")
 
 
 def _set_resource(container: Obj, table: str, resource: str, value: Any) -> None:

@@ -20,24 +20,24 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
             return
     yield from _typed(obj, ("metadata",), dict)
     for length in range(1, len(path) + 1):
-        found = at(obj, path[:length])
-        if not isinstance(found, dict):
-            said = "is missing" if found is None else "must be a mapping"
-            yield Finding("shape", path[:length], shown_value(found), said)
+        part = at(obj, path[:length])
+        if not isinstance(part, dict):
+            message = "is missing" if part is None else "must be a mapping"
+            yield Finding("shape", path[:length], shown_value(part), message)
             return
     if kind in WORKFLOWS:
         yield from _typed(obj, (*path, "templates"), list)
-        for index, one in enumerate(sequence(at(obj, (*path, "templates")))):
-            if not isinstance(one, dict):
-                yield Finding("shape", (*path, "templates", index), shown_value(one), "must be a mapping")
+        for index, item in enumerate(sequence(at(obj, (*path, "templates")))):
+            if not isinstance(item, dict):
+                yield Finding("shape", (*path, "templates", index), shown_value(item), "must be a mapping")
                 continue
             for key in ("container", "script", "metadata", "nodeSelector"):
                 yield from _typed(obj, (*path, "templates", index, key), dict)
     else:
         spec = (*path, "spec")
         if not isinstance(at(obj, spec), dict):
-            said = "is missing" if at(obj, spec) is None else "must be a mapping"
-            yield Finding("shape", spec, shown_value(at(obj, spec)), said)
+            message = "is missing" if at(obj, spec) is None else "must be a mapping"
+            yield Finding("shape", spec, shown_value(at(obj, spec)), message)
             return
         for name in ("metadata", "metadata.labels", "metadata.annotations", "spec.affinity", "spec.nodeSelector",
                      "spec.securityContext", "spec.resources"):  # fmt: skip
@@ -45,9 +45,9 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
         yield from _typed(obj, (*spec, "priorityClassName"), str)
         for name in ("containers", "initContainers", "tolerations", "volumes", "schedulingGates"):
             yield from _typed(obj, (*spec, name), list)
-            for index, one in enumerate(sequence(at(obj, (*spec, name)))):
-                if not isinstance(one, dict):
-                    yield Finding("shape", (*spec, name, index), shown_value(one), "must be a mapping")
+            for index, item in enumerate(sequence(at(obj, (*spec, name)))):
+                if not isinstance(item, dict):
+                    yield Finding("shape", (*spec, name, index), shown_value(item), "must be a mapping")
         if not at(obj, (*spec, "containers")):
             yield Finding("shape", (*spec, "containers"), "", "a pod needs at least one container")
         if kind in JOBS:
@@ -65,9 +65,9 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                 yield from _typed(obj, (*where, "resources", name), dict)
                 for resource, value in mapping(at(container, ("resources", name))).items():
                     if not is_quantity(value):
-                        said = "must be a quantity such as 500m, 2, 512Mi or 8Gi"
+                        message = "must be a quantity such as 500m, 2, 512Mi or 8Gi"
                         yield Finding(
-                            "shape", (*where, "resources", name, str(resource)), shown_value(value), said
+                            "shape", (*where, "resources", name, str(resource)), shown_value(value), message
                         )
 
 
@@ -75,6 +75,6 @@ _MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list
 
 
 def _typed(obj: Any, path: Path, wanted: type) -> Iterator[Finding]:
-    found = at(obj, path)
-    if found is not None and not isinstance(found, wanted):
-        yield Finding("shape", path, shown_value(found), _MUST_BE[wanted])
+    value = at(obj, path)
+    if value is not None and not isinstance(value, wanted):
+        yield Finding("shape", path, shown_value(value), _MUST_BE[wanted])

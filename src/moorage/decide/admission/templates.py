@@ -57,8 +57,8 @@ class Template:
     def asked(self, container: Mapping[str, Any], table: str, resource: str) -> Any:
         """The amount in `limits` or `requests`; a limit alone is a request too, as the API server has it."""
         own = mapping(container.get("resources")) or self.resources
-        found = at(own, (table, resource))
-        return at(own, ("limits", resource)) if found is None and table == "requests" else found
+        value = at(own, (table, resource))
+        return at(own, ("limits", resource)) if value is None and table == "requests" else value
 
     def has_pod_limit(self, resource: str) -> bool:
         return at(self.spec, ("resources", "limits", resource)) is not None
@@ -67,7 +67,7 @@ class Template:
         """Containers without a memory limit; none when the pod has one as a whole."""
         if self.has_pod_limit("memory"):
             return []
-        return [path for path, one in self.containers if self.asked(one, "limits", "memory") is None]
+        return [path for path, container in self.containers if self.asked(container, "limits", "memory") is None]
 
 
 def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
@@ -100,24 +100,26 @@ def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
     """Pod templates of kinds that others brought: a notebook, a distributed training run, …"""
     waiting: list[tuple[Path, Any]] = [(("spec",), obj.get("spec"))]
     while waiting:
-        path, found = waiting.pop()
+        path, value = waiting.pop()
         if len(path) > TEMPLATE_DEPTH_MAX:
             continue
-        if isinstance(found, list):
-            waiting += [((*path, index), one) for index, one in reversed(list(enumerate(found)))]
-        if not isinstance(found, dict):
+        if isinstance(value, list):
+            waiting += [((*path, index), item) for index, item in reversed(list(enumerate(value)))]
+        if not isinstance(value, dict):
             continue
-        spec = found.get("spec")
-        if isinstance(spec, dict) and any(isinstance(one, dict) for one in sequence(spec.get("containers"))):
+        spec = value.get("spec")
+        if isinstance(spec, dict) and any(
+            isinstance(container, dict) for container in sequence(spec.get("containers"))
+        ):
             yield Template(
                 kind=kind,
                 path=(*path, "spec"),
                 spec=spec,
-                metadata=[((*path, "metadata"), mapping(found.get("metadata")))],
+                metadata=[((*path, "metadata"), mapping(value.get("metadata")))],
                 containers=list(_containers(spec, (*path, "spec"))),
             )
             continue
-        waiting += [((*path, key), one) for key, one in reversed(list(found.items())) if isinstance(key, str)]
+        waiting += [((*path, key), item) for key, item in reversed(list(value.items())) if isinstance(key, str)]
 
 
 def container_count(kind: str, obj: Any) -> int:
@@ -140,9 +142,9 @@ def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
 
 def _containers(spec: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Obj]]:
     for table in ("initContainers", "containers"):
-        for index, one in enumerate(sequence(spec.get(table))):
-            if isinstance(one, dict):
-                yield (*path, table, index), one
+        for index, container in enumerate(sequence(spec.get(table))):
+            if isinstance(container, dict):
+                yield (*path, table, index), container
 
 
 def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
@@ -155,16 +157,16 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
         if not isinstance(template, dict):
             continue
         path: Path = (*root, "templates", index)
-        found: list[tuple[Path, Obj]] = []
+        containers: list[tuple[Path, Obj]] = []
         for key in ("container", "script"):
             if isinstance(template.get(key), dict):
-                found.append(((*path, key), template[key]))
+                containers.append(((*path, key), template[key]))
         for key, table in (("containerSet", template.get("containerSet")), ("", template)):
             for name in ("containers",) if key else ("initContainers", "sidecars"):
-                for number, one in enumerate(sequence(mapping(table).get(name))):
-                    if isinstance(one, dict):
-                        found.append(((*path, *((key,) if key else ()), name, number), one))
-        if not found:
+                for number, container in enumerate(sequence(mapping(table).get(name))):
+                    if isinstance(container, dict):
+                        containers.append(((*path, *((key,) if key else ()), name, number), container))
+        if not containers:
             continue  # steps, a DAG, suspend, …: no pod of its own
         patch = patched + str(template.get("podSpecPatch") or "")
         whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # what the patch states is stated
@@ -173,6 +175,6 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
             path=path,
             spec=template,
             metadata=[((*path, "metadata"), mapping(template.get("metadata")))],
-            containers=found,
+            containers=containers,
             resources=defaults or (whole if whole["limits"] else {}),
         )

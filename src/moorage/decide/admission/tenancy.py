@@ -23,7 +23,7 @@ def inject(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> tuple[Ob
         patches.append({"op": "add", "path": "/spec/nodeSelector", "value": had | selector})
     tolerated = spec.get("tolerations") or []
     mine = {"key": TENANT_LABEL, "operator": "Equal", "value": _name(tenant), "effect": "NoSchedule"}
-    if not any(_is_mine(one, _name(tenant)) for one in tolerated):
+    if not any(_is_mine(toleration, _name(tenant)) for toleration in tolerated):
         patches.append({"op": "add", "path": "/spec/tolerations", "value": [*tolerated, mine]})
     return tuple(patches)
 
@@ -40,7 +40,7 @@ def judge_pod(
     `old`: of an update, which may add tolerations and nothing else that matters here.
     """
     name = _name(tenant) if tenant is not None else ""
-    if not any(_selector(one) for one in tenants if _name(one) != name):
+    if not any(_selector(tenant) for tenant in tenants if _name(tenant) != name):
         return ()
     spec, refusals = pod.get("spec") or {}, []
     before = {_fields(toleration) for toleration in ((old or {}).get("spec") or {}).get("tolerations") or ()}
@@ -62,8 +62,8 @@ def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
     return any(
         is_gpu(name)
         for table in ("initContainers", "containers")
-        for one in spec.get(table) or ()
-        for amounts in (one.get("resources") or {}).values()
+        for entry in spec.get(table) or ()
+        for amounts in (entry.get("resources") or {}).values()
         if isinstance(amounts, Mapping)
         for name in amounts
     )

@@ -47,10 +47,10 @@ def container_id(pod: Mapping[str, Any]) -> str:
 def config_of(pod: Mapping[str, Any]) -> Obj:
     """The body a container was made from; empty where somebody has spoilt it."""
     try:
-        found = parse_json(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
+        body = parse_json(annotations_of(pod).get(CONFIG_ANNOTATION) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def containers(pods: Iterable[Obj]) -> list[Obj]:
@@ -61,7 +61,7 @@ def containers(pods: Iterable[Obj]) -> list[Obj]:
             key = (str(pod["metadata"].get("namespace")), name)
             if key not in newest or start_of(pod) > start_of(newest[key]):
                 newest[key] = pod
-    return sorted(newest.values(), key=lambda one: str(one["metadata"].get("creationTimestamp")), reverse=True)
+    return sorted(newest.values(), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
 
 
 def find(pods: Iterable[Obj], word: str) -> Obj | None:
@@ -79,7 +79,7 @@ def find(pods: Iterable[Obj], word: str) -> Obj | None:
 def is_gated(pod: Mapping[str, Any]) -> bool:
     """Made, and not started."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
-    return any(one.get("name") == CONTAINER_GATE for one in gates)
+    return any(gate.get("name") == CONTAINER_GATE for gate in gates)
 
 
 def is_ended(pod: Mapping[str, Any]) -> bool:

@@ -147,9 +147,9 @@ class _Making:
             if self.host.get(where) and not (where == "Runtime" and self.host[where] in ("nvidia", "runc")):
                 self.fault(f"HostConfig.{where}", f"{self.host[where]!r} is not available", why)
         for where, usual in (("NetworkMode", ("default", "bridge", "")), ("PidMode", ("",)), ("IpcMode", ("",))):
-            found = self.host.get(where) or ""
-            if found not in usual and not (where == "IpcMode" and found in ("private", "shareable")):
-                self.fault(f"HostConfig.{where}", f"{found!r} is not available", "leave it out")
+            mode = self.host.get(where) or ""
+            if mode not in usual and not (where == "IpcMode" and mode in ("private", "shareable")):
+                self.fault(f"HostConfig.{where}", f"{mode!r} is not available", "leave it out")
         container, affinity, tolerations = self._container()
         spec: Obj = {
             "restartPolicy": self._restart_policy(),
@@ -260,7 +260,7 @@ class _Making:
             return ["/bin/sh", "-c", value] if value else []
         if value is None:
             return []
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             self.fault(where, f"{value!r} is no list of texts")
             return []
         return value
@@ -271,10 +271,10 @@ class _Making:
         if not isinstance(value, list):
             self.fault("Env", f"{value!r} is no list of NAME=VALUE")
             return []
-        for at, one in enumerate(value):
-            key, equals, text = str(one).partition("=")
+        for at, entry in enumerate(value):
+            key, equals, text = str(entry).partition("=")
             if not key or "\0" in key:
-                self.fault(f"Env[{at}]", f"{one!r} has no name", "write NAME=VALUE")
+                self.fault(f"Env[{at}]", f"{entry!r} has no name", "write NAME=VALUE")
             elif equals:
                 made[key] = text
         return [{"name": key, "value": unexpanded(text)} for key, text in made.items()]
@@ -283,17 +283,17 @@ class _Making:
         made: Obj = {}
         user = str(self.body.get("User") or "")
         if user:
-            found = _USER.fullmatch(user)
-            if not found:
+            match = _USER.fullmatch(user)
+            if not match:
                 self.fault("User", f"{user!r} is a name; a cluster knows numbers alone", "write UID or UID:GID")
             else:
-                made["runAsUser"] = int(found[1])
-                if found[2]:
-                    made["runAsGroup"] = int(found[2])
+                made["runAsUser"] = int(match[1])
+                if match[2]:
+                    made["runAsGroup"] = int(match[2])
         if self.host.get("ReadonlyRootfs"):
             made["readOnlyRootFilesystem"] = True
         if drop := self._list("CapDrop"):
-            made["capabilities"] = {"drop": [str(one) for one in drop]}
+            made["capabilities"] = {"drop": [str(name) for name in drop]}
         signal = str(self.body.get("StopSignal") or "SIGTERM")
         if signal not in ("SIGTERM", "15", "TERM"):
             self.fault("StopSignal", f"{signal!r} is not available: pods are stopped by SIGTERM", "leave it out")
@@ -340,13 +340,13 @@ class _Making:
         limits: Obj = {"cpu": cpu, "memory": str(memory) if memory else self.around.memory}
         affinity: Obj = {}
         tolerations: list[Obj] = []
-        for at, one in enumerate(self._list("DeviceRequests")):
+        for at, asked in enumerate(self._list("DeviceRequests")):
             where = f"HostConfig.DeviceRequests[{at}]"
-            if not isinstance(one, Mapping):
-                self.fault(where, f"{one!r} is no object")
+            if not isinstance(asked, Mapping):
+                self.fault(where, f"{asked!r} is no object")
                 continue
-            driver, count = str(one.get("Driver") or ""), one.get("Count")
-            if one.get("DeviceIDs"):
+            driver, count = str(asked.get("Driver") or ""), asked.get("Count")
+            if asked.get("DeviceIDs"):
                 self.fault(f"{where}.DeviceIDs", "the cluster chooses which GPUs", "say how many with Count")
             elif isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= 1024:
                 hint = "say how many: docker run --gpus 1" if count == -1 else "use 1 to 1024"
@@ -360,7 +360,7 @@ class _Making:
             resource = _VENDORS.get(driver, driver)
             limits[resource] = str(count)
             tolerations += [{"key": key, "operator": "Exists"} for key in gpu_taints(resource)]
-            options = one.get("Options")
+            options = asked.get("Options")
             if isinstance(options, Mapping) and options.get("type"):
                 affinity = self._type(f"{where}.Options.type", str(options["type"]), resource)
         return {"limits": limits, "requests": dict(limits)}, affinity, tolerations
@@ -372,10 +372,12 @@ class _Making:
 
     def _type(self, where: str, asked: str, resource: str) -> Obj:
         fitting = [
-            one for one in self.around.gpu_types if one.resource == resource and matches_type(asked, one.value)
+            gpu_type
+            for gpu_type in self.around.gpu_types
+            if gpu_type.resource == resource and matches_type(asked, gpu_type.value)
         ]
         if not fitting:
-            there = ", ".join(sorted({one.value for one in self.around.gpu_types})) or "none"
+            there = ", ".join(sorted({gpu_type.value for gpu_type in self.around.gpu_types})) or "none"
             self.fault(where, f"there is no GPU of type {asked!r}", f"there are: {there}")
             return {}
         terms = [
@@ -390,19 +392,19 @@ class _Making:
             target, _, flags = rest.partition(":")
             read_only = "ro" in flags.split(",")
             self._mount(f"HostConfig.Binds[{at}]", "", source, target, read_only=read_only)
-        for at, one in enumerate(self._list("Mounts")):
+        for at, mount in enumerate(self._list("Mounts")):
             where = f"HostConfig.Mounts[{at}]"
-            if not isinstance(one, Mapping):
-                self.fault(where, f"{one!r} is no object")
+            if not isinstance(mount, Mapping):
+                self.fault(where, f"{mount!r} is no object")
                 continue
-            kind, target = str(one.get("Type") or "volume"), str(one.get("Target") or "")
+            kind, target = str(mount.get("Type") or "volume"), str(mount.get("Target") or "")
             if kind == "tmpfs":
-                options = one.get("TmpfsOptions")
+                options = mount.get("TmpfsOptions")
                 size = options.get("SizeBytes") if isinstance(options, Mapping) else None
                 self._memory_folder(where, target, size)
             elif kind == "volume":
-                read_only = bool(one.get("ReadOnly"))
-                self._mount(where, ".Source", str(one.get("Source") or ""), target, read_only=read_only)
+                read_only = bool(mount.get("ReadOnly"))
+                self._mount(where, ".Source", str(mount.get("Source") or ""), target, read_only=read_only)
             else:
                 self.fault(f"{where}.Type", f"{kind!r} is not available", "use a volume: moor volume create NAME")
         tmpfs = self.host.get("Tmpfs")
@@ -422,7 +424,7 @@ class _Making:
             return
         if self._is_target(where, target):
             name = f"v-{hashlib.sha256(source.encode()).hexdigest()[:10]}"
-            if all(one["name"] != name for one in self.volumes):
+            if all(volume["name"] != name for volume in self.volumes):
                 self.volumes.append({"name": name, "persistentVolumeClaim": {"claimName": source}})
             self.mounts.append({"name": name, "mountPath": target} | ({"readOnly": True} if read_only else {}))
 
@@ -444,14 +446,14 @@ class _Making:
                 where, f"{target!r} is not a valid path in the container", "write an absolute one without ':'"
             )
             return False
-        if any(one["mountPath"] == target for one in self.mounts):
+        if any(mount["mountPath"] == target for mount in self.mounts):
             self.fault(where, f"two things are mounted at {target}")
             return False
         return True
 
     def _ports(self) -> dict[tuple[int, str], int]:
         """(port of the container, protocol) → port of the Service; 0 where it is not published."""
-        found: dict[tuple[int, str], int] = {}
+        ports: dict[tuple[int, str], int] = {}
         bindings = self.host.get("PortBindings")
         for where, table in (
             ("ExposedPorts", self.body.get("ExposedPorts")),
@@ -468,14 +470,16 @@ class _Making:
                     self.fault(f"{where}[{key}]", f"{key!r} is not a port", "write 8080/tcp")
                     continue
                 at = (int(port[1]), port[2] or "tcp")
-                found.setdefault(at, 0)
+                ports.setdefault(at, 0)
                 if where != "ExposedPorts":
-                    found[at] = self._host_port(f"{where}[{key}]", value, at[0])
-        return found
+                    ports[at] = self._host_port(f"{where}[{key}]", value, at[0])
+        return ports
 
     def _host_port(self, where: str, value: Any, usual: int) -> int:
         asked = (
-            [one.get("HostPort") for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+            [binding.get("HostPort") for binding in value if isinstance(binding, Mapping)]
+            if isinstance(value, list)
+            else []
         )
         text = str(next(filter(None, asked), usual))
         number = integer_or(text, 0)
@@ -512,10 +516,10 @@ class _Making:
 
 
 def _by_label(types: Iterable[GpuType]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for one in types:
-        found.setdefault(one.label, []).append(one.value)
-    return found
+    values: dict[str, list[str]] = {}
+    for gpu_type in types:
+        values.setdefault(gpu_type.label, []).append(gpu_type.value)
+    return values
 
 
 def owned_by(service: Obj, pod: Mapping[str, Any]) -> Obj:

@@ -43,11 +43,11 @@ class StateView:
 
 def state_of(pod: Mapping[str, Any], now: datetime) -> StateView:
     status = pod.get("status") or {}
-    told: Mapping[str, Any] = next(
-        (one for one in status.get("containerStatuses") or () if one.get("name") == MAIN), {}
+    container: Mapping[str, Any] = next(
+        (status for status in status.get("containerStatuses") or () if status.get("name") == MAIN), {}
     )
-    states = told.get("state") or {}
-    restarts = int(told.get("restartCount") or 0)
+    states = container.get("state") or {}
+    restarts = int(container.get("restartCount") or 0)
     ended = states.get("terminated") or {}
     if is_deleting(pod):
         return StateView(status="removing", text="Removal In Progress", restarts=restarts)
@@ -82,12 +82,12 @@ def state_of(pod: Mapping[str, Any], now: datetime) -> StateView:
 def _why(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
     gates = (pod["spec"].get("schedulingGates") or ()) and pod["spec"]["schedulingGates"]
     if gates:
-        return "its turn (" + ", ".join(str(one.get("name")) for one in gates) + ")"
+        return "its turn (" + ", ".join(str(gate.get("name")) for gate in gates) + ")"
     if waiting.get("reason"):
         return str(waiting.get("message") or waiting["reason"])
-    for one in (pod.get("status") or {}).get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return str(one.get("message") or one.get("reason") or "no node has room")
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "no node has room")
     return "being started"
 
 
@@ -129,9 +129,9 @@ def inspect(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
     words = [*_listed(body.get("Entrypoint")), *_listed(body.get("Cmd"))]
     host = body.get("HostConfig")
     ports: dict[str, Any] = {key: None for key in (body.get("ExposedPorts") or {})}
-    for one in _ports(service):
-        bound = {"HostIp": one.get("IP", ""), "HostPort": str(one["PublicPort"])}
-        ports[f"{one['PrivatePort']}/{one['Type']}"] = [bound]
+    for port in _ports(service):
+        bound = {"HostIp": port.get("IP", ""), "HostPort": str(port["PublicPort"])}
+        ports[f"{port['PrivatePort']}/{port['Type']}"] = [bound]
     return {
         "Id": container_id(pod),
         "Created": _stamp(moment(pod["metadata"].get("creationTimestamp"))),
@@ -192,32 +192,32 @@ def _ports(service: Mapping[str, Any] | None) -> list[Obj]:
     return [
         ({"IP": address} if address and address != "None" else {})
         | {
-            "PrivatePort": one.get("targetPort") or one.get("port"),
-            "PublicPort": one.get("port"),
-            "Type": str(one.get("protocol") or "TCP").lower(),
+            "PrivatePort": port.get("targetPort") or port.get("port"),
+            "PublicPort": port.get("port"),
+            "Type": str(port.get("protocol") or "TCP").lower(),
         }
-        for one in spec.get("ports") or ()
+        for port in spec.get("ports") or ()
     ]
 
 
 def _mounts(pod: Mapping[str, Any]) -> list[Obj]:
-    volumes = {one["name"]: one for one in pod["spec"].get("volumes") or ()}
-    found = []
-    for one in pod["spec"]["containers"][0].get("volumeMounts") or ():
-        claim = (volumes.get(one["name"]) or {}).get("persistentVolumeClaim")
-        read_only = bool(one.get("readOnly"))
+    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
+    mounts = []
+    for mount in pod["spec"]["containers"][0].get("volumeMounts") or ():
+        claim = (volumes.get(mount["name"]) or {}).get("persistentVolumeClaim")
+        read_only = bool(mount.get("readOnly"))
         if claim:
-            found.append(
+            mounts.append(
                 {
                     "Type": "volume",
                     "Name": claim["claimName"],
                     "Source": claim["claimName"],
-                    "Destination": one["mountPath"],
+                    "Destination": mount["mountPath"],
                     "Mode": "ro" if read_only else "rw",
                     "RW": not read_only,
                 }
             )
-    return found
+    return mounts
 
 
 def _labels(pod: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, str]:
@@ -231,12 +231,12 @@ def _labels(pod: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, str]:
 def _listed(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
-    return [str(one) for one in value] if isinstance(value, Sequence) else []
+    return [str(word) for word in value] if isinstance(value, Sequence) else []
 
 
 def _image_id(pod: Mapping[str, Any]) -> str:
-    told = (pod.get("status") or {}).get("containerStatuses") or ()
-    known = str(told[0].get("imageID") or "") if told else ""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    known = str(statuses[0].get("imageID") or "") if statuses else ""
     return known or f"sha256:{hashlib.sha256(str(config_of(pod).get('Image')).encode()).hexdigest()}"
 
 
@@ -251,7 +251,7 @@ def matches(row: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> boo
     """Whether a summary passes all filters, those of _FILTERS. Raises ValueError for others."""
     if strange := sorted(set(filters) - _FILTERS):
         raise ValueError(f"the filter {strange[0]!r} is not one of {', '.join(sorted(_FILTERS))}")
-    return all(any(_passes(row, key, one) for one in wanted) for key, wanted in filters.items() if wanted)
+    return all(any(_passes(row, key, word) for word in wanted) for key, wanted in filters.items() if wanted)
 
 
 def _passes(row: Mapping[str, Any], key: str, wanted: str) -> bool:
@@ -267,5 +267,5 @@ def _passes(row: Mapping[str, Any], key: str, wanted: str) -> bool:
     if key == "exited":
         return str(row["Status"]).startswith(f"Exited ({wanted})")
     if key == "volume":
-        return any(wanted in (one["Name"], one["Destination"]) for one in row["Mounts"])
+        return any(wanted in (mount["Name"], mount["Destination"]) for mount in row["Mounts"])
     return bool(row["Image"] == wanted or str(row["Image"]).partition(":")[0] == wanted)

@@ -26,30 +26,35 @@ def as_public(full: Explanation) -> Explanation:
         full,
         public=True,
         asks={name: value for name, value in full.asks.items() if is_gpu(name)},
-        missing=tuple(one for one in full.missing if is_gpu(one.resource)),
-        held_by=tuple(one for one in full.held_by if is_gpu(one.resource)),
+        missing=tuple(resource_missing for resource_missing in full.missing if is_gpu(resource_missing.resource)),
+        held_by=tuple(held for held in full.held_by if is_gpu(held.resource)),
         verdicts=tuple(
-            replace(one, reasons=_public_reasons(one, full.gpus) if one.reasons else ()) for one in full.verdicts
+            replace(verdict, reasons=_public_reasons(verdict, full.gpus) if verdict.reasons else ())
+            for verdict in full.verdicts
         ),
-        obstacles=tuple(one for one in full.obstacles if one.endswith((" is cordoned", " is not Ready"))),
+        obstacles=tuple(
+            obstacle for obstacle in full.obstacles if obstacle.endswith((" is cordoned", " is not Ready"))
+        ),
         missing_claims=(),
         troubles=(hidden,) if full.troubles else (),
         quota="its namespace's quota is used up" if full.quota else "",
         not_made="its pod could not be created" if full.not_made else "",
         scheduler_says="",
-        gates=tuple(one if one == MACHINE_GATE else "of another part" for one in full.gates),
+        gates=tuple(gate if gate == MACHINE_GATE else "of another part" for gate in full.gates),
         killed="",
         smaller=(),
         starting="being started" if full.starting else "",
         refusals=tuple(
-            Refusal(code=one.code, message=codes.get(one.code, "no node accepts it as it is"), hint="")
-            for one in full.refusals
+            Refusal(code=refusal.code, message=codes.get(refusal.code, "no node accepts it as it is"), hint="")
+            for refusal in full.refusals
         ),
     )
 
 
-def _public_reasons(one: Verdict, gpus: int) -> tuple[str, ...]:
-    open_to_all = [text for text in one.reasons if text in ("it is not Ready", "it is cordoned (unschedulable)")]
+def _public_reasons(verdict: Verdict, gpus: int) -> tuple[str, ...]:
+    open_to_all = [
+        text for text in verdict.reasons if text in ("it is not Ready", "it is cordoned (unschedulable)")
+    ]
     if open_to_all:
         return tuple(open_to_all)
-    return ("too few GPUs free",) if gpus and one.gpus_free < gpus else ("it does not suit",)
+    return ("too few GPUs free",) if gpus and verdict.gpus_free < gpus else ("it does not suit",)

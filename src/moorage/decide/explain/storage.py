@@ -62,7 +62,7 @@ def storage_of(
     """Key the objects by name; `claims` are those of the pod's namespace."""
 
     def by_name(objects: Iterable[Obj] | None) -> dict[str, Obj] | None:
-        return None if objects is None else {str(one["metadata"]["name"]): one for one in objects}
+        return None if objects is None else {str(obj["metadata"]["name"]): obj for obj in objects}
 
     return Storage(claims=by_name(claims), volumes=by_name(volumes), classes=by_name(classes))
 
@@ -78,14 +78,14 @@ def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> P
             hint = f"`moor volume create {name}` makes it"
             troubles.append(Trouble(name, f"does not exist; {hint}", missing=True))
             continue
-        if found := _trouble(name, claim, pod, seen, others):
-            troubles.append(Trouble(name, found))
+        if message := _trouble(name, claim, pod, seen, others):
+            troubles.append(Trouble(name, message))
             continue
         spec = claim.get("spec") or {}
         volume = (seen.volumes or {}).get(spec.get("volumeName") or "")
         required = (((volume or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
         if required is not None:
-            terms.append((name, tuple(_term(one) for one in required.get("nodeSelectorTerms") or ())))
+            terms.append((name, tuple(_term(term) for term in required.get("nodeSelectorTerms") or ())))
         if not spec.get("volumeName") and (where := annotations_of(claim).get(SELECTED_NODE)):
             chosen.append((name, where))
     return PodVolumes(tuple(troubles), tuple(terms), tuple(chosen))
@@ -118,14 +118,14 @@ def _unbound(claim: Obj, seen: Storage) -> str:
         return f"has no storage yet: {why}, so an admin must make a volume for it"
     if seen.classes is None:
         return ""
-    found = seen.classes.get(kind)
-    if found is None:
+    storage_class = seen.classes.get(kind)
+    if storage_class is None:
         known = ", ".join(sorted(seen.classes)) or "none"
         return f"has no storage yet: there is no StorageClass {kind!r} (there are: {known})"
-    if found.get("volumeBindingMode") != "WaitForFirstConsumer" or spec.get("volumeName"):
+    if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer" or spec.get("volumeName"):
         return f"has no storage yet: StorageClass {kind} has not made it"
-    free = [one for one in (seen.volumes or {}).values() if _serves(one, claim)]
-    if found.get("provisioner") == NO_PROVISIONER and seen.volumes is not None and not free:
+    free = [volume for volume in (seen.volumes or {}).values() if _serves(volume, claim)]
+    if storage_class.get("provisioner") == NO_PROVISIONER and seen.volumes is not None and not free:
         return f"has no storage yet: StorageClass {kind} has no volume left for it"
     return ""
 
@@ -140,8 +140,8 @@ def _serves(volume: Obj, claim: Obj) -> bool:
     return (volume.get("status") or {}).get("phase") == "Available"
 
 
-def _term(one: Obj) -> NodeSelectorTerm:
+def _term(term: Obj) -> NodeSelectorTerm:
     return NodeSelectorTerm(
-        tuple(requirement_of(part) for part in one.get("matchExpressions") or ()),
-        tuple(requirement_of(part) for part in one.get("matchFields") or ()),
+        tuple(requirement_of(part) for part in term.get("matchExpressions") or ()),
+        tuple(requirement_of(part) for part in term.get("matchFields") or ()),
     )

@@ -164,7 +164,7 @@ class Explanation:
     @property
     def fits(self) -> bool:
         """Some node would take it now."""
-        return any(one.fits for one in self.verdicts)
+        return any(verdict.fits for verdict in self.verdicts)
 
     @property
     def usual_until(self) -> datetime | None:

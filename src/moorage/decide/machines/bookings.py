@@ -66,35 +66,41 @@ def judge(bookings: Iterable[Booking], available: int | None, now: datetime) -> 
     What was granted stays granted. A new or changed booking is granted if it fits beside the others at every
     moment still to come; a change that does not fit leaves the old terms in force. `available` None: no such type.
     """
-    known = sorted((one for one in bookings if not one.cancelled), key=lambda one: one.age)
-    force = {one.key: Hold(one, one.granted, one.granted_at or now) for one in known if one.granted is not None}
-    found = []
-    for one in known:
-        reason, message = _refusal(one, force, available, now)
-        had = force.get(one.key)
+    known = sorted((booking for booking in bookings if not booking.cancelled), key=lambda booking: booking.age)
+    force = {
+        booking.key: Hold(booking, booking.granted, booking.granted_at or now)
+        for booking in known
+        if booking.granted is not None
+    }
+    rulings = []
+    for booking in known:
+        reason, message = _refusal(booking, force, available, now)
+        had = force.get(booking.key)
         if not reason:
-            since = had.since if had is not None and is_within(one.asked, had.terms) else now
-            force[one.key] = Hold(one, one.asked, since)
-        found.append(Ruling(one, force.get(one.key), reason, message))
-    return found
+            since = had.since if had is not None and is_within(booking.asked, had.terms) else now
+            force[booking.key] = Hold(booking, booking.asked, since)
+        rulings.append(Ruling(booking, force.get(booking.key), reason, message))
+    return rulings
 
 
 def in_force(rulings: Iterable[Ruling], now: datetime) -> list[Hold]:
     """The bookings that hold, or will hold, something."""
-    return [one.hold for one in rulings if one.hold is not None and one.hold.terms.end > now]
+    return [ruling.hold for ruling in rulings if ruling.hold is not None and ruling.hold.terms.end > now]
 
 
 def promised(holds: Iterable[Hold], start: datetime, end: datetime) -> int:
     """The most machines promised at any one moment from start until end."""
-    holds = [one for one in holds if one.terms.start < end and one.terms.end > start]
-    moments = {start} | {one.terms.start for one in holds if one.terms.start > start}
-    return max(sum(one.terms.count for one in holds if one.terms.start <= at < one.terms.end) for at in moments)
+    holds = [hold for hold in holds if hold.terms.start < end and hold.terms.end > start]
+    moments = {start} | {hold.terms.start for hold in holds if hold.terms.start > start}
+    return max(
+        sum(hold.terms.count for hold in holds if hold.terms.start <= at < hold.terms.end) for at in moments
+    )
 
 
 def earliest(holds: Sequence[Hold], available: int, asked: Terms) -> datetime | None:
     """The first moment from the asked start on from which as many are free for as long; None: never so many."""
     length = asked.end - asked.start
-    for at in sorted({asked.start} | {one.terms.end for one in holds if one.terms.end > asked.start}):
+    for at in sorted({asked.start} | {hold.terms.end for hold in holds if hold.terms.end > asked.start}):
         if promised(holds, at, at + length) + asked.count <= available:
             return at
     return None
@@ -112,38 +118,39 @@ def conflict(
         return ""
     span = Terms(count=asked.count, start=start, end=asked.end)
     others = sorted(
-        (one for one in holds if one.terms.start < asked.end and one.terms.end > start), key=lambda one: one.order
+        (hold for hold in holds if hold.terms.start < asked.end and hold.terms.end > start),
+        key=lambda hold: hold.order,
     )
-    told = ", ".join(
-        f"{one.key} has {one.terms.count} from {when(one.terms.start)} to {when(one.terms.end)}"
-        for one in others[:5]
+    taken = ", ".join(
+        f"{hold.key} has {hold.terms.count} from {when(hold.terms.start)} to {when(hold.terms.end)}"
+        for hold in others[:5]
     ) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-    text = f"{asked.count} of {available} {kind} are not free from {when(start)} to {when(asked.end)}: {told}"
+    text = f"{asked.count} of {available} {kind} are not free from {when(start)} to {when(asked.end)}: {taken}"
     text += f"; free all the time: {max(0, free)}"
     if (at := earliest(holds, available, span)) is not None:
         text += f"; {asked.count} for as long from {when(at)}"
     return text
 
 
-def _refusal(one: Booking, force: Mapping[Key, Hold], available: int | None, now: datetime) -> tuple[str, str]:
-    asked, had = one.asked, one.granted
+def _refusal(booking: Booking, force: Mapping[Key, Hold], available: int | None, now: datetime) -> tuple[str, str]:
+    asked, had = booking.asked, booking.granted
     if asked.end <= asked.start:
         return "Invalid", f"spec.to {rfc3339(asked.end)} is not after spec.from {rfc3339(asked.start)}"
     if asked == had:
         return "", ""
     if available is None:
-        return "UnknownMachine", f"there is no machine type {one.type} in group {one.group}"
+        return "UnknownMachine", f"there is no machine type {booking.type} in group {booking.group}"
     if asked.end <= now:
         return (
             ("", "") if had is not None else ("Past", f"it ended at {rfc3339(asked.end)}, before it was granted")
         )
     if had is not None and is_within(asked, had):
         return "", ""  # no more than it had
-    others = [hold for key, hold in force.items() if key != one.key]
-    told = conflict(one.type, asked, others, available, now=now)
-    if told and had is not None:
-        told += f"; in force as before: {had.count} from {rfc3339(had.start)} to {rfc3339(had.end)}"
-    return ("Conflict", told) if told else ("", "")
+    others = [hold for key, hold in force.items() if key != booking.key]
+    reason = conflict(booking.type, asked, others, available, now=now)
+    if reason and had is not None:
+        reason += f"; in force as before: {had.count} from {rfc3339(had.start)} to {rfc3339(had.end)}"
+    return ("Conflict", reason) if reason else ("", "")
 
 
 def is_within(asked: Terms, had: Terms) -> bool:
@@ -152,4 +159,4 @@ def is_within(asked: Terms, had: Terms) -> bool:
 
 def next_change(holds: Iterable[Hold], now: datetime) -> datetime | None:
     """When a booking starts or ends next."""
-    return min((at for one in holds for at in (one.terms.start, one.terms.end) if at > now), default=None)
+    return min((at for hold in holds for at in (hold.terms.start, hold.terms.end) if at > now), default=None)

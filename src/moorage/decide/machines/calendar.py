@@ -44,7 +44,7 @@ class Leave(Generic[G]):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Condition:
     """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
 
     type: str
@@ -68,7 +68,7 @@ class Report(Generic[G]):
     booking: Booking
     phase: str
     hold: Hold | None  # None: nothing was granted
-    conditions: tuple[Said, ...]
+    conditions: tuple[Condition, ...]
     held: int = 0
     in_use: int = 0
     shortfall: int = 0
@@ -116,7 +116,7 @@ def plan(seen: Seen[G]) -> Plan[G]:
     guests = sorted(seen.guests, key=by_age)
     leave, wakes = _leaving(holds, capacity, guests, now)
     standings = _standings(holds, capacity, guests, now)
-    reports = tuple(_report(one, standings.get(one.booking.key), seen) for one in rulings)
+    reports = tuple(_report(ruling, standings.get(ruling.booking.key), seen) for ruling in rulings)
     for hold in holds:
         moments = (hold.terms.start - hold.booking.lead, hold.terms.start, hold.terms.end)
         wakes += [at for at in moments if at > now]
@@ -127,24 +127,24 @@ def _leaving(
     holds: Sequence[Hold], capacity: int, guests: Sequence[G], now: datetime
 ) -> tuple[list[Leave[G]], list[datetime]]:
     """Backfill to be asked to leave now, and when others will be: as few as will do, the newest first."""
-    found: dict[str, Leave[G]] = {}
+    leaving: dict[str, Leave[G]] = {}
     wakes = []
-    staying = [one for one in guests if not one.backfill or one.leaves is not None]
-    asked = [one for one in guests if one.backfill and one.leaves is None]
-    for at in sorted({max(now, one.terms.start) for one in holds}):
+    staying = [guest for guest in guests if not guest.backfill or guest.leaves is not None]
+    asked = [guest for guest in guests if guest.backfill and guest.leaves is None]
+    for at in sorted({max(now, hold.terms.start) for hold in holds}):
         there: Moment[G] = Moment(at, holds)
         for guest in staying:
             if at == now or is_there(guest, at, now):
                 there.add(guest)
-        still = [one for one in asked if at == now or (end := end_of(one, now)) is None or end > at]
-        spare = [one for one in still if not there.add(one)]
+        still = [guest for guest in asked if at == now or (end := end_of(guest, now)) is None or end > at]
+        spare = [guest for guest in still if not there.add(guest)]
         for guest in spare[::-1][: max(0, there.load - capacity)]:
             due = at - guest.grace - MARGIN
             if due <= now:
-                found.setdefault(guest.uid, Leave(guest, max(there.holds, key=lambda one: one.terms.start)))
+                leaving.setdefault(guest.uid, Leave(guest, max(there.holds, key=lambda hold: hold.terms.start)))
             else:
                 wakes.append(due)
-    return list(found.values()), wakes
+    return list(leaving.values()), wakes
 
 
 @dataclass(slots=True)
@@ -161,13 +161,13 @@ class _Standing(Generic[G]):
 def _standings(
     holds: Sequence[Hold], capacity: int, guests: Sequence[G], now: datetime
 ) -> dict[Key, _Standing[G]]:
-    found: dict[Key, _Standing[G]] = {one.key: _Standing() for one in holds}
+    standings: dict[Key, _Standing[G]] = {hold.key: _Standing() for hold in holds}
     current: Moment[G] = Moment(now, holds)
     for guest in guests:
         current.add(guest)
     free = max(0, capacity - len(guests))
-    for hold in sorted(holds, key=lambda one: (one.terms.start > now, one.order)):
-        standing, count = found[hold.key], hold.terms.count
+    for hold in sorted(holds, key=lambda hold: (hold.terms.start > now, hold.order)):
+        standing, count = standings[hold.key], hold.terms.count
         if hold.terms.start <= now:
             standing.in_use = len(current.mine[hold.key])
             kept = min(count - standing.in_use, free)
@@ -180,32 +180,34 @@ def _standings(
             for guest in guests:
                 if is_there(guest, hold.terms.start, now):
                     then.add(guest)
-            ahead = sum(one.terms.count for one in then.holds if one.order < hold.order)
+            ahead = sum(other.terms.count for other in then.holds if other.order < hold.order)
             standing.shortfall = count - max(0, min(count, capacity - len(then.others) - ahead))
             standing.others, standing.at = then.others, hold.terms.start
         else:
             kept = 0
         free -= kept
-    return found
+    return standings
 
 
 def _report(ruling: Ruling, standing: _Standing[G] | None, seen: Seen[G]) -> Report[G]:
     booking, hold, now = ruling.booking, ruling.hold, seen.now
-    accepted = Said("Accepted", "False" if ruling.reason else "True", ruling.reason or "Accepted", ruling.message)
+    accepted = Condition(
+        "Accepted", "False" if ruling.reason else "True", ruling.reason or "Accepted", ruling.message
+    )
     if hold is None or standing is None:
         return Report(
             booking=booking,
             phase=REFUSED if hold is None else EXPIRED,
             hold=hold,
-            conditions=(accepted, Said("Held", "False", "NotAccepted" if hold is None else "Ended", "")),
+            conditions=(accepted, Condition("Held", "False", "NotAccepted" if hold is None else "Ended", "")),
         )
     terms = hold.terms
     phase = ACTIVE if terms.start <= now else PREPARING if standing.at is not None else PENDING
     blockers = sorted(
-        (Blocking(one, end_of(one, now)) for one in standing.others),
-        key=lambda one: (one.until is None, one.until or now, by_age(one.guest)),
+        (Blocking(guest, end_of(guest, now)) for guest in standing.others),
+        key=lambda blocking: (blocking.until is None, blocking.until or now, by_age(blocking.guest)),
     )
-    ends = [one.until for one in blockers if one.until is not None]
+    ends = [blocker.until for blocker in blockers if blocker.until is not None]
     short = standing.shortfall
     full_at = ends[short - 1] if 0 < short <= len(ends) else None
     return Report(
@@ -221,19 +223,21 @@ def _report(ruling: Ruling, standing: _Standing[G] | None, seen: Seen[G]) -> Rep
     )
 
 
-def _held(phase: str, terms: Terms, short: int, full_at: datetime | None, blockers: int, missing: int) -> Said:
+def _held(
+    phase: str, terms: Terms, short: int, full_at: datetime | None, blockers: int, missing: int
+) -> Condition:
     if phase == PENDING:
-        return Said("Held", "False", "NotYet", f"It starts at {rfc3339(terms.start)}")
+        return Condition("Held", "False", "NotYet", f"It starts at {rfc3339(terms.start)}")
     if not short:
-        said = "All are kept" if phase == ACTIVE else f"All will be there at {rfc3339(terms.start)}"
-        return Said("Held", "True", "AllHeld", said)
+        message = "All are kept" if phase == ACTIVE else f"All will be there at {rfc3339(terms.start)}"
+        return Condition("Held", "True", "AllHeld", message)
     text = f"{short} of {terms.count} " + ("are missing" if phase == ACTIVE else "will be missing at the start")
     if blockers:
         text += f": {blockers} in use by guests that were there before"
         text += f"; all there at {rfc3339(full_at)}" if full_at else "; not all of them have a time limit"
     if missing:
         text += f"; for {missing} no node has room"
-    return Said("Held", "False", "Shortfall", text)
+    return Condition("Held", "False", "Shortfall", text)
 
 
 # --- GPUs instead of machines
@@ -242,13 +246,13 @@ def _held(phase: str, terms: Terms, short: int, full_at: datetime | None, blocke
 def machines_for_gpus(pools: Iterable[Pool], gpus: int, gpu_type: str) -> list[tuple[Pool, MachineType, int]]:
     """The machine types whose devices are of that type and make up just so many GPUs, and how many of each."""
     wanted = gpu_type.lower()
-    found = []
-    for pool in sorted(pools, key=lambda one: one.group):
+    offers = []
+    for pool in sorted(pools, key=lambda pool: pool.group):
         for kind in pool.types.values():
             is_it = wanted in {kind.family.lower(), *(name.lower() for name in kind.size if "/" in name)}
             if is_it and kind.devices and gpus % kind.devices == 0:
-                found.append((pool, kind, gpus // kind.devices))
-    return found
+                offers.append((pool, kind, gpus // kind.devices))
+    return offers
 
 
 # --- at admission
@@ -272,31 +276,35 @@ def check(
         had = parse_reservation(old) if old is not None else None
     except (ValueError, KeyError, TypeError) as error:
         return [Fault("spec", "", f"cannot be read: {error}")]
-    spec, found = obj["spec"], []
+    spec, faults = obj["spec"], []
     if old is not None:
-        found += [
+        faults += [
             Fault(f"spec.{key}", str(spec.get(key, "")), f"must stay {before!r}: make another reservation")
             for key in ("machineGroup", "machineType", "user")
             if spec.get(key, "") != (before := old["spec"].get(key, ""))
         ]
     terms = asked.asked
     if terms.end <= terms.start:
-        found.append(Fault("spec.to", spec["to"], f"must be after spec.from {spec['from']}"))
+        faults.append(Fault("spec.to", spec["to"], f"must be after spec.from {spec['from']}"))
     elif terms.end <= now and (had is None or had.asked.end != terms.end):
-        found.append(Fault("spec.to", spec["to"], "must lie ahead"))
-    pool = next((one for one in pools if one.group == asked.group), None)
+        faults.append(Fault("spec.to", spec["to"], "must lie ahead"))
+    pool = next((pool for pool in pools if pool.group == asked.group), None)
     kind = pool.types.get(asked.type) if pool is not None else None
     if pool is None:
-        found.append(Fault("spec.machineGroup", asked.group, "is no machine group"))
+        faults.append(Fault("spec.machineGroup", asked.group, "is no machine group"))
     elif kind is None:
         known = ", ".join(sorted(pool.types)) or "none"
-        found.append(
+        faults.append(
             Fault("spec.machineType", asked.type, f"is no machine type of {asked.group}; it has: {known}")
         )
-    if found or kind is None or (had is not None and is_within(terms, had.asked)):
-        return found
-    mine = [one for one in others if (one.group, one.type) == (asked.group, asked.type) and one.key != asked.key]
+    if faults or kind is None or (had is not None and is_within(terms, had.asked)):
+        return faults
+    mine = [
+        booking
+        for booking in others
+        if (booking.group, booking.type) == (asked.group, asked.type) and booking.key != asked.key
+    ]
     holds = in_force(judge(mine, kind.available, now), now)
-    if told := conflict(kind.name, terms, holds, kind.available, now=now, when=when):
-        found.append(Fault("spec.count", str(terms.count), told))
-    return found
+    if reason := conflict(kind.name, terms, holds, kind.available, now=now, when=when):
+        faults.append(Fault("spec.count", str(terms.count), reason))
+    return faults

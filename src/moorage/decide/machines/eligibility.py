@@ -45,9 +45,9 @@ class Moment(Generic[G]):
 
     def __init__(self, at: datetime, holds: Iterable[Hold]) -> None:
         self.at = at
-        here = (one for one in holds if one.terms.start <= at < one.terms.end)
-        self.holds = sorted(here, key=lambda one: one.order)
-        self.mine: dict[Key, list[G]] = {one.key: [] for one in self.holds}
+        here = (hold for hold in holds if hold.terms.start <= at < hold.terms.end)
+        self.holds = sorted(here, key=lambda hold: hold.order)
+        self.mine: dict[Key, list[G]] = {hold.key: [] for hold in self.holds}
         self.others: list[G] = []  # not covered by a booking
 
     def copy(self) -> Moment[G]:
@@ -59,7 +59,7 @@ class Moment(Generic[G]):
     @property
     def load(self) -> int:
         """Machines that are kept, or used by somebody for whom none is kept."""
-        return sum(one.terms.count for one in self.holds) + len(self.others)
+        return sum(hold.terms.count for hold in self.holds) + len(self.others)
 
     def add(self, guest: G) -> bool:
         """Whether a booking covers the guest."""
@@ -78,7 +78,9 @@ class Moment(Generic[G]):
         if hold is None:
             return not self.holds or self.load + 1 <= capacity
         there = len(self.others) + sum(len(mine) for mine in self.mine.values())
-        before = sum(one.terms.count - len(self.mine[one.key]) for one in self.holds if one.order < hold.order)
+        before = sum(
+            other.terms.count - len(self.mine[other.key]) for other in self.holds if other.order < hold.order
+        )
         return there + 1 + before <= capacity
 
     def _cover(self, guest: G, tried: set[Key], *, commit: bool) -> Hold | None:
@@ -110,7 +112,7 @@ class Eligibility(Generic[G]):
         """`capacity`: places there are; `guests`: those that hold one."""
         self._capacity, self._now = capacity, now
         self._refused: dict[tuple[object, ...], HeldBack[G]] = {}  # by what decides; it stays so, whoever is taken
-        starts = sorted({one.terms.start for one in holds if one.terms.start > now})
+        starts = sorted({hold.terms.start for hold in holds if hold.terms.start > now})
         self._moments: list[Moment[G]] = [Moment(at, holds) for at in (now, *starts)]
         for guest in sorted(guests, key=by_age):
             for moment in self._moments:
@@ -131,7 +133,7 @@ class Eligibility(Generic[G]):
                 covered.add(guest.uid)
             else:
                 full.add(whose)
-        return sorted(line, key=lambda one: one.uid not in covered)
+        return sorted(line, key=lambda guest: guest.uid not in covered)
 
     def refuse(self, guest: G) -> HeldBack[G] | None:
         """Why a guest may not be let through now; None when it may."""
@@ -157,11 +159,11 @@ class Eligibility(Generic[G]):
             return moment.at < self._now + WORTH + guest.grace + MARGIN
         if guest.limit is not None:
             return moment.at < self._now + guest.limit + guest.grace + MARGIN
-        leads = (one.booking.lead for one in moment.holds if one.terms.start == moment.at)
+        leads = (hold.booking.lead for hold in moment.holds if hold.terms.start == moment.at)
         return moment.at < self._now + max(leads, default=timedelta())
 
     def _held_back(self, guest: G, moment: Moment[G]) -> HeldBack[G]:
-        hold = next((one for one in moment.holds if not one.serves(guest)), moment.holds[0])
+        hold = next((hold for hold in moment.holds if not hold.serves(guest)), moment.holds[0])
         terms = hold.terms
         text = (
             f"{terms.count} {hold.booking.type} are kept for {hold.whom} by the reservation {hold.key}"

@@ -189,7 +189,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Condition:
     """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
 
     type: str
@@ -204,7 +204,7 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
-    conditions: tuple[Said, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     misfits: tuple[Misfit, ...] = ()
     line: tuple[str, ...] = ()  # uids of the guests behind the gate, the next one first
     held_back: tuple[HeldBack[Guest], ...] = ()  # by the calendar alone: a place stands for each
@@ -219,15 +219,21 @@ def plan(seen: Seen) -> Plan:
     planning on a settled Machine returns no steps.
     """
     if seen.deleting:
-        return Plan(actions=tuple(Drop(one, "the Machine goes") for one in seen.reservations if not one.ending))
+        return Plan(
+            actions=tuple(
+                Drop(reservation, "the Machine goes")
+                for reservation in seen.reservations
+                if not reservation.ending
+            )
+        )
     shares = shares_now(seen)
     busy = _busy(seen)
     guests: dict[str, list[Guest]] = {}
     for guest in seen.guests:
         guests.setdefault(guest.type, []).append(guest)
     places: dict[str, list[Reservation]] = {}
-    for one in seen.reservations:
-        places.setdefault(one.type, []).append(one)
+    for reservation in seen.reservations:
+        places.setdefault(reservation.type, []).append(reservation)
     nodes: dict[str, set[str]] = {}
     for node, offered in seen.pool.offers.items():
         for name in offered:
@@ -249,23 +255,23 @@ def plan(seen: Seen) -> Plan:
         draft.decide()
     known = set(seen.pool.types)
     strays = [
-        Drop(one, "its machine type is no more")
-        for one in seen.reservations
-        if one.type not in known and not one.ending
+        Drop(reservation, "its machine type is no more")
+        for reservation in seen.reservations
+        if reservation.type not in known and not reservation.ending
     ]
     counts = {draft.kind.name: draft.count() for draft in drafts}
     steps = [step for draft in drafts for step in draft.steps]
     waits = [draft.look_again for draft in drafts if draft.look_again is not None]
     line = sorted(
-        (guest for draft in drafts for guest in draft.waiting), key=lambda one: _turn(one, seen.pool, shares)
+        (guest for draft in drafts for guest in draft.waiting), key=lambda guest: _turn(guest, seen.pool, shares)
     )
     return Plan(
         actions=(*_unmark(seen), *strays, *steps),
         counts=counts,
         conditions=_conditions(seen, counts, [draft for draft in drafts if not draft.nodes]),
-        misfits=tuple(one for draft in drafts for one in draft.misfits),
+        misfits=tuple(misfit for draft in drafts for misfit in draft.misfits),
         line=tuple(guest.uid for guest in line),
-        held_back=tuple(one for draft in drafts for one in draft.held_back),
+        held_back=tuple(guest for draft in drafts for guest in draft.held_back),
         shares=shares,
         look_again_in=min(waits) if waits else None,
     )
@@ -312,13 +318,13 @@ def shares_now(seen: Seen) -> dict[str, Share]:
         kind = seen.pool.types.get(guest.type)
         if guest.place and kind is not None:
             holding[guest.owner] = holding.get(guest.owner, 0) + max(1, kind.devices)
-    found = {}
+    shares = {}
     for owner in sorted({*seen.shares, *holding}):
         before = seen.shares.get(owner, Share(used=0))
         used = round(before.used * fade + before.holding * grown)
         if used >= SHARE_FORGOTTEN or owner in holding:
-            found[owner] = Share(used=used, holding=holding.get(owner, 0))
-    return found
+            shares[owner] = Share(used=used, holding=holding.get(owner, 0))
+    return shares
 
 
 def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[float, str, str, str]:
@@ -343,14 +349,16 @@ class _TypePlan:
         """`nodes` serve the type; `guests` and `places` are of it."""
         self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
         self.nodes = nodes
-        self.alone = all(len(set(one)) == 1 for one in seen.pool.offers.values() if kind.name in one)
-        self.placed = [one for one in guests if one.place and not one.gated and (one.node or not one.deleting)]
-        self.used = [one for one in self.placed if one.node]
-        self.flying = {one.uid: one for one in self.placed if not one.node}
-        self.waiting = [one for one in guests if one.gated and not one.deleting]
-        self.unmanaged = [one for one in guests if not one.managed and (one.node or not one.deleting)]
+        self.alone = all(len(set(offer)) == 1 for offer in seen.pool.offers.values() if kind.name in offer)
+        self.placed = [
+            guest for guest in guests if guest.place and not guest.gated and (guest.node or not guest.deleting)
+        ]
+        self.used = [guest for guest in self.placed if guest.node]
+        self.flying = {guest.uid: guest for guest in self.placed if not guest.node}
+        self.waiting = [guest for guest in guests if guest.gated and not guest.deleting]
+        self.unmanaged = [guest for guest in guests if not guest.managed and (guest.node or not guest.deleting)]
         self.all = places
-        self.live = [one for one in self.all if not one.ending]
+        self.live = [place for place in self.all if not place.ending]
         self.steps: list[Action] = []
         self.misfits: list[Misfit] = []
         self.held_back: list[HeldBack[Guest]] = []
@@ -360,31 +368,31 @@ class _TypePlan:
         self.taken = 0  # places thought to stand for a guest who perhaps has taken another already
 
     def decide(self) -> None:
-        gated = {one.uid: one for one in self.waiting}
+        gated = {guest.uid: guest for guest in self.waiting}
         promised: dict[str, Reservation] = {}
         free: list[Reservation] = []
         awaited = {*gated, *self.flying}
-        for one in self.live:
-            if one.node and one.node not in self.nodes:
-                self.steps.append(Drop(one, f"node {one.node} does not offer the type now"))
-            elif one.node and one.promised_to in awaited and one.promised_to not in promised:
-                promised[one.promised_to] = one
+        for place in self.live:
+            if place.node and place.node not in self.nodes:
+                self.steps.append(Drop(place, f"node {place.node} does not offer the type now"))
+            elif place.node and place.promised_to in awaited and place.promised_to not in promised:
+                promised[place.promised_to] = place
             else:
-                free.append(one)
+                free.append(place)
         free = self._pair(promised, free)
         granted = [uid for uid in promised if uid in gated]
         for uid in granted:  # promised already, its gate still to be lifted
             self.steps.append(HandOver(promised[uid], gated[uid]))
         for uid, guest in self.flying.items():
             self._check_mark(guest, promised.get(uid))
-        lost = [one for uid, one in self.flying.items() if uid not in promised and self._is_lost(one)]
+        lost = [guest for uid, guest in self.flying.items() if uid not in promised and self._is_lost(guest)]
         wanted = max(0, self.kind.available - len(self.placed) - len(granted)) + len(lost) if self.nodes else 0
-        standing = [one for one in free if one.node]
+        standing = [place for place in free if place.node]
         handed: set[str] = set()
         for guest in lost:
-            if found := self._first(standing, guest):
-                handed.add(found.uid)
-                self.steps.append(MoveOn(found, guest))
+            if given := self._first(standing, guest):
+                handed.add(given.uid)
+                self.steps.append(MoveOn(given, guest))
         room = self.kind.available - len(self.placed) - len(granted)
         pace = self._pace([*self.placed, *(gated[uid] for uid in granted)])
         line = self._line(gated, promised)
@@ -398,13 +406,13 @@ class _TypePlan:
                 if len(self.held_back) < room:
                     self.held_back.append(waits)
                 continue
-            if found := self._first(standing, guest):
-                handed.add(found.uid)
+            if given := self._first(standing, guest):
+                handed.add(given.uid)
                 room -= 1
-                self.steps.append(HandOver(found, guest))
+                self.steps.append(HandOver(given, guest))
                 if pace is not None:
                     pace.take(guest)
-        self._fill([one for one in free if one.uid not in handed], wanted - len(handed))
+        self._fill([place for place in free if place.uid not in handed], wanted - len(handed))
         self._note(pace)
 
     def _pair(self, promised: dict[str, Reservation], free: list[Reservation]) -> list[Reservation]:
@@ -416,49 +424,51 @@ class _TypePlan:
         """
         self.backed = {uid for uid in promised if uid in self.flying}
         spare: dict[tuple[str, bool], list[Reservation]] = {}
-        for one in free:
-            if one.promised_to or one.alone:
-                spare.setdefault((one.node, one.alone), []).append(one)
+        for place in free:
+            if place.promised_to or place.alone:
+                spare.setdefault((place.node, place.alone), []).append(place)
         ended: dict[str, int] = {}
-        for one in self.all:
-            if one.alone and one.ending and one.preempted:
-                ended[one.node] = ended.get(one.node, 0) + 1
+        for place in self.all:
+            if place.alone and place.ending and place.preempted:
+                ended[place.node] = ended.get(place.node, 0) + 1
         guests: dict[str, list[Guest]] = {}
         for uid, guest in self.flying.items():
             if uid not in promised:
                 guests.setdefault(guest.place, []).append(guest)
         used: set[str] = set()
         for node, mine in guests.items():
-            mine.sort(key=lambda one: (bool(one.nominated), one.uid))
+            mine.sort(key=lambda guest: (bool(guest.nominated), guest.uid))
             named = spare.get((node, False), [])[: len(mine)]
             rest = mine[len(named) :]
             open_ = spare.get((node, True), [])[: max(0, len(rest) - ended.get(node, 0))]
-            for guest, one in zip(mine, [*named, *open_], strict=False):
-                promised[guest.uid] = one
-                used.add(one.uid)
-                if one.alone and guest.nominated and self._age(guest) < LOST_AFTER:
+            for guest, place in zip(mine, [*named, *open_], strict=False):
+                promised[guest.uid] = place
+                used.add(place.uid)
+                if place.alone and guest.nominated and self._age(guest) < LOST_AFTER:
                     self.taken += 1
                     self._look_again_by(LOST_AFTER)
                 else:
                     self.backed.add(guest.uid)
-        return [one for one in free if one.uid not in used]
+        return [place for place in free if place.uid not in used]
 
     def _pace(self, holding: Sequence[Guest]) -> Eligibility[Guest] | None:
         """What the calendar allows; None when nothing is booked of this type."""
         bookings = [
-            one for one in self.seen.bookings if (one.group, one.type) == (self.seen.pool.group, self.kind.name)
+            booking
+            for booking in self.seen.bookings
+            if (booking.group, booking.type) == (self.seen.pool.group, self.kind.name)
         ]
         holds = in_force(judge(bookings, self.kind.available, self.seen.now), self.seen.now)
         if not holds:
             return None
         self._look_again_by(look_again_in(next_change(holds, self.seen.now), self.seen.now))
-        without_room = sum(1 for one in self.live if not one.node and one.unschedulable)
+        without_room = sum(1 for place in self.live if not place.node and place.unschedulable)
         capacity = self.kind.available - without_room if self.nodes else len(holding)
         return Eligibility(capacity, holds, holding, self.seen.now)
 
     def _note(self, pace: Eligibility[Guest] | None) -> None:
         """Say on the pods who is held back by the calendar, and no longer on those who are not."""
-        waiting = {one.guest.uid: one.note for one in self.held_back} if pace is not None else {}
+        waiting = {held.guest.uid: held.note for held in self.held_back} if pace is not None else {}
         let_through = {step.guest.uid for step in self.steps if isinstance(step, HandOver)}
         for guest in (*self.waiting, *self.placed):
             if guest.waits_for != (text := waiting.get(guest.uid, "")) and guest.uid not in let_through:
@@ -470,33 +480,35 @@ class _TypePlan:
 
     def _line(self, gated: Mapping[str, Guest], promised: Mapping[str, Reservation]) -> Sequence[Guest]:
         """Those to let through, the next one first; who is let through counts as holding at once."""
-        ready = [one for uid, one in gated.items() if uid not in promised and not one.other_gates]
+        ready = [guest for uid, guest in gated.items() if uid not in promised and not guest.other_gates]
         if self.seen.pool.order != FAIR:
-            return sorted(ready, key=lambda one: _turn(one, self.seen.pool, self.shares))
+            return sorted(ready, key=lambda guest: _turn(guest, self.seen.pool, self.shares))
         queues: dict[str, list[Guest]] = {}
-        for one in sorted(ready, key=lambda one: (one.created, one.namespace, one.name), reverse=True):
-            queues.setdefault(one.owner, []).append(one)
+        for guest in sorted(ready, key=lambda guest: (guest.created, guest.namespace, guest.name), reverse=True):
+            queues.setdefault(guest.owner, []).append(guest)
         charged = dict(self.shares)
-        found = []
+        line = []
         while queues:
             owner = min(queues, key=lambda name: _turn(queues[name][-1], self.seen.pool, charged))
-            found.append(queues[owner].pop())
+            line.append(queues[owner].pop())
             if not queues[owner]:
                 del queues[owner]
             had = charged.get(owner, Share(used=0))
             charged[owner] = Share(used=had.used, holding=had.holding + max(1, self.kind.devices))
-        return found
+        return line
 
     def _first(self, standing: list[Reservation], guest: Guest) -> Reservation | None:
         """Take the first whose node the guest's own wishes allow, and where no other type is handed over."""
         refused: set[str] = set()
-        for at, one in enumerate(standing):
-            if one.node in refused:
+        for at, place in enumerate(standing):
+            if place.node in refused:
                 continue
-            if self.busy.get(one.node, set()) <= {self.kind.name} and _accepts(guest, self.seen.nodes[one.node]):
-                self.busy.setdefault(one.node, set()).add(self.kind.name)
+            if self.busy.get(place.node, set()) <= {self.kind.name} and _accepts(
+                guest, self.seen.nodes[place.node]
+            ):
+                self.busy.setdefault(place.node, set()).add(self.kind.name)
                 return standing.pop(at)
-            refused.add(one.node)
+            refused.add(place.node)
         return None
 
     def _check_mark(self, guest: Guest, place: Reservation | None) -> None:
@@ -519,11 +531,11 @@ class _TypePlan:
 
     def _fill(self, free: list[Reservation], wanted: int) -> None:
         """Make the reservations that are nobody's as many as wanted."""
-        free.sort(key=lambda one: (not one.node, bool(one.promised_to), one.name))
+        free.sort(key=lambda place: (not place.node, bool(place.promised_to), place.name))
         keep, drop = free[: max(0, wanted)], free[max(0, wanted) :]
-        self.steps += [Drop(one, "fewer are wanted") for one in drop]
-        self.steps += [Keep(one, self.alone) for one in keep if one.promised_to or one.alone != self.alone]
-        taken, number = {one.name for one in self.all}, 0
+        self.steps += [Drop(place, "fewer are wanted") for place in drop]
+        self.steps += [Keep(place, self.alone) for place in keep if place.promised_to or place.alone != self.alone]
+        taken, number = {place.name for place in self.all}, 0
         for _ in range(wanted - len(keep) - self.taken):
             while (name := reservation_name(self.seen.pool.name, self.kind.name, number)) in taken:
                 number += 1
@@ -533,11 +545,11 @@ class _TypePlan:
 
     def count(self) -> Count:
         """As the world stands, the steps planned counting as in flight."""
-        standing = [one for one in self.live if one.node in self.nodes]
+        standing = [place for place in self.live if place.node in self.nodes]
         places = max(self.kind.available, len(self.placed)) - len(self.used)
         reserved = min(len(standing), places)
         flying = sum(1 for uid in self.flying if uid not in self.backed)
-        making = sum(1 for one in self.live if not one.node and not one.unschedulable) + self.added
+        making = sum(1 for place in self.live if not place.node and not place.unschedulable) + self.added
         pending = min(flying + making, places - reserved)
         maximum = reserved + len(self.used) + pending
         return Count(
@@ -557,19 +569,21 @@ def _busy(seen: Seen) -> dict[str, set[str]]:
     Two such reservations of different sizes on one node could be mistaken for each other by the scheduler. One
     that is alone and not bound yet may come onto any node that is marked for its type.
     """
-    found: dict[str, set[str]] = {}
-    waiting = {one.uid: one for one in seen.guests if not one.node}
+    busy: dict[str, set[str]] = {}
+    waiting = {guest.uid: guest for guest in seen.guests if not guest.node}
     for guest in waiting.values():
         if guest.place:
-            found.setdefault(guest.place, set()).add(guest.type)
-    for one in seen.reservations:
-        if one.node and (one.alone or one.promised_to in waiting):
-            found.setdefault(one.node, set()).add(one.type)
-    for kind in {one.type for one in seen.reservations if one.alone and not one.node}:
+            busy.setdefault(guest.place, set()).add(guest.type)
+    for reservation in seen.reservations:
+        if reservation.node and (reservation.alone or reservation.promised_to in waiting):
+            busy.setdefault(reservation.node, set()).add(reservation.type)
+    for kind in {
+        reservation.type for reservation in seen.reservations if reservation.alone and not reservation.node
+    }:
         for name, node in seen.nodes.items():
             if MACHINE_TYPE_PREFIX + kind in node.labels:
-                found.setdefault(name, set()).add(kind)
-    return found
+                busy.setdefault(name, set()).add(kind)
+    return busy
 
 
 def _accepts(guest: Guest, node: NodeInfo) -> bool:
@@ -582,7 +596,9 @@ def _accepts(guest: Guest, node: NodeInfo) -> bool:
 
 def _unmark(seen: Seen) -> list[Unmark]:
     """Marks of second places that nobody needs any more."""
-    flying = {PLACE_PREFIX + one.uid for one in seen.guests if one.place and not one.node and not one.deleting}
+    flying = {
+        PLACE_PREFIX + guest.uid for guest in seen.guests if guest.place and not guest.node and not guest.deleting
+    }
     return [
         Unmark(node.name, label)
         for node in seen.nodes.values()
@@ -591,30 +607,32 @@ def _unmark(seen: Seen) -> list[Unmark]:
     ]
 
 
-def _conditions(seen: Seen, counts: Mapping[str, Count], nodeless: Sequence[_TypePlan]) -> tuple[Said, ...]:
+def _conditions(seen: Seen, counts: Mapping[str, Count], nodeless: Sequence[_TypePlan]) -> tuple[Condition, ...]:
     short = [f"{count.unplaced} {name}" for name, count in counts.items() if count.unplaced]
     bare = [draft.kind.name for draft in nodeless if draft.kind.available]
     making = sum(count.pending for count in counts.values())
     if bare:
-        said = f"No Ready node in mode ready offers {', '.join(bare)}"
-        ready = Said("Ready", "False", "NoNodes", said)
+        message = f"No Ready node in mode ready offers {', '.join(bare)}"
+        ready = Condition("Ready", "False", "NoNodes", message)
     elif short:
-        ready = Said("Ready", "False", "Unplaced", f"No node of the pool has room for {', '.join(short)}")
+        ready = Condition("Ready", "False", "Unplaced", f"No node of the pool has room for {', '.join(short)}")
     elif making and not seen.was_ready:
-        ready = Said("Ready", "False", "Placing", "Places are being made")
+        ready = Condition("Ready", "False", "Placing", "Places are being made")
     else:
-        ready = Said("Ready", "True", "Ready", "Every place is held or in use")
+        ready = Condition("Ready", "True", "Ready", "Every place is held or in use")
     over = [
         f"{count.used - kind.available} {kind.name}"
         for kind in seen.pool.types.values()
         if (count := counts[kind.name]).used > kind.available
     ]
-    told = f"More in use than offered, until their guests end: {', '.join(over)}" if over else ""
+    message = f"More in use than offered, until their guests end: {', '.join(over)}" if over else ""
     stray = [f"{count.unmanaged} {name}" for name, count in counts.items() if count.unmanaged]
     return (
         ready,
-        Said("Oversubscribed", "True" if over else "False", "OverAvailable" if over else "WithinAvailable", told),
-        Said(
+        Condition(
+            "Oversubscribed", "True" if over else "False", "OverAvailable" if over else "WithinAvailable", message
+        ),
+        Condition(
             "UnmanagedGuests",
             "True" if stray else "False",
             "NotInjected" if stray else "None",

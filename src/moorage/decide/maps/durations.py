@@ -204,7 +204,7 @@ def _levels() -> list[float]:
     """Shares at which a curve is kept: close in the middle, then by rarity to both sides."""
     rare = [10 ** (-at / PER_DECADE) for at in range(PER_DECADE, round(-math.log10(RAREST)) * PER_DECADE + 1)]
     middle = [at / 200 for at in range(21, 180)]
-    return sorted({*rare, *middle, *(1 - one for one in rare)})
+    return sorted({*rare, *middle, *(1 - share for share in rare)})
 
 
 _TERM = re.compile(r"(mean|sd|sigma|min|max|p\d+(?:\.\d+)?)=(.+)")
@@ -282,11 +282,11 @@ def parse_durations(text: str, *, longest: float | None = None) -> Durations:
 def _terms(text: str, rest: str) -> dict[str, float]:
     terms: dict[str, float] = {}
     for part in rest.split(","):
-        found = _TERM.fullmatch(part.strip())
-        if not found:
+        match = _TERM.fullmatch(part.strip())
+        if not match:
             raise UsageError(f"{text!r}: {part!r} is not NAME=TIME", hint="mean, sd, sigma, min, max, p50, p99")
-        terms[found[1]] = (
-            float(found[2]) if found[1] == "sigma" and _NUMBER.fullmatch(found[2]) else parse_seconds(found[2])
+        terms[match[1]] = (
+            float(match[2]) if match[1] == "sigma" and _NUMBER.fullmatch(match[2]) else parse_seconds(match[2])
         )
     return terms
 
@@ -416,12 +416,12 @@ def _sample_number(value: object, number: int, name: str) -> float | None:
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
-        found = float(value)
-        if not 0 <= found < math.inf:
+        result = float(value)
+        if not 0 <= result < math.inf:
             raise ValueError
     except ValueError:
         raise UsageError(f"item {number} of the sample: {name} is {value!r}, no number of at least 0") from None
-    return found
+    return result
 
 
 class WorkTime:

@@ -27,21 +27,21 @@ def plan_of(mapjob: Obj) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def fact_of(found: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
+def fact_of(actual: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
     """What came of a plan so far; `found` is the map as the server shows it.
 
     Money: the items' time at the plan's price of a pod's share.
     """
-    created = parse_rfc3339(found["createdAt"])
-    counts = found["counts"]
+    created = parse_rfc3339(actual["createdAt"])
+    counts = actual["counts"]
     fact: dict[str, Any] = {
         "items": counts["done"] + counts["dead"],
         "seconds": round(((ended or now) - created).total_seconds(), 1),
-        "meanSeconds": found.get("meanSeconds"),
+        "meanSeconds": actual.get("meanSeconds"),
     }
     price, share = plan.get("pricePerHour"), plan.get("podsPerNode")
     if isinstance(price, int | float) and isinstance(share, int | float) and share > 0:
-        fact["money"] = round(found["spentSeconds"] / 3600 * price / share, 4)
+        fact["money"] = round(actual["spentSeconds"] / 3600 * price / share, 4)
         fact["currency"] = plan.get("currency", "")
     return fact
 
@@ -49,7 +49,7 @@ def fact_of(found: Shown, plan: Shown, ended: datetime | None, now: datetime) ->
 def end_of(mapjob: Obj) -> datetime | None:
     """When the workers of a map were done, or given up."""
     for kind in ("Complete", "Failed"):
-        told = condition(mapjob, kind)
-        if told and told.get("status") == "True":
-            return moment(told.get("lastTransitionTime"))
+        stated = condition(mapjob, kind)
+        if stated and stated.get("status") == "True":
+            return moment(stated.get("lastTransitionTime"))
     return None

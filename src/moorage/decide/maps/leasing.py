@@ -330,10 +330,10 @@ def wanted_candidates(calls: Iterable[Call], maps: Mapping[int, Map]) -> dict[in
     """How many ready items `step` may hand out, by map."""
     wanted: dict[int, int] = {}
     for call in calls:
-        found = maps[call.map]
-        if call.exchange.want and found.state is MapState.RUNNING and not call.exchange.bye:
-            most = min(call.exchange.want, found.policy.batch_items)
-            if found.policy.limits or found.policy.rate is not None:
+        target_map = maps[call.map]
+        if call.exchange.want and target_map.state is MapState.RUNNING and not call.exchange.bye:
+            most = min(call.exchange.want, target_map.policy.batch_items)
+            if target_map.policy.limits or target_map.policy.rate is not None:
                 most = min(most, call.exchange.slots)
             wanted[call.map] = wanted.get(call.map, 0) + most
     return wanted
@@ -399,8 +399,8 @@ def is_straggler(lease: Lease, *, mean: float | None, now: int) -> bool:
     return mean is not None and now - lease.at > max(STRAGGLER_FLOOR_MS, STRAGGLER_FACTOR * mean)
 
 
-def is_finished(found: Map, counts: Counts) -> bool:
-    return found.closed and counts.done + counts.dead >= counts.total
+def is_finished(target_map: Map, counts: Counts) -> bool:
+    return target_map.closed and counts.done + counts.dead >= counts.total
 
 
 def expected_seconds(*, remaining: int, per_second: float | None) -> float | None:
@@ -425,8 +425,8 @@ class _Book:
     # -- one call ----------------------------------------------------------------------------------------------
 
     def exchange(self, of: int, asked: Exchange) -> Reply:
-        found = self._loaded.maps[of]
-        policy, tally, key = found.policy, self._tally(of), (of, asked.session)
+        target_map = self._loaded.maps[of]
+        policy, tally, key = target_map.policy, self._tally(of), (of, asked.session)
         before = self.changes.sessions[key] if key in self.changes.sessions else self._loaded.sessions.get(key)
         reply = Reply(state="", lease=policy.lease_seconds, timeout=policy.timeout_seconds)
         if before is not None and asked.request and asked.request < before.request:
@@ -439,7 +439,7 @@ class _Book:
             mine = leases.get(report.item)
             if mine is not None and mine.fence == report.lease:
                 del leases[report.item]
-            if not self._settle(of, found, tally, report):
+            if not self._settle(of, target_map, tally, report):
                 tally.refused += 1
                 reply.refused.append((report.item, report.lease))
         if asked.held is not None:
@@ -452,25 +452,29 @@ class _Book:
         self._end_leases(policy, tally, ended)
         if replayed:
             for lease in leases.values():
-                one = self._candidate(of, lease.item)
-                if lease.request == asked.request and one and lease.fence in (one.item.holder, one.item.twin):
-                    reply.items.append((lease.item, lease.fence, _raw(one.value)))
+                candidate = self._candidate(of, lease.item)
+                if (
+                    lease.request == asked.request
+                    and candidate
+                    and lease.fence in (candidate.item.holder, candidate.item.twin)
+                ):
+                    reply.items.append((lease.item, lease.fence, _raw(candidate.value)))
         if asked.want and asked.request and not asked.bye and not reply.items:
-            workers = found.counts.workers + tally.workers + (before is None)
-            for one, fence in self._grant(of, found, tally, asked, len(leases), workers):
-                if one.item.seq in leases:  # an older lease of it, answered by somebody else, ends here
+            workers = target_map.counts.workers + tally.workers + (before is None)
+            for candidate, fence in self._grant(of, target_map, tally, asked, len(leases), workers):
+                if candidate.item.seq in leases:  # an older lease of it, answered by somebody else, ends here
                     self._end_leases(policy, tally, 1)
-                leases[one.item.seq] = Lease(one.item.seq, fence, self.now, asked.request)
-                reply.items.append((one.item.seq, fence, _raw(one.value)))
+                leases[candidate.item.seq] = Lease(candidate.item.seq, fence, self.now, asked.request)
+                reply.items.append((candidate.item.seq, fence, _raw(candidate.value)))
         self._keep_session(key, tally, before, asked, tuple(leases.values()), policy)
-        reply.state = self._state(found, tally)
+        reply.state = self._state(target_map, tally)
         return reply
 
     def lapse(self, of: int, name: str, session: Session) -> None:
-        found, tally = self._loaded.maps[of], self._tally(of)
+        target_map, tally = self._loaded.maps[of], self._tally(of)
         for lease in session.leases:
             self._release(of, tally, lease, LOST)
-        self._end_leases(found.policy, tally, len(session.leases))
+        self._end_leases(target_map.policy, tally, len(session.leases))
         self.changes.sessions[of, name] = None
         tally.workers -= 1
 
@@ -498,8 +502,8 @@ class _Book:
         for item, fence in asked.held or ():
             mine = leases.get(item)
             live = mine is not None and mine.fence == fence
-            if live and policy.idempotent and (one := self._candidate(of, item)) is not None:
-                live = fence in (one.item.holder, one.item.twin)
+            if live and policy.idempotent and (candidate := self._candidate(of, item)) is not None:
+                live = fence in (candidate.item.holder, candidate.item.twin)
             if not live:
                 reply.lost.append((item, fence))
 
@@ -526,21 +530,21 @@ class _Book:
             expires, request = max(expires, before.expires_at), max(request, before.request)
         self.changes.sessions[key] = Session(asked.session, expires, request, leases)
 
-    def _state(self, found: Map, tally: Counts) -> str:
-        if found.closed:
-            counts = found.counts
+    def _state(self, target_map: Map, tally: Counts) -> str:
+        if target_map.closed:
+            counts = target_map.counts
             if counts.done + tally.done + counts.dead + tally.dead >= counts.total:
                 return "finished"
-        return found.state.value
+        return target_map.state.value
 
     # -- answers -----------------------------------------------------------------------------------------------
 
-    def _settle(self, of: int, found: Map, tally: Counts, report: Report) -> bool:
+    def _settle(self, of: int, target_map: Map, tally: Counts, report: Report) -> bool:
         """Book one answer; False when it does not count."""
-        one = self._candidate(of, report.item)
-        if one is None or not report.lease:
+        candidate = self._candidate(of, report.item)
+        if candidate is None or not report.lease:
             return False
-        item, fence = one.item, report.lease
+        item, fence = candidate.item, report.lease
         if fence not in (item.holder, item.twin):
             return fence == item.settled  # told again after a lost reply
         if report.outcome is Outcome.DONE:
@@ -570,14 +574,14 @@ class _Book:
             self._put(of, tally, item, _unleased(item, fence, settled=fence))
             return True
         tally.failed += 1
-        after = _failed(found.policy, item, fence, report, self.now)
+        after = _failed(target_map.policy, item, fence, report, self.now)
         self._put(of, tally, item, after)
         if after.state is not State.LEASED:
-            self._fail(of, found, tally, after, fence, report)
+            self._fail(of, target_map, tally, after, fence, report)
         return True
 
-    def _fail(self, of: int, found: Map, tally: Counts, after: Item, fence: int, report: Report) -> None:
-        room = MAP_OUTPUT_BYTES - found.counts.output_bytes - tally.output_bytes
+    def _fail(self, of: int, target_map: Map, tally: Counts, after: Item, fence: int, report: Report) -> None:
+        room = MAP_OUTPUT_BYTES - target_map.counts.output_bytes - tally.output_bytes
         output = report.output[-OUTPUT_BYTES:] if room > OUTPUT_BYTES else report.output[-OUTPUT_FLOOR_BYTES:]
         tally.output_bytes += len(output)
         self.changes.failures[of, after.seq] = Failure(
@@ -598,10 +602,10 @@ class _Book:
             tally.lost += 1
         else:
             tally.returned += 1
-        one = self._candidate(of, lease.item)
-        if one is None or lease.fence not in (one.item.holder, one.item.twin):
+        candidate = self._candidate(of, lease.item)
+        if candidate is None or lease.fence not in (candidate.item.holder, candidate.item.twin):
             return  # somebody else was quicker
-        after = _unleased(one.item, lease.fence, lost=why == LOST)
+        after = _unleased(candidate.item, lease.fence, lost=why == LOST)
         policy = self._loaded.maps[of].policy
         if why == LOST and after.state is not State.LEASED and after.losses > policy.loss_limit:
             after = msgspec.structs.replace(after, state=State.DEAD)
@@ -616,21 +620,21 @@ class _Book:
                 b"",
                 after.tries,
             )
-        self._put(of, tally, one.item, after)
+        self._put(of, tally, candidate.item, after)
 
     # -- grants ------------------------------------------------------------------------------------------------
 
     def _grant(
-        self, of: int, found: Map, tally: Counts, asked: Exchange, held: int, workers: int
+        self, of: int, target_map: Map, tally: Counts, asked: Exchange, held: int, workers: int
     ) -> list[tuple[Candidate, int]]:
-        policy = found.policy
-        if found.state is not MapState.RUNNING:
+        policy = target_map.policy
+        if target_map.state is not MapState.RUNNING:
             return []
         most = batch_size(
             want=asked.want,
             batch_items=policy.batch_items,
-            mean_ms=mean_ms(found.counts, tally),
-            ready=found.counts.ready + tally.ready,
+            mean_ms=mean_ms(target_map.counts, tally),
+            ready=target_map.counts.ready + tally.ready,
             workers=workers,
             busy=held >= asked.slots,
         )
@@ -641,10 +645,10 @@ class _Book:
                 if name in self._limits and weight > 0:
                     most = min(most, self._limits[name] // weight)
             if policy.rate is not None:
-                level = self._rate_level(of, found, policy.rate)
+                level = self._rate_level(of, target_map, policy.rate)
                 most = min(most, int(level))
         granted = self._pick(of, policy, asked, most) if most > 0 else []
-        leased = [(one, self._lease(of, tally, one)) for one in granted]
+        leased = [(candidate, self._lease(of, tally, candidate)) for candidate in granted]
         if not leased and most > 0 and (twin := self._pick_twin(of, asked, policy)) is not None:
             tally.twinned += 1
             leased = [(twin, self._lease(of, tally, twin))]
@@ -666,14 +670,14 @@ class _Book:
             sources.insert(0, self._large.get(of))
         for source in sources:
             while source and len(picked) < most:
-                one = source[0]
-                if one.item.memory_bytes > asked.memory and one.item.memory_bytes:
+                candidate = source[0]
+                if candidate.item.memory_bytes > asked.memory and candidate.item.memory_bytes:
                     break
-                size += len(one.value)
-                if picked and (one.item.losses or size > GRANT_BYTES):
+                size += len(candidate.value)
+                if picked and (candidate.item.losses or size > GRANT_BYTES):
                     return picked
                 picked.append(source.popleft())
-                if one.item.losses:
+                if candidate.item.losses:
                     return picked
         return picked
 
@@ -683,21 +687,21 @@ class _Book:
         busy = {lease.item for lease in mine.leases} if mine else set()
         for _ in range(len(waiting or ())):
             assert waiting is not None
-            one = waiting.popleft()
-            current = self._candidate(of, one.item.seq) or one
+            candidate = waiting.popleft()
+            current = self._candidate(of, candidate.item.seq) or candidate
             if (
                 current.item.state is State.LEASED
                 and not current.item.twin
                 and current.item.seq not in busy
                 and current.item.memory_bytes <= max(asked.memory, policy.memory_bytes)
             ):
-                return Candidate(current.item, one.value)
+                return Candidate(current.item, candidate.value)
             if current.item.seq in busy:
-                waiting.append(one)  # for another worker
+                waiting.append(candidate)  # for another worker
         return None
 
-    def _lease(self, of: int, tally: Counts, one: Candidate) -> int:
-        item, fence = one.item, one.item.fence + 1
+    def _lease(self, of: int, tally: Counts, candidate: Candidate) -> int:
+        item, fence = candidate.item, candidate.item.fence + 1
         if item.holder:
             after = msgspec.structs.replace(item, fence=fence, twin=fence)
         else:
@@ -705,11 +709,11 @@ class _Book:
         self._put(of, tally, item, after)
         return fence
 
-    def _rate_level(self, of: int, found: Map, rate: float) -> float:
+    def _rate_level(self, of: int, target_map: Map, rate: float) -> float:
         if of in self.changes.rates:
             return self.changes.rates[of][0]
-        passed = max(0, self.now - found.rate_at) / 1000
-        return min(max(1.0, rate), found.rate_level + rate * passed)
+        passed = max(0, self.now - target_map.rate_at) / 1000
+        return min(max(1.0, rate), target_map.rate_level + rate * passed)
 
     def _end_leases(self, policy: Policy, tally: Counts, ended: int) -> None:
         tally.leases -= ended
@@ -720,10 +724,10 @@ class _Book:
     # -- the working copy --------------------------------------------------------------------------------------
 
     def _tally(self, of: int) -> Counts:
-        found = self.changes.counts.get(of)
-        if found is None:
-            found = self.changes.counts[of] = Counts()
-        return found
+        tally = self.changes.counts.get(of)
+        if tally is None:
+            tally = self.changes.counts[of] = Counts()
+        return tally
 
     def _candidate(self, of: int, seq: int) -> Candidate | None:
         known = self._loaded.items.get((of, seq))

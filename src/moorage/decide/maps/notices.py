@@ -92,9 +92,9 @@ def due(rules: NoticeRules, state: MapState, marks: frozenset[str]) -> Due:
     if rules.at_end and state.ended:
         happened.append(Event.ENDED)
     new = [event for event in happened if _mark(event, state) not in marks]
-    told = [Event.ENDED] if Event.ENDED in new else new if not state.ended or not rules.at_end else []
+    events = [Event.ENDED] if Event.ENDED in new else new if not state.ended or not rules.at_end else []
     return Due(
-        tuple(_notice(event, rules, state) for event in told), marks | {_mark(event, state) for event in new}
+        tuple(_notice(event, rules, state) for event in events), marks | {_mark(event, state) for event in new}
     )
 
 

@@ -178,7 +178,7 @@ def pack(machine: Machine, work: Work, terms: Terms) -> Packing:
         if work.disk_bytes:
             room.append(("disk", disk, work.disk_bytes, format_bytes))
     fits = [(max(0, has) // asks, name, has, asks, words) for name, has, asks, words in room]
-    count, name, has, asks, words = min(fits, key=lambda one: (one[0], one[1] == "pods"))
+    count, name, has, asks, words = min(fits, key=lambda fit: (fit[0], fit[1] == "pods"))
     left = words(max(0, has))
     if name == "pods":
         return Packing(count, name, f"a node takes {left} pods beside its daemons")
@@ -199,12 +199,12 @@ def most_nodes(offer: Offer, quotas: Iterable[Quota], *, pods_per_node: int) -> 
         "disk": machine.disk_bytes or 0,
         "pods": pods_per_node,
     }
-    found: dict[tuple[str, str], list[Quota]] = {}
+    quotas_of: dict[tuple[str, str], list[Quota]] = {}
     for quota in quotas:
         if quota.region in ("", offer.region):
-            found.setdefault((quota.resource, quota.region), []).append(quota)
+            quotas_of.setdefault((quota.resource, quota.region), []).append(quota)
     most, by = NODES_MAX, None
-    for (resource, _), given in sorted(found.items()):
+    for (resource, _), given in sorted(quotas_of.items()):
         own = [quota for quota in given if quota.spot] if offer.market == SPOT else []
         for quota in own or [quota for quota in given if not quota.spot]:
             if each[resource] > 0 and (allowed := int(quota.limit / each[resource] + 1e-9)) < most:
@@ -228,8 +228,8 @@ def plan_map(work: Work, sheet: PriceSheet, terms: Terms) -> MapPlan:
     wants_pods = work.parallelism is not None
     choices = _worth_showing(choices, terms, wants_pods)
     kept = [choice for choice in choices if not choice.misses]
-    best = min(kept, key=lambda one: _rank(one, terms, wants_pods), default=None)
-    ordered = sorted(choices, key=lambda one: (bool(one.misses), _rank(one, terms, wants_pods)))
+    best = min(kept, key=lambda choice: _rank(choice, terms, wants_pods), default=None)
+    ordered = sorted(choices, key=lambda choice: (bool(choice.misses), _rank(choice, terms, wants_pods)))
     impossible, hint = ("", "") if best else _why_impossible(work, terms, choices, refused)
     return MapPlan(
         choices=tuple(ordered),
@@ -272,25 +272,25 @@ class Trial:
         caps = [(float(work.items), Bind("items", f"there is a pod for each of the {work.items:,} items"))]
         if work.parallelism is not None:
             caps.append((work.parallelism, Bind("parallelism", f"parallelism is {work.parallelism:,}")))
-        for one in work.limits:
-            if one.share > 0:
-                most = one.tokens / one.share
-                held = f"{one.tokens:,} tokens, each held {one.share:.0%} of an item's time"
+        for limit in work.limits:
+            if limit.share > 0:
+                most = limit.tokens / limit.share
+                held = f"{limit.tokens:,} tokens, each held {limit.share:.0%} of an item's time"
                 why = f"{held}, keep {_number(most)} pods busy"
-                caps.append((most, Bind(f"limit {one.name}", why)))
+                caps.append((most, Bind(f"limit {limit.name}", why)))
         if work.rate_per_second is not None:
             most = work.rate_per_second * self.durations.mean
             why = f"{work.rate_per_second:g} items a second keep {_number(most)} pods busy"
             caps.append((most, Bind("rate", why)))
-        self.cap, self.capped_by = min(caps, key=lambda one: one[0])
+        self.cap, self.capped_by = min(caps, key=lambda cap: cap[0])
 
     @property
     def rate(self) -> float:
         """Interruptions of a node per hour."""
         if self.offer.market != SPOT:
             return 0.0
-        told = self.offer.interruptions_per_hour
-        return self.terms.interruptions_per_hour if told is None else told
+        rate = self.offer.interruptions_per_hour
+        return self.terms.interruptions_per_hour if rate is None else rate
 
     @property
     def start_seconds(self) -> float:
@@ -444,10 +444,10 @@ def _check(work: Work, terms: Terms) -> None:
         raise UsageError(f"a map has from 1 to {ITEMS_MAX:,} items, not {work.items:,}")
     if work.cpu_milli <= 0 and work.memory_bytes <= 0 and work.gpus <= 0:
         raise UsageError("an item asks for no CPU, memory or GPU, so any number would fit on a node")
-    for one in work.limits:
-        if one.tokens < 1 or not 0 <= one.share <= 1:
+    for limit in work.limits:
+        if limit.tokens < 1 or not 0 <= limit.share <= 1:
             raise UsageError(
-                f"limit {one.name} has {one.tokens} tokens, held {one.share:g} of an item's time; "
+                f"limit {limit.name} has {limit.tokens} tokens, held {limit.share:g} of an item's time; "
                 "at least 1, and from 0 to 1"
             )
     for name, value in (
@@ -464,32 +464,32 @@ def _check(work: Work, terms: Terms) -> None:
         raise UsageError(f"the budget is {terms.budget:g}, less than 0")
 
 
-def _rank(one: Choice, terms: Terms, wants_pods: bool) -> tuple[float, float, int, str]:
-    money, seconds = round(one.money, 6), round(one.seconds, 6)
+def _rank(choice: Choice, terms: Terms, wants_pods: bool) -> tuple[float, float, int, str]:
+    money, seconds = round(choice.money, 6), round(choice.seconds, 6)
     if terms.deadline_seconds is None and terms.budget is None:
         if wants_pods:
-            return (-one.pods, money, one.nodes, one.offer.name)
-        return (round(one.money * one.seconds, 6), seconds, one.nodes, one.offer.name)
+            return (-choice.pods, money, choice.nodes, choice.offer.name)
+        return (round(choice.money * choice.seconds, 6), seconds, choice.nodes, choice.offer.name)
     if terms.deadline_seconds is None:
-        return (seconds, money, one.nodes, one.offer.name)
-    return (money, seconds, one.nodes, one.offer.name)
+        return (seconds, money, choice.nodes, choice.offer.name)
+    return (money, seconds, choice.nodes, choice.offer.name)
 
 
 def _worth_showing(choices: Sequence[Choice], terms: Terms, wants_pods: bool) -> list[Choice]:
     """Of each offer: what the goal would take, the cheapest, the fastest; all when numbers were given."""
     if terms.nodes:
         return list(choices)
-    found: dict[tuple[str, int], Choice] = {}
+    shown: dict[tuple[str, int], Choice] = {}
     for name in dict.fromkeys(choice.offer.name for choice in choices):
         own = [choice for choice in choices if choice.offer.name == name]
         kept = [choice for choice in own if not choice.misses] or own
         for chosen in (
-            min(kept, key=lambda one: _rank(one, terms, wants_pods)),
-            min(own, key=lambda one: (one.money, one.seconds)),
-            min(own, key=lambda one: (one.seconds, one.money)),
+            min(kept, key=lambda choice: _rank(choice, terms, wants_pods)),
+            min(own, key=lambda choice: (choice.money, choice.seconds)),
+            min(own, key=lambda choice: (choice.seconds, choice.money)),
         ):
-            found[name, chosen.nodes] = chosen
-    return list(found.values())
+            shown[name, chosen.nodes] = chosen
+    return list(shown.values())
 
 
 def _why_impossible(
@@ -501,8 +501,8 @@ def _why_impossible(
             f"no machine type can hold a pod of this map: {reasons}",
             "ask for less of each item, or give a larger machine type",
         )
-    fastest = min(choices, key=lambda one: (one.late_seconds, one.money))
-    cheapest = min(choices, key=lambda one: (one.money, one.seconds))
+    fastest = min(choices, key=lambda choice: (choice.late_seconds, choice.money))
+    cheapest = min(choices, key=lambda choice: (choice.money, choice.seconds))
     deadline, budget = terms.deadline_seconds, terms.budget
     quick = f"the fastest choice ({_named(fastest)}) ends after {say(fastest.late_seconds)}"
     if deadline is not None and fastest.late_seconds > deadline:
@@ -527,8 +527,12 @@ def _why_impossible(
             "allow more money, or more time",
         )
     if deadline is not None and budget is not None:
-        within = min((one for one in choices if one.money <= budget), key=lambda one: one.late_seconds)
-        keeping = min((one for one in choices if one.late_seconds <= deadline), key=lambda one: one.money)
+        within = min(
+            (choice for choice in choices if choice.money <= budget), key=lambda choice: choice.late_seconds
+        )
+        keeping = min(
+            (choice for choice in choices if choice.late_seconds <= deadline), key=lambda choice: choice.money
+        )
         return (
             f"no choice keeps both: {say(deadline)} takes {keeping.money:,.2f} ({_named(keeping)}), and "
             f"{budget:,.2f} takes {say(within.late_seconds)} ({_named(within)})",
@@ -540,42 +544,42 @@ def _why_impossible(
     )
 
 
-def _named(one: Choice) -> str:
-    return f"{one.nodes:,} × {one.offer.name}"
+def _named(choice: Choice) -> str:
+    return f"{choice.nodes:,} × {choice.offer.name}"
 
 
 def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choice]) -> tuple[str, ...]:
     times = work.durations
-    told = [f"items: {work.items:,}, {times.origin}; {say(times.mean)} on average"]
+    assumed = [f"items: {work.items:,}, {times.origin}; {say(times.mean)} on average"]
     if not times.is_constant:
-        told[0] += f", the longest of them about {say(times.longest_of(work.items))}"
-    spot = [one for one in choices if one.offer.market == SPOT]
-    if any(one.offer.interruptions_per_hour is None for one in spot):
+        assumed[0] += f", the longest of them about {say(times.longest_of(work.items))}"
+    spot = [choice for choice in choices if choice.offer.market == SPOT]
+    if any(choice.offer.interruptions_per_hour is None for choice in spot):
         if terms.interruptions_per_hour:
-            told.append(f"spot nodes are taken away {terms.interruptions_per_hour:g} times an hour each")
+            assumed.append(f"spot nodes are taken away {terms.interruptions_per_hour:g} times an hour each")
         else:
-            told.append("spot nodes are not taken away: no rate is given")
-    unknown = any(one.offer.machine.start_seconds is None for one in choices)
+            assumed.append("spot nodes are not taken away: no rate is given")
+    unknown = any(choice.offer.machine.start_seconds is None for choice in choices)
     if unknown and not terms.node_start_seconds:
-        told.append("nodes are there at once: no time to start is given")
+        assumed.append("nodes are there at once: no time to start is given")
     elif unknown:
-        told.append(f"a node takes {say(terms.node_start_seconds)} to start where its type says no other time")
-    told.append("all nodes come at once, and are paid until the last item is done")
+        assumed.append(f"a node takes {say(terms.node_start_seconds)} to start where its type says no other time")
+    assumed.append("all nodes come at once, and are paid until the last item is done")
     if terms.release_seconds:
-        told.append(f"and for {say(terms.release_seconds)} more, until they are given back")
+        assumed.append(f"and for {say(terms.release_seconds)} more, until they are given back")
     if terms.hold_seconds:
-        told.append(f"nodes are paid for at least {say(terms.hold_seconds)}")
+        assumed.append(f"nodes are paid for at least {say(terms.hold_seconds)}")
     bare = not (terms.daemon_cpu_milli or terms.daemon_memory_bytes or terms.daemon_pods)
-    if bare and any(not one.offer.machine.reserved_cpu_milli for one in choices):
-        told.append("system and daemons take nothing of the nodes for which no `reserved` is given")
+    if bare and any(not choice.offer.machine.reserved_cpu_milli for choice in choices):
+        assumed.append("system and daemons take nothing of the nodes for which no `reserved` is given")
     disk = work.disk_bytes or work.node_data_bytes
-    if disk and any(one.offer.machine.disk_bytes is None for one in choices):
-        told.append("the disk is large enough where a machine type does not say its size")
+    if disk and any(choice.offer.machine.disk_bytes is None for choice in choices):
+        assumed.append("the disk is large enough where a machine type does not say its size")
     if not (sheet.quotas or terms.quotas):
-        told.append("no quota holds: none is given")
+        assumed.append("no quota holds: none is given")
     moved = work.node_data_bytes or work.pod_data_bytes or work.read_bytes or work.write_bytes
     if work.data_region and moved:
-        here = {one.offer.region for one in choices} - {work.data_region}
+        here = {choice.offer.region for choice in choices} - {work.data_region}
         missing = sorted(
             f"{a} to {b}"
             for region in here
@@ -586,9 +590,9 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
             if used and (a, b) not in sheet.transfer
         )
         if missing:
-            told.append(f"bytes cost nothing from {', '.join(missing)}: no price is given")
+            assumed.append(f"bytes cost nothing from {', '.join(missing)}: no price is given")
     elif moved:
-        told.append("data lie in the region of the nodes, where moving them costs nothing")
+        assumed.append("data lie in the region of the nodes, where moving them costs nothing")
     source = " ".join(part for part in (sheet.source, f"of {sheet.read_on}" if sheet.read_on else "") if part)
-    told.append(f"prices: {source or 'the file names no source and no date'}")
-    return tuple(told)
+    assumed.append(f"prices: {source or 'the file names no source and no date'}")
+    return tuple(assumed)

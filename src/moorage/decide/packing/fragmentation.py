@@ -83,7 +83,7 @@ class Mix:
             sums = [0.0]
             for _, weight in members:
                 sums.append(sums[-1] + weight)
-            self._shapes.append(_Shape(count, milli, kinds, tuple(one for one, _ in members), tuple(sums)))
+            self._shapes.append(_Shape(count, milli, kinds, tuple(member for member, _ in members), tuple(sums)))
         self._weight = sum(shape.weights[-1] for shape in self._shapes)
         self._lost: dict[tuple[str, tuple[int, ...], int], float] = {}
 
@@ -187,9 +187,9 @@ class Fragmentation:
             return
         self._unit *= self._growth
         for name, count in ask.gpus:
-            one = ask if len(ask.gpus) == 1 else ask._replace(gpus=((name, count),))
+            single = ask if len(ask.gpus) == 1 else ask._replace(gpus=((name, count),))
             seen = self._seen.setdefault(name, {})
-            seen[one] = seen.get(one, 0.0) + self._unit
+            seen[single] = seen.get(single, 0.0) + self._unit
         self._fresh += 1
         if self._fresh >= max(PRIOR_GPUS, self._pods / REFRESH_SHARE) or self._moves >= max(
             PRIOR_GPUS, self._free_milli / WHOLE / REFRESH_SHARE
@@ -248,8 +248,8 @@ class Fragmentation:
 
     def mix(self, name: str) -> Mix:
         """The mix in use for a GPU resource."""
-        found = self._mixes.get(name)
-        if found is None:
+        mix = self._mixes.get(name)
+        if mix is None:
             sizes = self._offered.get(name, {})
             each = PRIOR_GPUS / len(PRIOR_SIZES) / 2
             weights = {Ask(((name, n),), WHOLE, n * PRIOR_CPU): each / n for n in PRIOR_SIZES}
@@ -259,8 +259,8 @@ class Fragmentation:
                 weights[ask] = weights.get(ask, 0.0) + PRIOR_GPUS / 2 * nodes / all_gpus
             for ask, pods in self._seen.get(name, {}).items():
                 weights[ask] = weights.get(ask, 0.0) + pods / self._unit
-            found = self._mixes[name] = Mix(weights, sizes, self._free.get(name) or sizes)
-        return found
+            mix = self._mixes[name] = Mix(weights, sizes, self._free.get(name) or sizes)
+        return mix
 
     def points(self, ask: Ask, rooms: Rooms) -> int:
         """0 to 1000 (500: the placement makes nothing else useless); 0 where a resource asked for is missing.
@@ -282,7 +282,7 @@ class Fragmentation:
 
     def device(self, ask: Ask, name: str, room: Room) -> tuple[int, ...] | None:
         """What is left of the devices once the ask takes the best of them; None: it does not fit."""
-        count = next((count for one, count in ask.gpus if one == name), 0)
+        count = next((count for resource, count in ask.gpus if resource == name), 0)
         return self._gain(ask, count, name, room)[1]
 
     def _gain(self, ask: Ask, count: int, name: str, room: Room) -> tuple[float, tuple[int, ...] | None]:
@@ -292,8 +292,8 @@ class Fragmentation:
         choices = [room.free] if not count else take(room.free, count, ask.milli)
         if not choices:  # a pod we still count has left: as full as can be
             return before, None
-        found = [(before - mix.lost(room.kind, left, cpu), left) for left in choices]
-        return max(found) if len(found) > 1 else found[0]
+        losses = [(before - mix.lost(room.kind, left, cpu), left) for left in choices]
+        return max(losses) if len(losses) > 1 else losses[0]
 
 
 def _scaled(gain: float) -> int:

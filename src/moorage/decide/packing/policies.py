@@ -134,7 +134,7 @@ def take(free: tuple[int, ...], count: int, milli: int) -> list[tuple[int, ...]]
         if len(free) < count or (count and free[count - 1] < WHOLE):
             return []
         return [free[count:]]
-    found: dict[tuple[int, ...], None] = {}
+    choices: dict[tuple[int, ...], None] = {}
     for at, left in enumerate(free):
         if left < milli:
             break
@@ -144,8 +144,8 @@ def take(free: tuple[int, ...], count: int, milli: int) -> list[tuple[int, ...]]
         if left > milli:
             rest.append(left - milli)
             rest.sort(reverse=True)
-        found[tuple(rest)] = None
-    return list(found)
+        choices[tuple(rest)] = None
+    return list(choices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,13 @@ class History:
 
 def history_of(stays: Iterable[Stay]) -> History:
     """Sort past stays under their templates; of each the newest KEPT count."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    for stay in sorted(stays, key=lambda one: one.ended, reverse=True):
+    seconds_of: dict[tuple[str, ...], list[float]] = {}
+    for stay in sorted(stays, key=lambda stay: stay.ended, reverse=True):
         for template in _templates(stay.like):
-            under = found.setdefault(template, [])
+            under = seconds_of.setdefault(template, [])
             if len(under) < KEPT:
                 under.append(max(0.0, stay.took.total_seconds()))
-    return History({template: tuple(sorted(seconds)) for template, seconds in found.items()})
+    return History({template: tuple(sorted(seconds)) for template, seconds in seconds_of.items()})
 
 
 def work_of(spec: Mapping[str, Any]) -> str:
@@ -123,8 +123,8 @@ def work_of(spec: Mapping[str, Any]) -> str:
         words = words[words.index("--") + 1 :]
     if not words:
         return ""
-    said = "\0".join((str(first.get("image") or ""), *words))
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    text = "\0".join((str(first.get("image") or ""), *words))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def base_of(name: str) -> str:

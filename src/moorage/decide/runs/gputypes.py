@@ -50,19 +50,19 @@ def matches_type(asked: str, value: str) -> bool:
 def gpu_types(nodes: Iterable[NodeInfo], pods: Iterable[PodInfo]) -> tuple[GpuType, ...]:
     """The GPU types of the cluster, by name. GPUs of cordoned or unready nodes count as not free."""
     used = _used_by_node(pods)
-    found: dict[tuple[str, str, str], list[int]] = {}
+    counts_of: dict[tuple[str, str, str], list[int]] = {}
     for node in nodes:
         label = gpu_label_of(node)
         if label is None:
             continue
         for resource, total in node.allocatable.items():
             if is_gpu(resource) and total > 0:
-                counts = found.setdefault((*label, resource), [0, 0])
+                counts = counts_of.setdefault((*label, resource), [0, 0])
                 counts[1] += total
                 if node.ready and not node.unschedulable:
                     counts[0] += max(0, total - used.get(node.name, {}).get(resource, 0))
     return tuple(
-        GpuType(*key, free, total) for key, (free, total) in sorted(found.items(), key=lambda one: one[0][1])
+        GpuType(*key, free, total) for key, (free, total) in sorted(counts_of.items(), key=lambda item: item[0][1])
     )
 
 
@@ -78,4 +78,4 @@ def _used_by_node(pods: Iterable[PodInfo]) -> dict[str, Amounts]:
     for pod in pods:
         if pod.node:
             on_node.setdefault(pod.node, []).append(pod)
-    return {name: used_on(found) for name, found in on_node.items()}
+    return {name: used_on(there) for name, there in on_node.items()}

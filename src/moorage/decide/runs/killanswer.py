@@ -64,7 +64,7 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
     """What becomes of a new pod. Never holds one with more memory than was killed, nor more than one per kill."""
     if not rule.holds or not known.kills:
         return Pass()
-    mine = [one for one in known.kills if not has_grown(pod, one)]
+    mine = [kill for kill in known.kills if not has_grown(pod, kill)]
     if len(mine) < rule.allowed:
         return Pass()
     newest = max(mine, key=_newest)
@@ -130,15 +130,15 @@ def _raised(
     spec = pod.get("spec") or {}
     if (spec.get("resources") or {}).get("limits"):
         return None  # limited as a whole: which container may have more is not ours to say
-    found = {one.get("name"): one for one in containers_of(spec)}
+    by_name = {container.get("name"): container for container in containers_of(spec)}
     memory: dict[str, tuple[int, int]] = {}
     for kill in kills:
         for hit in kill.hits:
-            if hit.container not in found:
+            if hit.container not in by_name:
                 continue
             bound = hit.limit if kill.by == OOM_KILLED else hit.request
             floor = max(bound or 0, hit.used or 0)
-            limit, request = memory_of(spec, found[hit.container])
+            limit, request = memory_of(spec, by_name[hit.container])
             if floor <= 0:
                 return None  # it had no bound, and nobody measured it
             start = (limit if kill.by == OOM_KILLED else request) or floor

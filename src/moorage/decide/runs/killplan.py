@@ -116,7 +116,7 @@ def plan(seen: Seen) -> Plan:
     Safe to stop after any step; planning on what was reached finishes the work. A settled owner needs no step.
     """
     if seen.rule.level == "off":
-        steps = tuple(Release(one, None, "no policy holds such pods here") for one in seen.pods if one.gated)
+        steps = tuple(Release(pod, None, "no policy holds such pods here") for pod in seen.pods if pod.gated)
         return Plan(steps)
     work = _Work(seen, set(seen.forgiven), set(seen.ledger.stopped))
     for pod in seen.pods:
@@ -130,11 +130,11 @@ def plan(seen: Seen) -> Plan:
         elif pod.outdated:
             work.steps.append(Renew(pod))
     if seen.rule.holds and wanders(seen.owner):
-        for slot in sorted({one.slot for one in seen.pods} | {one.slot for one in seen.kills.values()}):
+        for slot in sorted({pod.slot for pod in seen.pods} | {kill.slot for kill in seen.kills.values()}):
             _settle(work, slot)
     ledger = _ledger(seen, work)
-    had = {one.uid for one in seen.ledger.kills}
-    news = tuple(one for one in ledger.kills if one.uid not in had)
+    had = {kill.uid for kill in seen.ledger.kills}
+    news = tuple(kill for kill in ledger.kills if kill.uid not in had)
     first = (Write(ledger, news),) if ledger != seen.ledger else ()
     return Plan((*first, *work.steps), timedelta(seconds=LOOK_SECONDS) if work.waits else None)
 
@@ -142,19 +142,19 @@ def plan(seen: Seen) -> Plan:
 def _settle(work: _Work, slot: str) -> None:
     """As many held as there are kills beyond those allowed: let go of too many, stop what slipped past."""
     seen = work.seen
-    done = {one.pod.uid for one in work.steps if isinstance(one, Release | Renew)}
-    kills = [one for one in seen.kills.values() if one.slot == slot and one.uid not in work.forgiven]
+    done = {step.pod.uid for step in work.steps if isinstance(step, Release | Renew)}
+    kills = [kill for kill in seen.kills.values() if kill.slot == slot and kill.uid not in work.forgiven]
     held = sorted(
-        (one for one in seen.pods if one.slot == slot and one.gated and one.uid not in done),
-        key=lambda one: (one.created.isoformat() if one.created else "", one.uid),
+        (pod for pod in seen.pods if pod.slot == slot and pod.gated and pod.uid not in done),
+        key=lambda pod: (pod.created.isoformat() if pod.created else "", pod.uid),
     )
     needed = max(0, len(kills) - seen.rule.allowed + 1)
     for pod in held[needed:]:
         work.steps.append(Release(pod, None, "as many are held as were killed"))
     open_kills = [
-        one
-        for one in sorted(kills, key=lambda one: (one.at, one.uid))
-        if one.uid not in work.stopped and 0 <= _age(seen, moment(one.at)) < SLIP_SECONDS
+        kill
+        for kill in sorted(kills, key=lambda kill: (kill.at, kill.uid))
+        if kill.uid not in work.stopped and 0 <= _age(seen, moment(kill.at)) < SLIP_SECONDS
     ]
     unanswered = min(needed - len(held), len(open_kills))
     if unanswered <= 0:
@@ -162,11 +162,11 @@ def _settle(work: _Work, slot: str) -> None:
     work.waits = True
     slipped = sorted(
         (
-            one
-            for one in seen.pods
-            if one.slot == slot and not one.gated and not one.state and one.created is not None
+            pod
+            for pod in seen.pods
+            if pod.slot == slot and not pod.gated and not pod.state and pod.created is not None
         ),
-        key=lambda one: (str(one.created), one.uid),
+        key=lambda pod: (str(pod.created), pod.uid),
     )
     for kill in open_kills[-unanswered:]:
         since = moment(kill.at)
@@ -183,10 +183,10 @@ def _settle(work: _Work, slot: str) -> None:
 
 def _ledger(seen: Seen, work: _Work) -> Ledger:
     """The newest kills, and of the rest only what concerns them."""
-    before = {one.uid for one in seen.ledger.kills}
-    kept = sorted(seen.kills.values(), key=lambda one: (one.at, one.uid))[-REMEMBERED:]
+    before = {kill.uid for kill in seen.ledger.kills}
+    kept = sorted(seen.kills.values(), key=lambda kill: (kill.at, kill.uid))[-REMEMBERED:]
     count = seen.ledger.count + sum(
-        1 for uid, one in seen.kills.items() if uid not in before and (one in kept or not before)
+        1 for uid, kill in seen.kills.items() if uid not in before and (kill in kept or not before)
     )
     return Ledger(
         kills=tuple(kept),
@@ -215,7 +215,7 @@ def pod_seen(pod: Mapping[str, Any], owner: Owner, kills: Iterable[Kill], *, out
         kill_uid=meant.uid if meant is not None else "",
         asked=MEMORY_RELEASE_ANNOTATION in annotations_of(pod),
         outdated=outdated,
-        grown=frozenset(one.uid for one in kills if has_grown(pod, one)),
+        grown=frozenset(kill.uid for kill in kills if has_grown(pod, kill)),
     )
 
 

@@ -58,8 +58,8 @@ class Hit:
 
     def __str__(self) -> str:
         known = (("used", self.used), ("request", self.request), ("limit", self.limit))
-        said = ", ".join(f"{name} {format_bytes(value)}" for name, value in known if value is not None)
-        return f"container {self.container} ({said or 'no memory stated'})"
+        amounts = ", ".join(f"{name} {format_bytes(value)}" for name, value in known if value is not None)
+        return f"container {self.container} ({amounts or 'no memory stated'})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +158,9 @@ def slot_of(pod: Mapping[str, Any], owner: Owner) -> str:
         case ("batch", "Job"):
             return labels.get(_INDEX) or annotations_of(pod).get(_INDEX) or ""
     same = [
-        [one.get(key) for key in ("name", "image", "command", "args")]
+        [container.get(key) for key in ("name", "image", "command", "args")]
         for table in ("initContainers", "containers")
-        for one in (pod.get("spec") or {}).get(table) or ()
+        for container in (pod.get("spec") or {}).get(table) or ()
     ]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
@@ -195,13 +195,13 @@ def kill_of(pod: Mapping[str, Any]) -> Kill | None:
 def kill_to_json(kill: Kill) -> Obj:
     """As it is kept in an annotation."""
     hits = [
-        {"container": one.container}
+        {"container": hit.container}
         | {
             key: value
-            for key, value in (("limit", one.limit), ("request", one.request), ("used", one.used))
+            for key, value in (("limit", hit.limit), ("request", hit.request), ("used", hit.used))
             if value is not None
         }
-        for one in kill.hits
+        for hit in kill.hits
     ]
     return {
         "pod": kill.pod,
@@ -214,21 +214,21 @@ def kill_to_json(kill: Kill) -> Obj:
     }
 
 
-def kill_from_json(found: Any) -> Kill | None:
+def kill_from_json(document: Any) -> Kill | None:
     """What `kill_to_json` wrote; None for anything else: annotations are anybody's to write."""
-    if not isinstance(found, Mapping):
+    if not isinstance(document, Mapping):
         return None
-    texts = {key: found.get(key) for key in ("pod", "uid", "slot", "at", "by", "node")}
-    if not all(isinstance(one, str) for one in texts.values()):
+    texts = {key: document.get(key) for key in ("pod", "uid", "slot", "at", "by", "node")}
+    if not all(isinstance(text, str) for text in texts.values()):
         return None
     hits = []
-    for one in found.get("hits") or ():
-        if not isinstance(one, Mapping) or not isinstance(one.get("container"), str):
+    for hit in document.get("hits") or ():
+        if not isinstance(hit, Mapping) or not isinstance(hit.get("container"), str):
             return None
-        numbers = {key: one.get(key) for key in ("limit", "request", "used")}
+        numbers = {key: hit.get(key) for key in ("limit", "request", "used")}
         if any(isinstance(value, bool) or not isinstance(value, int | None) for value in numbers.values()):
             return None
-        hits.append(Hit(container=one["container"], **numbers))
+        hits.append(Hit(container=hit["container"], **numbers))
     return Kill(**texts, hits=tuple(hits))  # type: ignore[arg-type]  # all of them are text
 
 
@@ -254,7 +254,7 @@ class Ledger:
         return json.dumps(
             {
                 "count": self.count,
-                "kills": [kill_to_json(one) for one in self.kills],
+                "kills": [kill_to_json(kill) for kill in self.kills],
                 "forgiven": sorted(self.forgiven),
                 "stopped": sorted(self.stopped),
             },
@@ -264,16 +264,16 @@ class Ledger:
 
 def ledger_from(text: str | None) -> Ledger:
     """What `Ledger.to_text` wrote; what cannot be read is as if it were not there."""
-    found = _json(text)
-    if not isinstance(found, Mapping):
+    value = _json(text)
+    if not isinstance(value, Mapping):
         return Ledger()
-    listed = found.get("kills") if isinstance(found.get("kills"), list) else []
-    kills = tuple(one for one in map(kill_from_json, listed or ()) if one is not None)
-    count = found.get("count")
+    listed = value.get("kills") if isinstance(value.get("kills"), list) else []
+    kills = tuple(kill for kill in map(kill_from_json, listed or ()) if kill is not None)
+    count = value.get("count")
     return Ledger(
         kills=kills,
-        forgiven=_texts(found.get("forgiven")),
-        stopped=_texts(found.get("stopped")),
+        forgiven=_texts(value.get("forgiven")),
+        stopped=_texts(value.get("stopped")),
         count=count if isinstance(count, int) and not isinstance(count, bool) else len(kills),
     )
 
@@ -285,7 +285,7 @@ def known_of(
 
     `slot`: only what concerns that one.
     """
-    kills = {one.uid: one for one in ledger.kills}
+    kills = {kill.uid: kill for kill in ledger.kills}
     forgiven, held = set(ledger.forgiven), []
     for pod in pods:
         owner = owner_of(pod)
@@ -303,16 +303,16 @@ def known_of(
                 held.append(pod)
         elif meant is not None and labels_of(pod)[MEMORY_LABEL] in (RELEASED, "held"):
             forgiven.add(meant.uid)  # let through, by us at somebody's word or by hand
-    found = {uid: one for uid, one in kills.items() if slot is None or one.slot == slot}
-    return found, frozenset(forgiven), held
+    concerned = {uid: kill for uid, kill in kills.items() if slot is None or kill.slot == slot}
+    return concerned, frozenset(forgiven), held
 
 
 def has_grown(pod: Mapping[str, Any], kill: Kill) -> bool:
     """Whether every container of the kill has more memory in this pod, or is not in it."""
     spec = pod.get("spec") or {}
-    found = {one.get("name"): one for one in containers_of(spec)}
+    by_name = {container.get("name"): container for container in containers_of(spec)}
     return all(
-        hit.container not in found or _is_more(hit, kill.by, *memory_of(spec, found[hit.container]))
+        hit.container not in by_name or _is_more(hit, kill.by, *memory_of(spec, by_name[hit.container]))
         for hit in kill.hits
     )
 
@@ -330,19 +330,19 @@ def _is_more(hit: Hit, by: str, limit: int | None, request: int | None) -> bool:
 
 def _out_of_memory(pod: Mapping[str, Any]) -> Iterator[Hit]:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    by_name = {one.get("name"): one for one in containers_of(spec)}
+    by_name = {container.get("name"): container for container in containers_of(spec)}
     for table in ("initContainerStatuses", "containerStatuses"):
-        for one in status.get(table) or ():
-            ended = (one.get("state") or {}).get("terminated") or {}
-            if ended.get("reason") == OOM_KILLED and one.get("name") in by_name:
-                limit, request = memory_of(spec, by_name[one["name"]])
-                yield Hit(container=one["name"], limit=limit, request=request, used=limit)
+        for container_status in status.get(table) or ():
+            ended = (container_status.get("state") or {}).get("terminated") or {}
+            if ended.get("reason") == OOM_KILLED and container_status.get("name") in by_name:
+                limit, request = memory_of(spec, by_name[container_status["name"]])
+                yield Hit(container=container_status["name"], limit=limit, request=request, used=limit)
 
 
 def _evicted(pod: Mapping[str, Any]) -> Iterator[Hit]:
     """containerMessageFmt of https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go"""
     spec = pod.get("spec") or {}
-    by_name = {one.get("name"): one for one in containers_of(spec)}
+    by_name = {container.get("name"): container for container in containers_of(spec)}
     for name, used, _ in _OVER.findall(str((pod.get("status") or {}).get("message") or "")):
         if name in by_name:
             limit, request = memory_of(spec, by_name[name])
@@ -354,20 +354,20 @@ def _ended_at(pod: Mapping[str, Any]) -> str:
     ends = [
         str(ended["finishedAt"])
         for table in ("initContainerStatuses", "containerStatuses")
-        for one in status.get(table) or ()
-        if (ended := (one.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        for container in status.get(table) or ()
+        if (ended := (container.get("state") or {}).get("terminated") or {}).get("finishedAt")
     ]
-    told = [
-        str(one["lastTransitionTime"])
-        for one in status.get("conditions") or ()
-        if one.get("lastTransitionTime") and one.get("type") == "DisruptionTarget"
+    disruptions = [
+        str(condition["lastTransitionTime"])
+        for condition in status.get("conditions") or ()
+        if condition.get("lastTransitionTime") and condition.get("type") == "DisruptionTarget"
     ]
     # evicted: the kubelet says so first and stops the containers then; the earlier moment counts
-    return min([*ends, *told], default=str(pod["metadata"].get("creationTimestamp") or ""))
+    return min([*ends, *disruptions], default=str(pod["metadata"].get("creationTimestamp") or ""))
 
 
 def containers_of(spec: Mapping[str, Any]) -> list[Any]:
-    return [one for table in ("initContainers", "containers") for one in spec.get(table) or ()]
+    return [container for table in ("initContainers", "containers") for container in spec.get(table) or ()]
 
 
 def memory_of(spec: Mapping[str, Any], container: Mapping[str, Any]) -> tuple[int | None, int | None]:
@@ -394,5 +394,5 @@ def _json(text: str | None) -> Any:
         return None
 
 
-def _texts(found: Any) -> frozenset[str]:
-    return frozenset(one for one in found if isinstance(one, str)) if isinstance(found, list) else frozenset()
+def _texts(value: Any) -> frozenset[str]:
+    return frozenset(text for text in value if isinstance(text, str)) if isinstance(value, list) else frozenset()

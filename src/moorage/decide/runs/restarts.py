@@ -187,10 +187,10 @@ def plan(seen: Observed) -> Plan:
 
 def cause_of(attempt: AttemptSeen) -> Cause:
     """Why a failed attempt ended, from its Job first: disrupted pods are often gone by then."""
-    found = _BY_CONDITION.search(attempt.message) if attempt.reason == "PodFailurePolicy" else None
-    if found is not None and found["condition"] == "DisruptionTarget":
+    match = _BY_CONDITION.search(attempt.message) if attempt.reason == "PodFailurePolicy" else None
+    if match is not None and match["condition"] == "DisruptionTarget":
         # only the pod that ended the Job counts: an earlier one may have been killed for memory and retried
-        judged = [pod for pod in attempt.pods if pod.name == found["pod"]]
+        judged = [pod for pod in attempt.pods if pod.name == match["pod"]]
         return _own_fault(judged) or Cause.DISRUPTED
     if fault := _own_fault(attempt.pods):
         return fault
@@ -198,7 +198,7 @@ def cause_of(attempt: AttemptSeen) -> Cause:
         code = _BY_EXIT_CODE.search(attempt.message)
         if code is not None and int(code["code"]) == _KILLED:
             return Cause.MEMORY
-        if code is None and found is None and any(pod.disruption for pod in attempt.pods):
+        if code is None and match is None and any(pod.disruption for pod in attempt.pods):
             return Cause.DISRUPTED  # a Job controller that words its message in another way
     return Cause.FAILED
 
@@ -263,11 +263,11 @@ def _restart(seen: Observed, last: AttemptSeen) -> list[Action]:
     actions: list[Action] = [] if last.used_seconds is not None else [NoteUsed(last, used)]
     left = None
     if seen.time_limit_seconds is not None:
-        spent = used + sum(used_seconds(one) for one in seen.attempts[:-1])
+        spent = used + sum(used_seconds(attempt) for attempt in seen.attempts[:-1])
         left = seen.time_limit_seconds - spent
         if left <= 0:
-            said = f"disrupted after {spent} s of the {seen.time_limit_seconds} s it may run"
-            return [*actions, End("TimeLimit", said)]
+            message = f"disrupted after {spent} s of the {seen.time_limit_seconds} s it may run"
+            return [*actions, End("TimeLimit", message)]
     # with FailJob the other pods of the Job are stopped and counted too, so up to `parallelism` are not its fault
     own_failures = max(0, last.failed_pods - last.parallelism)
     number = last.number + 1

@@ -135,7 +135,8 @@ def view_runs(
         if name := labels_of(pod).get(RUN_LABEL):
             pods_of.setdefault((pod["metadata"].get("namespace") or "default", name), []).append(pod)
     views = [
-        view_run(found, pods_of.get(key, ()), now=now, node_types=node_types) for key, found in by_run.items()
+        view_run(attempts, pods_of.get(key, ()), now=now, node_types=node_types)
+        for key, attempts in by_run.items()
     ]
     views.sort(key=lambda view: (view.namespace, view.name))
     views.sort(key=lambda view: view.created.timestamp() if view.created else 0.0, reverse=True)

@@ -123,7 +123,7 @@ class Utilisation:
         return self.requested / self.allocatable if self.allocatable else 0.0
 
     def __str__(self) -> str:
-        asked, whole = (self._shown(one) for one in (self.requested, self.allocatable))
+        asked, whole = (self._shown(amount) for amount in (self.requested, self.allocatable))
         return f"{self.resource} {100 * self.share:.0f} % ({asked} of {whole})"
 
     def _shown(self, value: int) -> str:
@@ -154,7 +154,7 @@ def diagnose(
     gpu_threshold: float = THRESHOLD,
 ) -> tuple[NodeReport, ...]:
     """Judge every node as if it alone were to go, by name. The thresholds are shares from 0 to 1."""
-    infos = sorted((parse_node(obj) for obj in nodes), key=lambda one: one.name)
+    infos = sorted((parse_node(obj) for obj in nodes), key=lambda node: node.name)
     on_node: dict[str, list[tuple[Obj, PodInfo]]] = {node.name: [] for node in infos}
     for pod in sorted(pods, key=key_of):
         info = parse_pod(pod)
@@ -174,7 +174,7 @@ def diagnose(
         moving = [(pod, info) for pod, info in on_node[node.name] if _must_move(pod, info)]
         for pod, _ in moving:
             held += holds_of(pod, known)
-        stuck = {one.pod for one in held}
+        stuck = {hold.pod for hold in held}
         held += _without_place(node, [info for pod, info in moving if key_of(pod) not in stuck], infos, on_node)
         reports.append(
             NodeReport(node=node.name, utilisation=use, threshold=limit, holds=tuple(held), moving=len(moving))
@@ -185,23 +185,23 @@ def diagnose(
 def holds_of(pod: Obj, budgets: Sequence[Obj]) -> list[Hold]:
     """The rules that a pod which must move breaks; in the autoscaler's order, all of them."""
     key, notes = key_of(pod), annotations_of(pod)
-    found = []
-    mine = [one for one in budgets if _covers(one, pod)]
+    holds = []
+    mine = [budget for budget in budgets if _covers(budget, pod)]
     if notes.get(SAFE_TO_EVICT) != "true":  # overrides all but budgets
-        found += _held_by_kind(pod, key, mine)
+        holds += _held_by_kind(pod, key, mine)
         if notes.get(SAFE_TO_EVICT) == "false":
-            found.append(Hold("not-safe-to-evict", f"{SAFE_TO_EVICT}=false", key))
+            holds.append(Hold("not-safe-to-evict", f"{SAFE_TO_EVICT}=false", key))
         if local := _local_volumes(pod):
-            found.append(Hold("local-storage", f"volume {', '.join(local)}", key))
-    for one in mine:
-        if int((one.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
-            found.append(Hold("budget", f"{one['metadata']['name']} allows 0 disruptions", key))
+            holds.append(Hold("local-storage", f"volume {', '.join(local)}", key))
+    for budget in mine:
+        if int((budget.get("status") or {}).get("disruptionsAllowed") or 0) < 1:
+            holds.append(Hold("budget", f"{budget['metadata']['name']} allows 0 disruptions", key))
     if len(mine) > 1:
-        names = ", ".join(sorted(str(one["metadata"]["name"]) for one in mine))
-        found.append(
+        names = ", ".join(sorted(str(budget["metadata"]["name"]) for budget in mine))
+        holds.append(
             Hold("budget", f"more than one budget covers it, so it cannot be evicted at all: {names}", key)
         )
-    return found
+    return holds
 
 
 def utilisation(node: NodeInfo, pods: Sequence[PodInfo]) -> Utilisation:
@@ -214,7 +214,7 @@ def utilisation(node: NodeInfo, pods: Sequence[PodInfo]) -> Utilisation:
         Utilisation(resource=name, requested=used.get(name, 0), allocatable=node.allocatable.get(name, 0))
         for name in ("cpu", "memory")
     ]
-    return max(each, key=lambda one: one.share)
+    return max(each, key=lambda use: use.share)
 
 
 def _must_move(pod: Obj, info: PodInfo) -> bool:
@@ -226,15 +226,15 @@ def _must_move(pod: Obj, info: PodInfo) -> bool:
 
 
 def _held_by_kind(pod: Obj, key: Key, budgets: Sequence[Obj]) -> list[Hold]:
-    found = []
+    holds = []
     owner = controller_ref(pod)
     if owner is None:
-        found.append(Hold("no-controller", "it has no controller", key))
+        holds.append(Hold("no-controller", "it has no controller", key))
     elif owner.get("kind") not in REPLICATING:
-        found.append(Hold("custom-controller", f"its controller is {owner.get('kind')} {owner.get('name')}", key))
+        holds.append(Hold("custom-controller", f"its controller is {owner.get('kind')} {owner.get('name')}", key))
     if key.namespace == SYSTEM and not budgets:
-        found.append(Hold("system-pod", "no PodDisruptionBudget covers it", key))
-    return found
+        holds.append(Hold("system-pod", "no PodDisruptionBudget covers it", key))
+    return holds
 
 
 def _local_volumes(pod: Mapping[str, Any]) -> list[str]:
@@ -245,7 +245,7 @@ def _local_volumes(pod: Mapping[str, Any]) -> list[str]:
         if volume.get("hostPath") is not None
         or (volume.get("emptyDir") is not None and volume["emptyDir"].get("medium") != "Memory")
     ]
-    safe = {one.strip() for one in annotations_of(pod).get(SAFE_VOLUMES, "").split(",")}
+    safe = {name.strip() for name in annotations_of(pod).get(SAFE_VOLUMES, "").split(",")}
     return [name for name in local if name not in safe]
 
 
@@ -268,9 +268,9 @@ def _without_place(
     on_node: Mapping[str, Sequence[tuple[Obj, PodInfo]]],
 ) -> list[Hold]:
     """Pods that find no place, when all are moved one after another to the first node that takes them."""
-    others = [one for one in nodes if one.name != node.name]
-    there = {one.name: [info for _, info in on_node[one.name]] for one in others}
-    found = []
+    others = [other for other in nodes if other.name != node.name]
+    there = {other.name: [info for _, info in on_node[other.name]] for other in others}
+    holds = []
     for pod in moving:
         refused: dict[str, str] = {}
         for other in others:
@@ -282,5 +282,5 @@ def _without_place(
         else:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:3])
             more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
-            found.append(Hold("no-place", why + more or "there is no other node", Key(pod.namespace, pod.name)))
-    return found
+            holds.append(Hold("no-place", why + more or "there is no other node", Key(pod.namespace, pod.name)))
+    return holds

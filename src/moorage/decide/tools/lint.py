@@ -74,7 +74,7 @@ class Report:
 
     @property
     def denied(self) -> bool:
-        return any(one.level == "deny" for one in self.findings)
+        return any(finding.level == "deny" for finding in self.findings)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def lint(
     for name, text in texts:
         file = _File(name=name, policy=policy or Policy(), facts=facts, away=away)
         _lint_file(file, text)
-        findings += sorted(file.findings, key=lambda one: one.line)
+        findings += sorted(file.findings, key=lambda finding: finding.line)
         judged, skipped = judged + file.judged, skipped + file.skipped
     return Report(findings=tuple(findings), judged=judged, skipped=skipped)
 
@@ -131,8 +131,8 @@ def _lint_file(file: _File, text: str) -> None:
 
 def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
     if not isinstance(document, dict):
-        said = f"is no object of Kubernetes but {'a list' if isinstance(document, list) else 'a plain value'}"
-        _add(file, node, path, Finding("shape", path, "", said), "deny", {})
+        message = f"is no object of Kubernetes but {'a list' if isinstance(document, list) else 'a plain value'}"
+        _add(file, node, path, Finding("shape", path, "", message), "deny", {})
         return
     kind, version = document.get("kind"), document.get("apiVersion")
     for key, value in (("apiVersion", version), ("kind", kind)):
@@ -141,36 +141,41 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
     if not isinstance(kind, str) or not isinstance(version, str):
         return
     if kind == "List" and version == "v1":
-        for index, one in enumerate(sequence(document.get("items"))):
-            _lint_document(file, one, node, (*path, "items", index))
+        for index, item in enumerate(sequence(document.get("items"))):
+            _lint_document(file, item, node, (*path, "items", index))
         return
     now, before = API_VERSIONS.get(kind, ("", ()))
     if version in before:
-        said = f"is no longer served; write {now}"
-        _add(file, node, path, Finding("shape", ("apiVersion",), version, said), "deny", document)
+        message = f"is no longer served; write {now}"
+        _add(file, node, path, Finding("shape", ("apiVersion",), version, message), "deny", document)
     elif version != now and (now or next(templates_of(kind, document), None) is None):
         file.skipped += 1
         return
     file.judged += 1
     wrong = list(misshapen(kind, document))
     # what admission would fill in counts as there, unless there is something in its way
-    found = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
-    for level, some in (("deny", wrong), ("deny", found.denied), ("fill", found.filled), ("warn", found.warned)):
-        for one in some:
-            _add(file, node, path, one, level, document)
+    judgement = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
+    for level, some in (
+        ("deny", wrong),
+        ("deny", judgement.denied),
+        ("fill", judgement.filled),
+        ("warn", judgement.warned),
+    ):
+        for item in some:
+            _add(file, node, path, item, level, document)
 
 
-def _add(file: _File, node: Any, path: Path, found: Finding, level: str, document: Mapping[Any, Any]) -> None:
+def _add(file: _File, node: Any, path: Path, finding: Finding, level: str, document: Mapping[Any, Any]) -> None:
     meta = mapping(document.get("metadata"))
     file.findings.append(
         LintFinding(
             file=file.name,
-            line=_line(node, (*path, *found.path)),
-            rule=found.rule,
+            line=_line(node, (*path, *finding.path)),
+            rule=finding.rule,
             level=level,
-            message=found.message,
-            field=field_of((*path, *found.path)),
-            value=found.value,
+            message=finding.message,
+            field=field_of((*path, *finding.path)),
+            value=finding.value,
             kind=str(document.get("kind") or ""),
             name=str(meta.get("name") or meta.get("generateName") or ""),
             namespace=str(meta.get("namespace") or ""),
@@ -215,10 +220,10 @@ def _repeated_keys(file: _File, root: Any) -> None:
                     continue
                 line = key.start_mark.line + 1
                 if key.value in first:
-                    said = (
+                    message = (
                         f"the key {key.value!r} stands here and in line {first[key.value]}; only this one counts"
                     )
-                    _unreadable(file, said, line, "warn")
+                    _unreadable(file, message, line, "warn")
                 first.setdefault(key.value, line)
 
 

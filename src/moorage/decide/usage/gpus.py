@@ -143,9 +143,9 @@ def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime
     """
     if started is None:
         return None
-    said = (obj["metadata"].get("annotations") or {}).get(EXPECTED_SECONDS_ANNOTATION, "")
+    text = (obj["metadata"].get("annotations") or {}).get(EXPECTED_SECONDS_ANNOTATION, "")
     deadline = (obj.get("spec") or {}).get("activeDeadlineSeconds")
-    spans = [int(said)] if said.isascii() and said.isdigit() and len(said) < 10 else []
+    spans = [int(text)] if text.isascii() and text.isdigit() and len(text) < 10 else []
     spans += [int(deadline)] if deadline else []
     return started + timedelta(seconds=min(spans)) if spans else None
 
@@ -173,11 +173,11 @@ def started_at(obj: Mapping[str, Any]) -> datetime | None:
     if status.get("startTime"):
         return moment(status["startTime"])
     starts = [
-        found
-        for one in status.get("containerStatuses") or ()
-        for state in (one.get("state") or {}, one.get("lastState") or {})
+        started
+        for status in status.get("containerStatuses") or ()
+        for state in (status.get("state") or {}, status.get("lastState") or {})
         for kind in ("running", "terminated")
-        if (found := moment((state.get(kind) or {}).get("startedAt"))) is not None
+        if (started := moment((state.get(kind) or {}).get("startedAt"))) is not None
     ]
     return min(starts, default=None)
 
@@ -187,18 +187,18 @@ def device_ids(obj: Mapping[str, Any]) -> dict[str, list[str]]:
 
     https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-and-unhealthy-devices
     """
-    found: dict[str, list[str]] = {}
+    by_resource: dict[str, list[str]] = {}
     status = obj.get("status") or {}
-    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        for resource in one.get("allocatedResourcesStatus") or ():
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        for resource in container.get("allocatedResourcesStatus") or ():
             if is_gpu(str(resource.get("name"))):
-                ids = found.setdefault(resource["name"], [])
+                ids = by_resource.setdefault(resource["name"], [])
                 ids.extend(
                     device["resourceID"]
                     for device in resource.get("resources") or ()
                     if device.get("resourceID") not in (None, "", *ids)
                 )
-    return found
+    return by_resource
 
 
 def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
@@ -209,7 +209,7 @@ def view_gpus(nodes: Iterable[Obj], pods: Iterable[Obj]) -> GpuView:
     `capacity` but not in `allocatable` are unavailable (the device plugin calls them unhealthy).
     """
     with_gpus = []
-    for obj in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
+    for obj in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
         node = parse_node(obj)
         if sizes := _sizes(obj, node):
             with_gpus.append((node, sizes))
@@ -245,7 +245,7 @@ def _node_gpus(
     kind = gpu_type(node.labels)
     idle = "" if node.ready and not node.unschedulable else "cordoned" if node.ready else "node not ready"
     gpus: list[Gpu] = []
-    with_gpus = [one for one in pods if one[0].gpus]
+    with_gpus = [pod for pod in pods if pod[0].gpus]
     for resource, (whole, allocatable) in sizes.items():
         placed = _places(resource, whole, with_gpus)
         spare = allocatable - len(placed)  # beyond these, what nobody holds is unhealthy
@@ -300,23 +300,23 @@ def _judged(gpus: Sequence[Gpu], node: NodeInfo, pods: Sequence[PodInfo]) -> lis
     }
     scarcest = min(room, key=lambda name: (room[name], name), default="")
     usable = room.get(scarcest, free)
-    found = []
+    judged_gpus = []
     for gpu in gpus:
         if gpu.state is GpuState.FREE:
             stranded = usable <= 0
             usable -= 1
             why = f"no {scarcest} left beside it" if stranded else ""
             gpu = replace(gpu, fragmented=taken, stranded=stranded, why=why)
-        found.append(gpu)
-    return found
+        judged_gpus.append(gpu)
+    return judged_gpus
 
 
 def _free_by_type(gpus: Iterable[Gpu]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for gpu in gpus:
         if gpu.state is GpuState.FREE:
-            found[gpu.type] = found.get(gpu.type, 0) + 1
-    return found
+            counts[gpu.type] = counts.get(gpu.type, 0) + 1
+    return counts
 
 
 def _places(
@@ -356,8 +356,8 @@ def place_of(device: str, node: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) < 5 else -1
 
 
-def _steady(one: tuple[PodInfo, Obj]) -> tuple[str, str, str, str]:
-    pod, obj = one
+def _steady(pod_info: tuple[PodInfo, Obj]) -> tuple[str, str, str, str]:
+    pod, obj = pod_info
     since = (obj.get("status") or {}).get("startTime") or "~"  # the unstarted come last
     return since, pod.namespace, pod.name, pod.uid
 

@@ -102,17 +102,19 @@ def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetim
         started_at=started,
         ended_at=ended,
         last_seen_at=max(now, started),
-        devices=tuple(one for ids in device_ids(obj).values() for one in ids) if pod.gpus else (),
+        devices=tuple(device for ids in device_ids(obj).values() for device in ids) if pod.gpus else (),
         work=work_of(obj.get("spec") or {}),
     )
 
 
-def stay_of(one: Interval) -> Stay | None:
+def stay_of(interval: Interval) -> Stay | None:
     """An interval as past stays are compared; None while it lasts."""
-    if one.ended_at is None:
+    if interval.ended_at is None:
         return None
-    like = Like(owner=one.owner, name=one.run or one.pod, work=one.work, gpu_type=one.gpu_type)
-    return Stay(like=like, ended=one.ended_at, took=one.ended_at - one.started_at)
+    like = Like(
+        owner=interval.owner, name=interval.run or interval.pod, work=interval.work, gpu_type=interval.gpu_type
+    )
+    return Stay(like=like, ended=interval.ended_at, took=interval.ended_at - interval.started_at)
 
 
 def next_step(known: Interval | None, seen: Interval | None) -> Step | None:
@@ -199,18 +201,19 @@ def top(
     Sums are additive: two windows that meet give what the window over both gives.
     """
     rows: dict[str, UsageRow] = {}
-    for one in intervals:
-        span = clipped(one, since=since, until=min(until, now))
+    for interval in intervals:
+        span = clipped(interval, since=since, until=min(until, now))
         if span <= timedelta():
             continue
-        held = one.started_at < until and (one.ended_at is None or one.ended_at >= until)
-        for name, gpus, others in _shares(one, by):
+        held = interval.started_at < until and (interval.ended_at is None or interval.ended_at >= until)
+        for name, gpus, others in _shares(interval, by):
             row = rows.get(name) or UsageRow(name=name)
             rows[name] = replace(
                 row,
                 gpu_time=row.gpu_time + span * gpus,
-                cpu_milli_time=row.cpu_milli_time + span * one.cpu_milli * others,
-                memory_byte_us=row.memory_byte_us + span // timedelta(microseconds=1) * one.memory_bytes * others,
+                cpu_milli_time=row.cpu_milli_time + span * interval.cpu_milli * others,
+                memory_byte_us=row.memory_byte_us
+                + span // timedelta(microseconds=1) * interval.memory_bytes * others,
                 running_gpus=row.running_gpus + (gpus if held else 0),
                 pods=row.pods + 1,
             )
@@ -255,6 +258,9 @@ def _device(device: str, node: str) -> str:
 def _finished_at(obj: Mapping[str, Any]) -> datetime | None:
     """When the last container ended; None unless every container that is listed has ended."""
     statuses = (obj.get("status") or {}).get("containerStatuses") or ()
-    ends = [moment(((one.get("state") or {}).get("terminated") or {}).get("finishedAt")) for one in statuses]
+    ends = [
+        moment(((container_status.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        for container_status in statuses
+    ]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None
