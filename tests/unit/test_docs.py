@@ -76,7 +76,7 @@ def test_the_architecture_page_names_every_room():
     assert sorted(named) == sorted(rooms)
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_every_path_of_a_page_for_contributors_exists(page):
     paths = re.findall(r"(?:src|tests|docs|examples|benchmarks|deploy)/[\w./-]*\w", (ROOT / page).read_text())
     assert paths
@@ -102,3 +102,10 @@ def test_every_arrow_of_the_map_of_rooms_is_an_import():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.kind)
 def test_every_field_of_our_kinds_has_a_description(kind):
     assert [path for path, schema, _ in fields_of(kind.struct) if not schema.get("description")] == []
+
+
+def test_every_target_that_contributing_names_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert named - targets == set()
+    assert {"setup", "quick", "test", "test-all", "explore"} <= named
