@@ -9,7 +9,7 @@ DEMO_DATA := .moorage-demo
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick test explore test-all lint types docs manifests
+.PHONY: help setup demo quick test explore test-all lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -41,6 +41,7 @@ test-all: setup lint types ## The whole suite with all examples, on the control 
 	@test -z "$(KUBEBUILDER_ASSETS)" || $(PYTEST) -n $(WORKERS) tests/contract tests/integration tests/e2e/*_any_cluster.py
 	@$(PY) benchmarks/cold_start.py
 	@$(PY) benchmarks/webhook_reviews.py
+	@$(MAKE) --no-print-directory site
 
 lint: setup ## Style, formatting and the import rules
 	@.venv/bin/ruff check src tests benchmarks examples
@@ -52,6 +53,13 @@ types: setup ## mypy --strict on src
 
 docs: setup ## Write the generated pages of docs/reference anew
 	@$(PY) -m moorage.cli.reference --write docs/reference
+
+pictures: setup ## Draw the pictures of the README anew from real output; the pages need Chromium
+	@$(PY) docs/pictures/make.py
+
+site: setup ## Build docs/ as a site, in site/; broken links fail
+	@$(UV) sync --frozen --quiet --inexact --group site
+	@.venv/bin/zensical build --clean --strict
 
 manifests: setup ## Write deploy/ anew from its one source
 	@$(PY) -m moorage.cli.main manifests --write deploy

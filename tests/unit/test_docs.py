@@ -109,3 +109,28 @@ def test_every_target_that_contributing_names_exists():
     named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
     assert named - targets == set()
     assert {"setup", "quick", "test", "test-all", "explore"} <= named
+
+
+def test_the_index_links_to_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    linked = set(re.findall(r"\]\(([^)#:]+)\)", index))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
+    assert linked == pages
+
+
+def test_no_page_links_out_of_the_docs():
+    """The site is built from docs/ alone."""
+    wrong = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in ROOT.glob("docs/**/*.md")
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+        if "://" not in target and not (page.parent / target).resolve().is_relative_to(ROOT / "docs")
+    ]
+    assert wrong == []
+
+
+def test_the_glossary_is_in_order_and_its_links_lead_somewhere():
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    anchors = re.findall(r'<a id="([a-z-]+)">', text)
+    assert anchors == sorted(anchors)
+    assert set(re.findall(r"\]\(#([a-z-]+)\)", text)) - set(anchors) == set()

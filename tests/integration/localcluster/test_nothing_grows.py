@@ -19,7 +19,7 @@ from moorage.testing.waiting import until
 pytestmark = pytest.mark.anyio
 RUNS = 12
 BOUNDED = {
-    "EventRecorder._known",  # REMEMBERED events at most
+    "BoundedCache._entries",  # its `most` entries: tests/unit/apimachinery/test_cache.py
     "Mirror._history",  # bytes, number and age: tests/contract/test_storage.py
     "Mirror._times",
     "SchedulingQueue._timers",  # each falls out when it is due, in five minutes at most
