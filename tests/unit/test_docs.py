@@ -134,3 +134,26 @@ def test_the_glossary_is_in_order_and_its_links_lead_somewhere():
     anchors = re.findall(r'<a id="([a-z-]+)">', text)
     assert anchors == sorted(anchors)
     assert set(re.findall(r"\]\(#([a-z-]+)\)", text)) - set(anchors) == set()
+
+
+def test_both_readmes_have_the_same_commands_headings_links_and_pictures():
+    def shape(name: str) -> dict[str, object]:
+        text = (ROOT / name).read_text()
+        blocks = [line.split("  #")[0].rstrip() for line in text.splitlines() if line.startswith("    ")]
+        links = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("README")]
+        return {
+            "headings": [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)],
+            "commands": blocks,
+            "links": links,
+            "code": sorted(re.findall(r"`[^`\n]+`", text)),
+            "rows": len(re.findall(r"^\|", text, re.MULTILINE)),
+        }
+
+    assert shape("README.ja.md") == shape("README.md")
+
+
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs" / "pictures").glob("*.[sp][vn]g")), ids=lambda path: path.name
+)
+def test_a_picture_is_small(picture):
+    assert picture.stat().st_size < 400_000
