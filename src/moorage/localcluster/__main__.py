@@ -17,9 +17,10 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moorage.apimachinery.connections import raise_file_limit
 from moorage.apimachinery.informer import index_by_node
@@ -42,6 +43,12 @@ from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.localcluster.ingress.table import INGRESS_CLASS
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 
+if TYPE_CHECKING:  # the rest is imported once it is known that the cluster is to run
+    from moorage.localcluster.apiserver.client import InProcessClient
+    from moorage.localcluster.apiserver.server import ApiServer
+    from moorage.localcluster.nodeagent.agent import NodeAgent
+    from moorage.localcluster.nodeagent.launcher import Launcher
+
 log = logging.getLogger("moorage.localcluster")
 
 STORAGE_CLASS: dict[str, Any] = {
@@ -62,17 +69,8 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
     from moorage.localcluster.apiserver.pki import ensure_pki
     from moorage.localcluster.apiserver.server import ApiServer
-    from moorage.localcluster.controllers.events import EventRecorder
-    from moorage.localcluster.controllers.manager import ControllerManager
     from moorage.localcluster.copies import copy_now, keep_copies
-    from moorage.localcluster.informers import InformerSet
-    from moorage.localcluster.ingress.publisher import IngressPublisher
-    from moorage.localcluster.nodeagent.addresses import Addresses
-    from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
     from moorage.localcluster.nodeagent.launcher import Launcher
-    from moorage.localcluster.nodeagent.stats import VolumeStats, mounted
-    from moorage.localcluster.scheduler.extenders import parse_extenders
-    from moorage.localcluster.scheduler.scheduler import Scheduler
     from moorage.localcluster.storage.sqlite import SqliteStorage
 
     stop = asyncio.Event()
@@ -92,81 +90,24 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
     address = f"https://127.0.0.1:{port}"
     try:
         async with asyncio.TaskGroup() as tasks:
+            # the API, and what every cluster has
             tasks.create_task(serve(server.app, sock, certificate=pki.certificate, key=pki.key, stop=stop))
             manager_api = server.client("system:kube-controller-manager")
             await _create(manager_api, STORAGECLASSES, STORAGE_CLASS)
             await _create(manager_api, INGRESSCLASSES, INGRESS_CLASS)
             await _publish_api(manager_api, port)
-            agents = []
-            addresses = Addresses()
-            specs = [_spec(NodeSpec, node) for node in config["nodes"]]
-            await _remove_other_nodes(manager_api, {spec.name for spec in specs})
-            for spec in specs:
-                api = server.client(f"system:node:{spec.name}")
-                agents.append(
-                    NodeAgent(
-                        api,
-                        spec,
-                        data / "nodes" / spec.name,
-                        recorder=EventRecorder(api, "kubelet"),
-                        server_url=address,
-                        addresses=addresses,
-                        launcher=launcher,
-                        hidden=data,
-                    )
-                )
-            by_name = {spec.name: agent for spec, agent in zip(specs, agents, strict=True)}
-
-            def log_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
-                return agent_of(pod).logs(pod, *args, **options)
-
-            def agent_of(pod: dict[str, Any]) -> NodeAgent:
-                node = pod["spec"].get("nodeName") or ""
-                if node not in by_name:
-                    raise NotFound(f"pod {pod['metadata']['name']} is not on a node of this machine")
-                return by_name[node]
-
-            async def exec_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
-                return await agent_of(pod).execute(pod, *args, **options)
-
-            async def port_source(pod: dict[str, Any], port: int) -> Any:
-                return await agent_of(pod).connect(pod, port)
-
-            server.log_source = log_source
-            server.exec_source = exec_source
-            server.port_source = port_source
-            informers = InformerSet(manager_api)
-            stats = VolumeStats(SYSTEM)
-            pods_by_node = informers.of(PODS, node=index_by_node)
-            claims_known, volumes_known = informers.of(PVCS), informers.of(PVS)
-
-            async def stats_source(node: str) -> dict[str, Any]:
-                claims = {key_of(one): one for one in claims_known.all()}
-                volumes = {one["metadata"]["name"]: one for one in volumes_known.all()}
-                return await stats.summary(node, mounted(pods_by_node.by_index("node", node), claims, volumes))
-
-            server.stats_source = stats_source
-            controllers = ControllerManager(
-                manager_api,
-                volumes_folder=data / "volumes",
-                ca_pem=pki.ca_pem,
-                informers=informers,
-                quota_in_flight=server.quotas.in_flight,
-            )
-            table = data / "run" / "ingress.json"
-            ingress = IngressPublisher(manager_api, informers, table, config["ports"]["ingress"])
-            scheduler_api = server.client("system:kube-scheduler")
-            scheduler_file = data / "scheduler.json"
-            extenders = parse_extenders(json.loads(scheduler_file.read_text())) if scheduler_file.exists() else ()
-            scheduler = Scheduler(
-                scheduler_api,
-                extenders=extenders,
-                recorder=EventRecorder(scheduler_api, "default-scheduler"),
-            )
-            parts = [controllers.run(), ingress.run(), scheduler.run(), *(agent.run() for agent in agents)]
+            # the nodes
+            agents = _make_agents(server, config["nodes"], data, address, launcher)
+            await _remove_other_nodes(manager_api, set(agents))
+            _connect_agents(server, agents)
+            # controllers, ingress and scheduler
+            parts = [
+                *_make_controllers(server, manager_api, data, pki.ca_pem, config["ports"]["ingress"]),
+                *(agent.run() for agent in agents.values()),
+            ]
             running = [tasks.create_task(part) for part in parts]
             running.append(tasks.create_task(keep_copies(data, server.storage, clock=SYSTEM)))
-            for agent in agents:
+            for agent in agents.values():
                 await agent.ready.wait()
             gc.collect()
             gc.freeze()
@@ -174,8 +115,9 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
                 tell_parent(ready_fd, "localcluster ready")
             log.info("ready", extra={"address": address, "nodes": len(agents)})
             await stop.wait()
+            # the end
             if (data / "run" / "stop-pods").exists():
-                await asyncio.gather(*(agent.shutdown(stop_pods=True) for agent in agents))
+                await asyncio.gather(*(agent.shutdown(stop_pods=True) for agent in agents.values()))
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
@@ -184,6 +126,96 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None) -> None:
         launcher.close()
         await server.stop()
     log.info("stopped")
+
+
+def _make_agents(
+    server: ApiServer, nodes: list[dict[str, Any]], data: Path, address: str, launcher: Launcher
+) -> dict[str, NodeAgent]:
+    """An agent for each node, by its name."""
+    from moorage.localcluster.controllers.events import EventRecorder
+    from moorage.localcluster.nodeagent.addresses import Addresses
+    from moorage.localcluster.nodeagent.agent import NodeAgent, NodeSpec
+
+    addresses = Addresses()
+    agents = {}
+    for spec in [_spec(NodeSpec, node) for node in nodes]:
+        api = server.client(f"system:node:{spec.name}")
+        agents[spec.name] = NodeAgent(
+            api,
+            spec,
+            data / "nodes" / spec.name,
+            recorder=EventRecorder(api, "kubelet"),
+            server_url=address,
+            addresses=addresses,
+            launcher=launcher,
+            hidden=data,
+        )
+    return agents
+
+
+def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:
+    """Have the API server ask the agent of a pod's node for logs, commands and connections."""
+
+    def agent_of(pod: dict[str, Any]) -> NodeAgent:
+        node = pod["spec"].get("nodeName") or ""
+        if node not in agents:
+            raise NotFound(f"pod {pod['metadata']['name']} is not on a node of this machine")
+        return agents[node]
+
+    def log_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
+        return agent_of(pod).logs(pod, *args, **options)
+
+    async def exec_source(pod: dict[str, Any], *args: Any, **options: Any) -> Any:
+        return await agent_of(pod).execute(pod, *args, **options)
+
+    async def port_source(pod: dict[str, Any], port: int) -> Any:
+        return await agent_of(pod).connect(pod, port)
+
+    server.log_source = log_source
+    server.exec_source = exec_source
+    server.port_source = port_source
+
+
+def _make_controllers(
+    server: ApiServer, api: InProcessClient, data: Path, ca_pem: str, ingress_port: int
+) -> list[Coroutine[Any, Any, None]]:
+    """What runs beside the API server and the agents; `server` learns where volume statistics come from."""
+    from moorage.localcluster.controllers.events import EventRecorder
+    from moorage.localcluster.controllers.manager import ControllerManager
+    from moorage.localcluster.informers import InformerSet
+    from moorage.localcluster.ingress.publisher import IngressPublisher
+    from moorage.localcluster.nodeagent.stats import VolumeStats, mounted
+    from moorage.localcluster.scheduler.extenders import parse_extenders
+    from moorage.localcluster.scheduler.scheduler import Scheduler
+
+    informers = InformerSet(api)
+    stats = VolumeStats(SYSTEM)
+    pods_by_node = informers.of(PODS, node=index_by_node)
+    all_claims, all_volumes = informers.of(PVCS), informers.of(PVS)
+
+    async def stats_source(node: str) -> dict[str, Any]:
+        claims = {key_of(claim): claim for claim in all_claims.all()}
+        volumes = {volume["metadata"]["name"]: volume for volume in all_volumes.all()}
+        return await stats.summary(node, mounted(pods_by_node.by_index("node", node), claims, volumes))
+
+    server.stats_source = stats_source
+    controllers = ControllerManager(
+        api,
+        volumes_folder=data / "volumes",
+        ca_pem=ca_pem,
+        informers=informers,
+        quota_in_flight=server.quotas.in_flight,
+    )
+    ingress = IngressPublisher(api, informers, data / "run" / "ingress.json", ingress_port)
+    scheduler_api = server.client("system:kube-scheduler")
+    scheduler_file = data / "scheduler.json"
+    extenders = parse_extenders(json.loads(scheduler_file.read_text())) if scheduler_file.exists() else ()
+    scheduler = Scheduler(
+        scheduler_api,
+        extenders=extenders,
+        recorder=EventRecorder(scheduler_api, "default-scheduler"),
+    )
+    return [controllers.run(), ingress.run(), scheduler.run()]
 
 
 def _tokens(data: Path) -> dict[str, dict[str, Any]]:

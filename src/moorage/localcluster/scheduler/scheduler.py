@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -29,30 +28,14 @@ from moorage.apimachinery.resources import (
 )
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import ApiError, Conflict, NotFound
+from moorage.localcluster.scheduler.binding import Binder
+from moorage.localcluster.scheduler.decision import Decider, Placed, Unplaced
 from moorage.localcluster.scheduler.extenders import Extender, ExtenderConfig, ExtenderError
-from moorage.localcluster.scheduler.filters import (
-    Facts,
-    Refusal,
-    blanket_message,
-    facts_of,
-    fit_message,
-    judge,
-)
-from moorage.localcluster.scheduler.preemption import (
-    NOT_HELPFUL,
-    Candidate,
-    choose,
-    find_candidates,
-    why_not_eligible,
-)
+from moorage.localcluster.scheduler.preemption import Candidate
 from moorage.localcluster.scheduler.queue import Queued, SchedulingQueue
-from moorage.localcluster.scheduler.scores import pick, total_scores
 from moorage.localcluster.scheduler.snapshot import (
-    SELECTED_NODE,
     Cache,
-    NodeState,
     PodView,
-    Snapshot,
     parse_budget,
     parse_claim,
     parse_pod_view,
@@ -64,14 +47,13 @@ from moorage.localcluster.scheduler.snapshot import (
 log = logging.getLogger(__name__)
 
 DEFAULT_NAME = "default-scheduler"
-EVENT_SECONDS = 30.0  # an unchanged FailedScheduling is not told again sooner
-BIND_VOLUMES_SECONDS = 600.0  # kube-scheduler's bindTimeoutSeconds
+EVENT_SECONDS = 30.0  # an unchanged FailedScheduling is not repeated sooner
 
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 class Recorder(Protocol):
-    """Tells people what happened to an object; must not wait and must not raise."""
+    """Records events about objects; must not wait and must not raise."""
 
     def event(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> None: ...
 
@@ -80,22 +62,6 @@ class Informers(Protocol):
     """Caches shared with other parts of the process."""
 
     def of(self, resource: Resource) -> Informer: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A node was found."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unplaced:
-    """No node was found. With a candidate, room is to be made on its node first."""
-
-    message: str
-    candidate: Candidate | None = None
-    keep_nomination: bool = False
 
 
 class Scheduler:
@@ -118,7 +84,6 @@ class Scheduler:
     ) -> None:
         self._api = api
         self._clock = clock
-        self._rng = random.Random(seed)
         self._name = name
         self._recorder = recorder
         self._extenders = [Extender(config) for config in extenders]
@@ -129,11 +94,12 @@ class Scheduler:
             if resource.ignored_by_scheduler
         )
         self._cache = Cache()
+        self._decider = Decider(self._cache, self._extenders, random.Random(seed))
+        self._binder = Binder(api, self._cache, self._extenders, clock)
         self._queue = SchedulingQueue()
         self._wakeup = asyncio.Event()
-        self._claims_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told: dict[Key, tuple[str, float]] = {}  # last FailedScheduling: its message, when
+        self._reported: dict[Key, tuple[str, float]] = {}  # last FailedScheduling: message, time
         self._own: list[Informer] = []
 
         def of(resource: Resource) -> Informer:
@@ -159,7 +125,9 @@ class Scheduler:
         """Schedule until cancelled."""
         for resource, informer in self._informers.items():
             informer.on_change(_guarded(resource, self._handlers[resource]))
-        running = [asyncio.create_task(one.run(), name=f"scheduler {one.resource}") for one in self._own]
+        running = [
+            asyncio.create_task(informer.run(), name=f"scheduler {informer.resource}") for informer in self._own
+        ]
         loop = asyncio.create_task(self._schedule_all(), name=f"scheduler {self._name}")
         try:
             await asyncio.gather(loop, *running)
@@ -191,8 +159,8 @@ class Scheduler:
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for wait in waits:
+                wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _schedule(self, item: Queued) -> None:
@@ -202,7 +170,7 @@ class Scheduler:
             self._queue.remove(item.key)
             return
         try:
-            outcome = await self._decide(pod)
+            outcome = await self._decider.decide(pod, self._cache.snapshot(self._ignored))
         except ExtenderError as error:
             await self._failed(pod, item, error.message, reason="SchedulerError", retry=True)
             return
@@ -215,7 +183,7 @@ class Scheduler:
                 if current.info.deleting or current.info.gates:
                     return
                 self._cache.assume(pod, node)
-                self._told.pop(item.key, None)
+                self._reported.pop(item.key, None)
                 self._spawn(self._bind(pod, node, item.attempts))
             case Unplaced(message, candidate, keep):
                 nominated = None if keep else ""
@@ -224,102 +192,6 @@ class Scheduler:
                     retry = not await self._preempt(pod, candidate)
                     nominated = None if retry else candidate.node
                 await self._failed(pod, item, message, reason="Unschedulable", nominated=nominated, retry=retry)
-
-    # deciding
-
-    async def _decide(self, pod: PodView) -> Placed | Unplaced:
-        snapshot = self._cache.snapshot(self._ignored)
-        if not snapshot.nodes:
-            return Unplaced("no nodes available to schedule pods")
-        facts = facts_of(pod, snapshot)
-        if facts.everywhere is not None:
-            everywhere = {name: (facts.everywhere,) for name in snapshot.nodes}
-            return await self._make_room(pod, snapshot, everywhere, facts.everywhere)
-        nominee = snapshot.nodes.get(self._cache.nomination(pod.key))
-        if nominee is not None:
-            found, _ = await self._feasible(pod, [nominee], snapshot, facts)
-            if found:
-                return Placed(nominee.name)
-        found, refusals = await self._feasible(pod, list(snapshot.nodes.values()), snapshot, facts)
-        if not found:
-            return await self._make_room(pod, snapshot, refusals)
-        if len(found) == 1:
-            return Placed(found[0].name)
-        totals = total_scores(pod, found, snapshot)
-        for points in await asyncio.gather(*(self._points(one, pod, found) for one in self._extenders)):
-            for name, score in points.items():
-                if name in totals:
-                    totals[name] += score
-        return Placed(pick(totals, self._rng))
-
-    async def _feasible(
-        self, pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot, facts: Facts
-    ) -> tuple[list[NodeState], dict[str, tuple[Refusal, ...]]]:
-        """The nodes that can take the pod, in our eyes and then in every extender's; and why the others cannot."""
-        refusals = {node.name: judge(pod, node, snapshot, facts) for node in nodes}
-        found = [node for node in nodes if not refusals[node.name]]
-        for extender in self._extenders:
-            if not found:
-                break
-            if not extender.config.filter_verb or not extender.is_interested(pod.obj):
-                continue
-            try:
-                found, failed, hopeless = await extender.filter(pod.obj, found)
-            except ExtenderError:
-                if extender.config.ignorable:
-                    continue
-                raise
-            for name, message in {**failed, **hopeless}.items():
-                refusals[name] = (Refusal(message, name not in hopeless),)
-        return found, {name: found for name, found in refusals.items() if found}
-
-    async def _points(self, extender: Extender, pod: PodView, nodes: Sequence[NodeState]) -> dict[str, int]:
-        if not extender.config.prioritize_verb or not extender.is_interested(pod.obj):
-            return {}
-        try:
-            return await extender.prioritize(pod.obj, nodes)
-        except ExtenderError:
-            return {}  # as in kube-scheduler, ignorable or not: the other scores decide
-
-    async def _make_room(
-        self,
-        pod: PodView,
-        snapshot: Snapshot,
-        refusals: Mapping[str, Sequence[Refusal]],
-        everywhere: Refusal | None = None,
-    ) -> Unplaced:
-        """Nothing fits: say why, and find whom to remove."""
-        total = len(snapshot.nodes)
-
-        def message(note: str) -> str:
-            if everywhere is not None:
-                return blanket_message(total, everywhere, f"preemption: {note}")
-            return fit_message(total, refusals.values(), f"preemption: {note}")
-
-        reason = why_not_eligible(pod, self._cache.nomination(pod.key), snapshot, refusals)
-        if reason is not None:
-            return Unplaced(message(reason), keep_nomination=True)
-        if everywhere is not None and not everywhere.resolvable:
-            return Unplaced(message(fit_message(total, [[NOT_HELPFUL]] * total)))
-        candidates, failed = find_candidates(pod, snapshot, refusals)
-        if not candidates:
-            return Unplaced(message(fit_message(total, failed.values())))
-        for extender in self._extenders:
-            if not extender.config.preempt_verb or not extender.is_interested(pod.obj):
-                continue
-            try:
-                candidates = await extender.preempt(pod.obj, candidates, snapshot)
-            except ExtenderError as error:
-                if extender.config.ignorable:
-                    continue
-                return Unplaced(message(error.message), keep_nomination=True)
-            if not candidates:
-                break
-        chosen = choose(candidates, self._rng)
-        if chosen is None:
-            return Unplaced(message("no candidate node for preemption"), keep_nomination=True)
-        plain = blanket_message(total, everywhere) if everywhere else fit_message(total, refusals.values())
-        return Unplaced(plain, candidate=chosen)
 
     # writing
 
@@ -350,7 +222,7 @@ class Scheduler:
         return True
 
     async def _evict(self, pod: PodView, victim: PodView, node: str) -> None:
-        told = {
+        disrupted = {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "PreemptionByScheduler",
@@ -361,7 +233,7 @@ class Scheduler:
             await self._api.patch(
                 PODS,
                 victim.info.name,
-                {"metadata": {"uid": victim.info.uid}, "status": {"conditions": [told]}},
+                {"metadata": {"uid": victim.info.uid}, "status": {"conditions": [disrupted]}},
                 victim.info.namespace,
                 kind="strategic",
                 subresource="status",
@@ -387,9 +259,9 @@ class Scheduler:
         if nominated is not None:
             self._cache.nominate(pod.key, nominated)
         now = self._clock.monotonic()
-        known, when = self._told.get(pod.key, ("", 0.0))
+        known, when = self._reported.get(pod.key, ("", 0.0))
         if known != message or now - when >= EVENT_SECONDS:
-            self._told[pod.key] = (message, now)
+            self._reported[pod.key] = (message, now)
             self._event(pod.obj, "Warning", "FailedScheduling", message)
         current = self._cache.pending.get(pod.key)
         if current is not None:
@@ -421,8 +293,8 @@ class Scheduler:
         """Carry out a placement; on failure the pod is taken off the node again and retried."""
         info = pod.info
         try:
-            await self._bind_volumes(pod, node)
-            await self._bind_pod(pod, node)
+            await self._binder.bind_volumes(pod, node)
+            await self._binder.bind_pod(pod, node)
         except (ApiError, ExtenderError, TimeoutError, OSError) as error:
             log.warning("cannot bind a pod", extra={"pod": str(pod.key), "node": node, "error": str(error)})
             if not self._cache.forget(pod.key):
@@ -438,77 +310,6 @@ class Scheduler:
         self._event(
             pod.obj, "Normal", "Scheduled", f"Successfully assigned {info.namespace}/{info.name} to {node}"
         )
-
-    async def _bind_pod(self, pod: PodView, node: str) -> None:
-        info = pod.info
-        for extender in self._extenders:
-            if not extender.config.bind_verb or not extender.is_interested(pod.obj):
-                continue
-            try:
-                await extender.bind(namespace=info.namespace, name=info.name, uid=info.uid, node=node)
-            except ExtenderError:
-                if extender.config.ignorable:
-                    continue
-                raise
-            return
-        await self._api.create_subresource(
-            PODS,
-            info.name,
-            "binding",
-            {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": info.name, "namespace": info.namespace, "uid": info.uid},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-            },
-            info.namespace,
-        )
-
-    async def _bind_volumes(self, pod: PodView, node: str) -> None:
-        """Have the claims that waited for this pod provisioned for its node, and wait for them.
-
-        Raises TimeoutError after ten minutes, and Conflict when a provisioner gives the node back.
-        """
-        waiting = [
-            key
-            for name in pod.claims
-            if (claim := self._cache.claims.get(key := Key(pod.info.namespace, name))) is not None
-            and not claim.bound
-        ]
-        for key in waiting:
-            await self._api.patch(
-                PVCS,
-                key.name,
-                {"metadata": {"annotations": {SELECTED_NODE: node}}},
-                key.namespace,
-            )
-        deadline = self._clock.monotonic() + BIND_VOLUMES_SECONDS
-        seen: set[Key] = set()  # claims whose annotation came back to us
-        while True:
-            self._claims_changed.clear()
-            unbound = [key for key in waiting if key in self._cache.claims and not self._cache.claims[key].bound]
-            for key in unbound:
-                chosen = self._cache.claims[key].selected_node
-                if chosen == node:
-                    seen.add(key)
-                elif key in seen:
-                    raise Conflict(f"the volume of claim {key} cannot be made for node {node}")
-            if not unbound:
-                return
-            await self._within(deadline, self._claims_changed.wait())
-
-    async def _within(self, deadline: float, waited: Coroutine[Any, Any, object]) -> None:
-        """Wait, by the clock, until `deadline`; raises TimeoutError."""
-        one = asyncio.ensure_future(waited)
-        end = asyncio.ensure_future(self._clock.sleep(max(0.0, deadline - self._clock.monotonic())))
-        try:
-            await asyncio.wait({one, end}, return_when=asyncio.FIRST_COMPLETED)
-            if not one.done():
-                raise TimeoutError("its volumes were not bound in time")
-        finally:
-            for task in (one, end):
-                task.cancel()
-            await asyncio.gather(one, end, return_exceptions=True)
 
     def _event(self, obj: Obj, kind: str, reason: str, message: str) -> None:
         if self._recorder is not None:
@@ -528,7 +329,7 @@ class Scheduler:
         self._queue.wake(self._clock.monotonic(), which)
         self._wakeup.set()
 
-    # hearing of changes
+    # changes
 
     def _on_node(self, before: Obj | None, after: Obj | None) -> None:
         if after is None:
@@ -556,14 +357,14 @@ class Scheduler:
 
     def _gone(self, key: Key) -> None:
         self._queue.remove(key)
-        self._told.pop(key, None)
+        self._reported.pop(key, None)
         if self._cache.remove_pod(key):
             self._wake()
 
     def _bound(self, before: Obj | None, pod: PodView) -> None:
         known = self._cache.holds(pod.key)
         self._queue.remove(pod.key)
-        self._told.pop(pod.key, None)
+        self._reported.pop(pod.key, None)
         self._cache.put_bound(pod)
         fresh = before is None or not (before.get("spec") or {}).get("nodeName")
         if fresh or (before is not None and labels_of(before) != labels_of(pod.obj)):
@@ -596,7 +397,7 @@ class Scheduler:
                 self._cache.claims.pop(key_of(before), None)
         else:
             self._cache.claims[key_of(after)] = parse_claim(after)
-        self._claims_changed.set()
+        self._binder.claims_changed.set()
         self._wake(self._has_claims)
 
     def _on_volume(self, before: Obj | None, after: Obj | None) -> None:
