@@ -2,7 +2,8 @@
 
 Runs on the local cluster's in-process client, on our HTTPS client before the local cluster, and on our HTTPS
 client before the cluster that the environment chooses (KUBEBUILDER_ASSETS or MOORAGE_TEST_KUBECONFIG): the real
-API server is the judge of the first two.
+API server is the judge of the others. `FakeApi` runs what it claims to do: tests of schemas, admission and
+subresources are marked `servers_only`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from moorage.errors import (
 )
 from moorage.kube.client import KubeClient
 from moorage.kube.config import Connection, load_connection
+from moorage.testing.fakepods import FakePodApi
 
 pytestmark = pytest.mark.anyio
 
@@ -75,8 +77,18 @@ async def local_server(folder: Path) -> AsyncIterator[tuple[Any, Connection]]:
             await server.stop()
 
 
-@pytest.fixture(params=["in process", "local over HTTPS", "cluster"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The fake runs every test but those of what it does not claim to do."""
+    if "api" in metafunc.fixturenames:
+        fake = [] if metafunc.definition.get_closest_marker("servers_only") else ["fake"]
+        metafunc.parametrize("api", [*fake, "in process", "local over HTTPS", "cluster"], indirect=True)
+
+
+@pytest.fixture
 async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
+    if request.param == "fake":
+        yield FakePodApi()
+        return
     if request.param == "cluster":
         if not REAL:
             pytest.skip("no other cluster: set KUBEBUILDER_ASSETS or MOORAGE_TEST_KUBECONFIG")
@@ -164,6 +176,7 @@ async def test_a_missing_object_is_not_found(api: Api, namespace: str) -> None:
     assert caught.value.reason == "NotFound"
 
 
+@pytest.mark.servers_only
 async def test_an_unknown_kind_is_not_found(api: Api) -> None:
     with pytest.raises(NotFound):
         await api.list(Resource("nowhere.example", "v1", "things", "Thing"), "default")
@@ -183,11 +196,13 @@ async def test_a_name_can_be_generated(api: Api, namespace: str) -> None:
     assert all(name.startswith("run-") and len(name) == 9 for name in names)
 
 
+@pytest.mark.servers_only
 async def test_a_namespace_must_exist(api: Api) -> None:
     with pytest.raises(NotFound):
         await api.create(CONFIGMAPS, a_configmap(), unique("nope"))
 
 
+@pytest.mark.servers_only
 async def test_a_bad_name_is_invalid_with_its_field(api: Api, namespace: str) -> None:
     with pytest.raises(Invalid) as caught:
         await api.create(CONFIGMAPS, a_configmap("Bad_Name"), namespace)
@@ -195,6 +210,7 @@ async def test_a_bad_name_is_invalid_with_its_field(api: Api, namespace: str) ->
     assert [cause["field"] for cause in causes] == ["metadata.name"]
 
 
+@pytest.mark.servers_only
 async def test_every_wrong_field_is_named_at_once(api: Api) -> None:
     pod = a_pod(unique("pod"))
     pod["spec"]["containers"] = [{"name": "Bad_Name"}]
@@ -273,6 +289,7 @@ async def test_a_json_patch_tests_before_it_writes(api: Api, namespace: str) -> 
     assert (await api.get(CONFIGMAPS, "a", namespace))["data"] == {"x": "2"}
 
 
+@pytest.mark.servers_only
 async def test_a_strategic_patch_merges_lists_by_their_key(api: Api, namespace: str) -> None:
     service: Obj = {
         "apiVersion": "v1",
@@ -287,6 +304,7 @@ async def test_a_strategic_patch_merges_lists_by_their_key(api: Api, namespace: 
     assert ports == {"http": 80, "metrics": 9090}
 
 
+@pytest.mark.servers_only
 async def test_apply_creates_and_updates(api: Api, namespace: str) -> None:
     for value in ("1", "2"):
         obj = a_configmap(x=value)
@@ -294,6 +312,7 @@ async def test_apply_creates_and_updates(api: Api, namespace: str) -> None:
         assert made["data"] == {"x": value}
 
 
+@pytest.mark.servers_only
 @pytest.mark.usefixtures("real_only")  # it does not know yet who owns a field
 async def test_apply_guards_what_others_own(api: Api, namespace: str) -> None:
     await api.patch(CONFIGMAPS, "a", a_configmap(x="1"), namespace, kind="apply", field_manager="one")
@@ -312,7 +331,7 @@ async def test_patching_what_is_missing_is_not_found(api: Api, namespace: str) -
 
 async def test_status_and_the_rest_are_written_apart(api: Api) -> None:
     name = unique("node")
-    await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}})
     try:
         status = {"status": {"capacity": {"cpu": "4"}}, "spec": {"unschedulable": True}}
         after = await api.patch(NODES, name, status, subresource="status")
@@ -323,6 +342,18 @@ async def test_status_and_the_rest_are_written_apart(api: Api) -> None:
         assert after["status"]["capacity"] == {"cpu": "4"}
     finally:
         await api.delete(NODES, name)
+
+
+async def test_labels_of_a_pod_may_be_written_with_its_status(api: Api) -> None:
+    name = unique("pod")
+    await api.create(PODS, a_pod(name), "default")
+    try:
+        patch = {"metadata": {"labels": {"team": "red"}}, "spec": {"nodeName": "x"}, "status": {"message": "held"}}
+        after = await api.patch(PODS, name, patch, "default", subresource="status")
+        assert (after["metadata"]["labels"], after["status"]["message"]) == ({"team": "red"}, "held")
+        assert "nodeName" not in after["spec"]
+    finally:
+        await api.delete(PODS, name, "default", grace_period_seconds=0)
 
 
 # --- delete
@@ -510,6 +541,7 @@ async def test_binding_puts_a_pod_on_a_node_once(api: Api) -> None:
         await api.delete(PODS, name, "default", grace_period_seconds=0)
 
 
+@pytest.mark.servers_only
 async def test_a_pod_that_never_started_is_evicted_at_once(api: Api) -> None:
     name = unique("pod")
     await api.create(PODS, a_pod(name), "default")
@@ -519,6 +551,7 @@ async def test_a_pod_that_never_started_is_evicted_at_once(api: Api) -> None:
         await api.get(PODS, name, "default")
 
 
+@pytest.mark.servers_only
 async def test_a_service_account_gets_a_token_for_a_while(api: Api, namespace: str) -> None:
     account: Obj = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}
     await api.create(SERVICEACCOUNTS, account, namespace)
@@ -542,6 +575,7 @@ async def client(api: Api) -> KubeClient:
     return api
 
 
+@pytest.mark.servers_only
 async def test_a_token_nobody_knows_is_unauthorized(client: KubeClient) -> None:
     from dataclasses import replace
 
@@ -550,6 +584,7 @@ async def test_a_token_nobody_knows_is_unauthorized(client: KubeClient) -> None:
             await stranger.list(PODS, "default")
 
 
+@pytest.mark.servers_only
 async def test_acting_for_another_is_seen_by_the_server(client: KubeClient) -> None:
     review: Obj = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -561,16 +596,19 @@ async def test_acting_for_another_is_seen_by_the_server(client: KubeClient) -> N
     assert set(info["groups"]) == {"team-red", "system:authenticated"}
 
 
+@pytest.mark.servers_only
 async def test_discovery_finds_what_is_served(client: KubeClient) -> None:
     found = await client.discover()
     assert {PODS, NODES, CONFIGMAPS, LEASES} <= set(found)
 
 
+@pytest.mark.servers_only
 async def test_the_version_is_told(client: KubeClient) -> None:
     version = await client.version()
     assert int(version["minor"].rstrip("+")) >= 30
 
 
+@pytest.mark.servers_only
 @pytest.mark.usefixtures("real_only")  # it answers 400
 async def test_a_pod_that_runs_nowhere_has_said_nothing(client: KubeClient) -> None:
     name = unique("pod")

@@ -1,22 +1,37 @@
 """An `Api` in memory, for tests of what reads and writes through one.
 
-It stores what it is given: no schema, no admission, no controllers. Merge patches only.
+It stores what it is given: no schemas, no admission, no controllers. What it does is held by the contract of `Api`
+(`tests/contract/test_api.py`). It refuses what it does not do: strategic merge patches, apply, and subresources
+other than status.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal
 
 from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.meta import Key, key_of, labels_of
-from moorage.apimachinery.resources import SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
+from moorage.apimachinery.resources import CONFIGMAPS, PODS, SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
 from moorage.apimachinery.selectors import parse_field_selector, parse_label_selector
-from moorage.errors import AlreadyExists, ApiError, Conflict, MethodNotAllowed, NotFound
+from moorage.clock import SYSTEM, Clock, rfc3339
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    SelectorError,
+)
+from moorage.localcluster.apiserver.wire.patch import json_patch, merge_patch
+
+_NO_STATUS = frozenset({CONFIGMAPS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +45,34 @@ class Call:
     body: Any = None
 
 
-class FakeApi:
-    """Implements `moorage.apimachinery.api.Api`. `users` are the tokens that a TokenReview accepts."""
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One object before and after a write; `shown` is what watchers get."""
 
-    def __init__(self, *, users: dict[str, str] | None = None) -> None:
+    version: int
+    resource: Resource
+    before: Obj | None
+    after: Obj | None
+    shown: Obj
+
+
+class FakeApi:
+    """Implements `moorage.apimachinery.api.Api`. `users` are the tokens that a TokenReview accepts.
+
+    Status is written by `subresource="status"` or `put`, as on a server; `create` takes it, for short tests.
+    """
+
+    def __init__(self, *, users: dict[str, str] | None = None, clock: Clock = SYSTEM) -> None:
         self.users = dict(users or {})
         self.readers: set[tuple[str, str]] = set()  # a SubjectAccessReview allows: user, and namespace or name
         self.calls: list[Call] = []
         self.failing: ApiError | None = None  # raised by every call while set
         self._objects: dict[Resource, dict[Key, Obj]] = {}
-        self._watchers: list[tuple[Resource, str | None, asyncio.Queue[WatchEvent | None]]] = []
-        self._history: list[tuple[int, Resource, WatchEvent]] = []
+        self._watchers: list[tuple[Resource, asyncio.Queue[_Change | None]]] = []
+        self._history: list[_Change] = []
+        self._pages: dict[str, ObjList] = {}
+        self._names = count(1)
+        self._clock = clock
         self._versions = count(1)
         self._version = 0
 
@@ -55,7 +87,7 @@ class FakeApi:
         self._version = next(self._versions)
         obj["metadata"]["resourceVersion"] = str(self._version)
         self._objects[resource][key] = obj
-        self._tell(resource, WatchEvent("MODIFIED" if known else "ADDED", obj))
+        self._tell(_Change(self._version, resource, known, obj, obj))
         return obj
 
     def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
@@ -63,19 +95,16 @@ class FakeApi:
         obj = self._objects[resource].pop(Key(namespace, name))
         self._version = next(self._versions)
         gone = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self._version)}}
-        self._tell(resource, WatchEvent("DELETED", gone))
+        self._tell(_Change(self._version, resource, obj, None, gone))
 
     def break_watches(self) -> None:
         """End every watch, as a server that restarts does."""
-        for _, _, queue in self._watchers:
+        for _, queue in self._watchers:
             queue.put_nowait(None)
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
         self._called("get", resource, name, namespace)
-        found = self._objects.get(resource, {}).get(Key(namespace or "", name))
-        if found is None:
-            raise NotFound(f'{resource} "{name}" not found')
-        return _copy(found)
+        return _copy(self._stored(resource, name, namespace))
 
     async def list(
         self,
@@ -84,18 +113,21 @@ class FakeApi:
         *,
         label_selector: str | None = None,
         field_selector: str | None = None,
-        limit: int | None = None,  # noqa: ARG002
-        cont: str | None = None,  # noqa: ARG002
+        limit: int | None = None,
+        cont: str | None = None,
     ) -> ObjList:
         self._called("list", resource, "", namespace)
-        labels = parse_label_selector(label_selector or "")
-        fields = parse_field_selector(field_selector or "")
-        items = [
-            obj
-            for key, obj in sorted(self._objects.get(resource, {}).items())
-            if (not namespace or key.namespace == namespace) and labels.matches(labels_of(obj)) and fields(obj)
-        ]
-        return ObjList([_copy(obj) for obj in items], str(self._version))
+        if cont:
+            page = self._pages[cont]
+        else:
+            matches = _matcher(namespace, label_selector, field_selector)
+            objects = sorted(self._objects.get(resource, {}).items())
+            page = ObjList([_copy(obj) for _, obj in objects if matches(obj)], str(self._version))
+        if not limit or len(page.items) <= limit:
+            return page
+        rest = f"page-{len(self._pages)}"
+        self._pages[rest] = ObjList(page.items[limit:], page.resource_version)
+        return ObjList(page.items[:limit], page.resource_version, rest)
 
     async def watch(
         self,
@@ -104,23 +136,23 @@ class FakeApi:
         *,
         resource_version: str,
         label_selector: str | None = None,
-        field_selector: str | None = None,  # noqa: ARG002
+        field_selector: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
         self._called("watch", resource, "", namespace)
-        labels = parse_label_selector(label_selector or "")
-        queue: asyncio.Queue[WatchEvent | None] = asyncio.Queue()
-        for version, kind, event in self._history:
-            if version > int(resource_version) and kind == resource:
-                queue.put_nowait(event)
-        watcher = (resource, namespace, queue)
+        matches = _matcher(namespace, label_selector, field_selector)
+        queue: asyncio.Queue[_Change | None] = asyncio.Queue()
+        for change in self._history:
+            if change.version > int(resource_version) and change.resource == resource:
+                queue.put_nowait(change)
+        watcher = (resource, queue)
         self._watchers.append(watcher)
         try:
-            while (event_or_end := await queue.get()) is not None:
-                obj = event_or_end.object
-                if labels.matches(labels_of(obj)) and namespace in (None, obj["metadata"].get("namespace")):
-                    yield WatchEvent(event_or_end.type, _copy(obj))
+            while (change_or_end := await queue.get()) is not None:
+                if event := _event(change_or_end, matches):
+                    yield event
         finally:
-            self._watchers.remove(watcher)
+            if watcher in self._watchers:
+                self._watchers.remove(watcher)
 
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
@@ -137,23 +169,22 @@ class FakeApi:
             wanted = spec.get("resourceAttributes") or {"name": spec["nonResourceAttributes"]["path"]}
             key = (obj["spec"]["user"], wanted.get("namespace") or wanted.get("name"))
             return {**obj, "status": {"allowed": key in self.readers}}
-        if namespace:
-            obj = {**obj, "metadata": {**obj["metadata"], "namespace": namespace}}
+        obj = _copy(obj)
+        meta = obj["metadata"]
+        if namespace and meta.setdefault("namespace", namespace) != namespace:
+            raise BadRequest(f"namespace {meta['namespace']!r} of the object, {namespace!r} of the request")
+        if "name" not in meta and "generateName" in meta:
+            meta["name"] = f"{meta['generateName']}{next(self._names):05}"
         key = self._key(resource, obj)
         if key in self._objects.get(resource, {}):
             raise AlreadyExists(f'{resource} "{key.name}" already exists')
-        return _copy(obj if dry_run else self.put(resource, obj))
+        meta.setdefault("creationTimestamp", rfc3339(self._clock.now()))
+        return obj if dry_run else _copy(self.put(resource, obj))
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         self._called("update", resource, obj["metadata"]["name"], obj["metadata"].get("namespace"), obj)
-        known = self._objects.get(resource, {}).get(self._key(resource, obj))
-        if known is None:
-            raise NotFound(f'{resource} "{obj["metadata"]["name"]}" not found')
-        if obj["metadata"].get("resourceVersion") not in (None, known["metadata"]["resourceVersion"]):
-            raise Conflict("the object has been modified")
-        if subresource == "status":
-            obj = {**known, "status": obj.get("status")}
-        return _copy(self.put(resource, obj))
+        known = self._stored(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
+        return self._write(resource, known, _copy(obj), subresource)
 
     async def patch(
         self,
@@ -163,17 +194,16 @@ class FakeApi:
         namespace: str | None = None,
         *,
         kind: PatchKind = "merge",
-        subresource: str | None = None,  # noqa: ARG002
+        subresource: str | None = None,
         field_manager: str | None = None,  # noqa: ARG002
         force: bool = False,  # noqa: ARG002
     ) -> Obj:
         self._called("patch", resource, name, namespace, patch)
-        if kind != "merge":
-            raise MethodNotAllowed(f"this fake has no {kind} patch")
-        known = self._objects.get(resource, {}).get(Key(namespace or "", name))
-        if known is None:
-            raise NotFound(f'{resource} "{name}" not found')
-        return _copy(self.put(resource, _merged(known, patch)))
+        if kind not in ("merge", "json"):
+            raise MethodNotAllowed(f"this fake has no {kind} patch: use merge or json")
+        known = self._stored(resource, name, namespace)
+        apply = merge_patch if kind == "merge" else json_patch
+        return self._write(resource, known, _copy(apply(_copy(known), patch)), subresource)
 
     async def delete(
         self,
@@ -186,12 +216,14 @@ class FakeApi:
         propagation: Literal["Background", "Foreground", "Orphan"] | None = None,  # noqa: ARG002
     ) -> None:
         self._called("delete", resource, name, namespace)
-        known = self._objects.get(resource, {}).get(Key(namespace or "", name))
-        if known is None:
-            raise NotFound(f'{resource} "{name}" not found')
+        known = self._stored(resource, name, namespace)
         if uid not in (None, known["metadata"]["uid"]):
-            raise Conflict("another object bears the name now")
-        self.remove(resource, name, namespace or "")
+            raise Conflict(f"{resource} {name!r} has uid {known['metadata']['uid']}, not {uid}")
+        if not known["metadata"].get("finalizers"):
+            self.remove(resource, name, namespace or "")
+        elif "deletionTimestamp" not in known["metadata"]:
+            now = rfc3339(self._clock.now())
+            self.put(resource, {**known, "metadata": {**known["metadata"], "deletionTimestamp": now}})
 
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
@@ -209,26 +241,76 @@ class FakeApi:
     def _key(self, resource: Resource, obj: Obj) -> Key:
         return key_of(obj) if resource.namespaced else Key("", obj["metadata"]["name"])
 
-    def _tell(self, resource: Resource, event: WatchEvent) -> None:
-        self._history.append((self._version, resource, event))
-        for kind, _, queue in self._watchers:
-            if kind == resource:
-                queue.put_nowait(event)
+    def _stored(self, resource: Resource, name: str, namespace: str | None) -> Obj:
+        known = self._objects.get(resource, {}).get(Key(namespace or "", name))
+        if known is None:
+            raise NotFound(f'{resource} "{name}" not found')
+        return known
+
+    def _write(self, resource: Resource, known: Obj, obj: Obj, subresource: str | None) -> Obj:
+        """Store a change of `known`, as far as its subresource reaches and its version and uid allow."""
+        before, meta = known["metadata"], obj["metadata"]
+        if meta.setdefault("resourceVersion", before["resourceVersion"]) != before["resourceVersion"]:
+            raise Conflict(f"{resource} {meta['name']!r} has been modified")
+        if meta.setdefault("uid", before["uid"]) != before["uid"]:
+            raise Invalid(f"metadata.uid: Invalid value: {meta['uid']!r}: the object has {before['uid']!r}")
+        if subresource not in (None, "status"):
+            raise MethodNotAllowed(f"this fake has no subresource {subresource}: use status")
+        if subresource == "status":
+            # labels and annotations of a pod may come with its status, as on a server
+            obj = {
+                **known,
+                "metadata": obj["metadata"] if resource == PODS else before,
+                "status": obj.get("status"),
+            }
+        elif resource not in _NO_STATUS:
+            obj.pop("status", None)
+            if "status" in known:
+                obj["status"] = known["status"]
+        if "creationTimestamp" in before:
+            obj["metadata"].setdefault("creationTimestamp", before["creationTimestamp"])
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+        if obj == known:
+            return _copy(known)
+        stored = self.put(resource, obj)
+        was_held = bool(before.get("deletionTimestamp") and before.get("finalizers"))
+        if was_held and not stored["metadata"].get("finalizers"):
+            key = self._key(resource, stored)
+            self.remove(resource, key.name, key.namespace)
+        return _copy(stored)
+
+    def _tell(self, change: _Change) -> None:
+        self._history.append(change)
+        for resource, queue in self._watchers:
+            if resource == change.resource:
+                queue.put_nowait(change)
+
+
+def _matcher(namespace: str | None, labels: str | None, fields: str | None) -> Callable[[Obj], bool]:
+    """Raises BadRequest for a selector that cannot be read, or selects by a field of no index."""
+    try:
+        by_labels, by_fields = parse_label_selector(labels or ""), parse_field_selector(fields or "")
+    except SelectorError as error:
+        raise BadRequest(error.message) from error
+    if any(part.strip().startswith("data.") for part in (fields or "").split(",")):
+        raise BadRequest(f"field label not supported: {fields}")
+
+    def matches(obj: Obj) -> bool:
+        is_there = not namespace or obj["metadata"].get("namespace") == namespace
+        return is_there and by_labels.matches(labels_of(obj)) and by_fields(obj)
+
+    return matches
+
+
+def _event(change: _Change, matches: Callable[[Obj], bool]) -> WatchEvent | None:
+    """What a watcher of `matches` gets: an object that stops matching is deleted, to it."""
+    was = change.before is not None and matches(change.before)
+    now = change.after is not None and matches(change.after)
+    if not was and not now:
+        return None
+    return WatchEvent(("MODIFIED" if was else "ADDED") if now else "DELETED", _copy(change.shown))
 
 
 def _copy(obj: Obj) -> Obj:
     copied: Obj = json.loads(json.dumps(obj))
     return copied
-
-
-def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = _merged(result.get(key), value)
-    return result

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.meta import with_condition
-from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
+from moorage.apimachinery.resources import PODS, Obj, Resource
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import ApiError, Conflict
 from moorage.testing.fakeapi import FakeApi
@@ -81,7 +81,6 @@ class FakePodApi(FakeApi):
         if self.refuse_binding is not None:
             raise self.refuse_binding
         pod = await self.get(PODS, name, namespace)
-        await self.get(NODES, body["target"]["name"])
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             raise Conflict(f"pod {name} is assigned to a node, or being deleted")
         if body["metadata"].get("uid") not in (None, pod["metadata"]["uid"]):

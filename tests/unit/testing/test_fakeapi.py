@@ -1,0 +1,32 @@
+"""What `FakeApi` does not do it refuses; what it does is in tests/contract/test_api.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import PODS, SERVICEACCOUNTS, SERVICES
+from moorage.errors import MethodNotAllowed
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("kind", ["strategic", "apply"])
+async def test_a_patch_that_needs_schemas_is_refused(kind: Any) -> None:
+    api = FakeApi()
+    api.put(SERVICES, {"metadata": {"name": "s", "namespace": "lab"}})
+    with pytest.raises(MethodNotAllowed, match=f"no {kind} patch"):
+        await api.patch(SERVICES, "s", {"spec": {}}, "lab", kind=kind)
+
+
+async def test_a_subresource_that_has_no_rules_here_is_refused() -> None:
+    api = FakeApi()
+    pod = api.put(PODS, {"metadata": {"name": "p", "namespace": "lab"}, "spec": {}})
+    with pytest.raises(MethodNotAllowed, match="no subresource resize"):
+        await api.patch(PODS, "p", {"spec": {}}, "lab", subresource="resize")
+    with pytest.raises(MethodNotAllowed, match="no subresource resize"):
+        await api.update(PODS, pod, subresource="resize")
+    with pytest.raises(MethodNotAllowed, match="no subresource token"):
+        await api.create_subresource(SERVICEACCOUNTS, "robot", "token", {}, "lab")
