@@ -289,13 +289,12 @@ async def test_a_json_patch_tests_before_it_writes(api: Api, namespace: str) -> 
     assert (await api.get(CONFIGMAPS, "a", namespace))["data"] == {"x": "2"}
 
 
-@pytest.mark.servers_only
 async def test_a_strategic_patch_merges_lists_by_their_key(api: Api, namespace: str) -> None:
     service: Obj = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "s"},
-        "spec": {"ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 90}]},
+        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 80}, {"name": "metrics", "port": 90}]},
     }
     await api.create(SERVICES, service, namespace)
     patch = {"spec": {"ports": [{"port": 90, "targetPort": 9090}]}}

@@ -1,13 +1,14 @@
 """An `Api` in memory, for tests of what reads and writes through one.
 
 It stores what it is given: no schemas, no admission, no controllers. What it does is held by the contract of `Api`
-(`tests/contract/test_api.py`). It refuses what it does not do: strategic merge patches, apply, and subresources
-other than status.
+(`tests/contract/test_api.py`). It refuses what it does not do: apply, strategic merge patches of custom resources,
+and subresources other than status.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 from moorage.apimachinery.api import ObjList, PatchKind, WatchEvent
 from moorage.apimachinery.meta import Key, key_of, labels_of
-from moorage.apimachinery.resources import CONFIGMAPS, PODS, SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
+from moorage.apimachinery.resources import PODS, SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
 from moorage.apimachinery.selectors import parse_field_selector, parse_label_selector
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import (
@@ -29,9 +30,9 @@ from moorage.errors import (
     NotFound,
     SelectorError,
 )
-from moorage.localcluster.apiserver.wire.patch import json_patch, merge_patch
-
-_NO_STATUS = frozenset({CONFIGMAPS})
+from moorage.localcluster.apiserver.kinds.builtin import builtin_kinds
+from moorage.localcluster.apiserver.kinds.kind import Kind
+from moorage.localcluster.apiserver.wire.patch import json_patch, merge_patch, strategic_merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class FakeApi:
         if cont:
             page = self._pages[cont]
         else:
-            matches = _matcher(namespace, label_selector, field_selector)
+            matches = _matcher(resource, namespace, label_selector, field_selector)
             objects = sorted(self._objects.get(resource, {}).items())
             page = ObjList([_copy(obj) for _, obj in objects if matches(obj)], str(self._version))
         if not limit or len(page.items) <= limit:
@@ -139,7 +140,7 @@ class FakeApi:
         field_selector: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
         self._called("watch", resource, "", namespace)
-        matches = _matcher(namespace, label_selector, field_selector)
+        matches = _matcher(resource, namespace, label_selector, field_selector)
         queue: asyncio.Queue[_Change | None] = asyncio.Queue()
         for change in self._history:
             if change.version > int(resource_version) and change.resource == resource:
@@ -199,11 +200,17 @@ class FakeApi:
         force: bool = False,  # noqa: ARG002
     ) -> Obj:
         self._called("patch", resource, name, namespace, patch)
-        if kind not in ("merge", "json"):
-            raise MethodNotAllowed(f"this fake has no {kind} patch: use merge or json")
         known = self._stored(resource, name, namespace)
-        apply = merge_patch if kind == "merge" else json_patch
-        return self._write(resource, known, _copy(apply(_copy(known), patch)), subresource)
+        builtin = _builtin(resource)
+        if kind == "merge":
+            obj = merge_patch(_copy(known), patch)
+        elif kind == "json":
+            obj = json_patch(_copy(known), patch)
+        elif kind == "strategic" and builtin:
+            obj = strategic_merge(_copy(known), patch, builtin.codec.patch_type)
+        else:
+            raise MethodNotAllowed(f"this fake has no {kind} patch of {resource}: use merge or json")
+        return self._write(resource, known, _copy(obj), subresource)
 
     async def delete(
         self,
@@ -263,7 +270,7 @@ class FakeApi:
                 "metadata": obj["metadata"] if resource == PODS else before,
                 "status": obj.get("status"),
             }
-        elif resource not in _NO_STATUS:
+        elif _has_status(resource):
             obj.pop("status", None)
             if "status" in known:
                 obj["status"] = known["status"]
@@ -286,14 +293,34 @@ class FakeApi:
                 queue.put_nowait(change)
 
 
-def _matcher(namespace: str | None, labels: str | None, fields: str | None) -> Callable[[Obj], bool]:
-    """Raises BadRequest for a selector that cannot be read, or selects by a field of no index."""
+@functools.cache
+def _builtin_kinds() -> dict[Resource, Kind]:
+    return {kind.resource: kind for kind in builtin_kinds()}
+
+
+def _builtin(resource: Resource) -> Kind | None:
+    return _builtin_kinds().get(resource)
+
+
+def _has_status(resource: Resource) -> bool:
+    """Whether status is written apart; that of custom resources is."""
+    builtin = _builtin(resource)
+    return builtin is None or "status" in builtin.subresources
+
+
+def _matcher(
+    resource: Resource, namespace: str | None, labels: str | None, fields: str | None
+) -> Callable[[Obj], bool]:
+    """Raises BadRequest for a selector that cannot be read, or that names a field which servers do not index."""
     try:
         by_labels, by_fields = parse_label_selector(labels or ""), parse_field_selector(fields or "")
     except SelectorError as error:
         raise BadRequest(error.message) from error
-    if any(part.strip().startswith("data.") for part in (fields or "").split(",")):
-        raise BadRequest(f"field label not supported: {fields}")
+    builtin = _builtin(resource)
+    indexed = {"metadata.name", "metadata.namespace", *(builtin.rules.field_selectors if builtin else ())}
+    for part in (fields or "").split(","):
+        if (field := part.partition("=")[0].rstrip("!").strip()) and field not in indexed:
+            raise BadRequest(f"field label not supported: {field}")
 
     def matches(obj: Obj) -> bool:
         is_there = not namespace or obj["metadata"].get("namespace") == namespace

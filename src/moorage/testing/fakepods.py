@@ -42,13 +42,13 @@ class FakePodApi(FakeApi):
                 rest = {key: value for key, value in one.items() if key not in ("type", "status")}
                 now = rest.pop("lastTransitionTime", rfc3339(self._clock.now()))
                 conditions = with_condition(conditions, one["type"], one["status"], now=now, **rest)
-            patch = {"status": {**status, "conditions": conditions}}
+            patch, kind = {"status": {**status, "conditions": conditions}}, "merge"
         return await super().patch(
             resource,
             name,
             patch,
             namespace,
-            kind="merge" if kind == "strategic" else kind,
+            kind=kind,
             subresource=subresource,
             field_manager=field_manager,
             force=force,

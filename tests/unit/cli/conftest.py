@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,190 +10,79 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.api import ObjList, WatchEvent
 from moorage.apimachinery.resources import NODES, Obj, Resource
-from moorage.apimachinery.selectors import parse_field_selector, parse_label_selector
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
 from moorage.clock import SYSTEM, Clock, rfc3339
-from moorage.errors import AlreadyExists, ApiError, Conflict, NotFound, NotReady
+from moorage.errors import ApiError, NotFound, NotReady
+from moorage.testing.fakeapi import FakeApi
 
 
-def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, Mapping):
-        return copy.deepcopy(patch)
-    merged = dict(target) if isinstance(target, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge(merged.get(key), value)
-    return merged
-
-
-class FakeApi:
+class CliApi(FakeApi):
     """Implements `moorage.cli.session.ClusterApi`. `refuse` maps (verb, plural) to an error to raise."""
 
     def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Obj] = {}
-        self.version = 0
-        self.history: list[tuple[int, str, Resource, Obj]] = []
-        self.news = asyncio.Event()
+        super().__init__()
         self.refuse: dict[tuple[str, str], ApiError] = {}
-        self.calls: list[tuple[str, str, str]] = []
         self.pod_logs: dict[str, list[str]] = {}
         self.on_call: Callable[[str, str, str], None] | None = None
         self.user = "ada"
 
+    @property
+    def objects(self) -> dict[tuple[str, str, str], Obj]:
+        """What is stored, by plural, namespace and name."""
+        return {
+            (resource.plural, *key): obj
+            for resource, stored in self._objects.items()
+            for key, obj in stored.items()
+        }
+
     def put(self, resource: Resource, obj: Obj, namespace: str = "default") -> Obj:
-        """Store an object as somebody else would; an existing one is replaced."""
-        obj = copy.deepcopy(obj)
-        meta = obj["metadata"]
+        """Store an object as another client would; an existing one is replaced."""
+        meta = dict(obj["metadata"])
         if resource.namespaced:
             meta.setdefault("namespace", namespace)
-        self.version += 1
-        meta["resourceVersion"] = str(self.version)
-        meta.setdefault("uid", f"uid-{self.version}")
         meta.setdefault("creationTimestamp", rfc3339(SYSTEM.now()))
-        obj.setdefault("apiVersion", resource.api_version)
-        obj.setdefault("kind", resource.kind)
-        key = (resource.plural, meta.get("namespace") or "", meta["name"])
-        kind = "MODIFIED" if key in self.objects else "ADDED"
-        self.objects[key] = obj
-        self._tell(kind, resource, obj)
-        return copy.deepcopy(obj)
+        return super().put(resource, obj | {"metadata": meta})
 
     def remove(self, resource: Resource, name: str, namespace: str = "default") -> None:
-        found = self.objects.pop((resource.plural, namespace if resource.namespaced else "", name))
-        self.version += 1
-        self._tell("DELETED", resource, found)
+        super().remove(resource, name, namespace if resource.namespaced else "")
 
     def named(self, resource: Resource) -> list[str]:
         return sorted(name for plural, _, name in self.objects if plural == resource.plural)
 
-    def _tell(self, kind: str, resource: Resource, obj: Obj) -> None:
-        self.history.append((self.version, kind, resource, copy.deepcopy(obj)))
-        self.news.set()
-        self.news = asyncio.Event()
+    def count(self, verb: str, plural: str, name: str) -> int:
+        """How often this call was made."""
+        return sum((call.verb, call.resource, call.name) == (verb, plural, name) for call in self.calls)
 
-    def _note(self, verb: str, resource: Resource, name: str) -> None:
-        self.calls.append((verb, resource.plural, name))
+    def _called(
+        self, verb: str, resource: Resource, name: str = "", namespace: str | None = None, body: Any = None
+    ) -> None:
+        super()._called(verb, resource, name, namespace, body)
         if self.on_call is not None:
             self.on_call(verb, resource.plural, name)
         error = self.refuse.get((verb, resource.plural))
         if error is not None:
             raise error
 
-    def _key(self, resource: Resource, name: str, namespace: str | None) -> tuple[str, str, str]:
-        return (resource.plural, (namespace or "default") if resource.namespaced else "", name)
-
-    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj:
-        await asyncio.sleep(0)
-        self._note("get", resource, name)
-        try:
-            return copy.deepcopy(self.objects[self._key(resource, name, namespace)])
-        except KeyError:
-            raise NotFound(f'{resource.plural} "{name}" not found') from None
-
-    async def list(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-        limit: int | None = None,
-        cont: str | None = None,
-    ) -> ObjList:
-        await asyncio.sleep(0)
-        self._note("list", resource, "")
-        found = [
-            copy.deepcopy(obj)
-            for (plural, there, _), obj in sorted(self.objects.items())
-            if plural == resource.plural
-            and namespace in (None, there)
-            and self._selected(obj, label_selector, field_selector)
-        ]
-        return ObjList(found, str(self.version))
-
-    def _selected(self, obj: Obj, labels: str | None, fields: str | None) -> bool:
-        if labels and not parse_label_selector(labels).matches(obj["metadata"].get("labels")):
-            return False
-        return not fields or parse_field_selector(fields)(obj)
-
-    async def watch(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        *,
-        resource_version: str,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-    ) -> AsyncIterator[WatchEvent]:
-        seen = int(resource_version)
-        while True:
-            news = self.news
-            for version, kind, about, obj in list(self.history):
-                if version > seen and about == resource and self._selected(obj, label_selector, field_selector):
-                    yield WatchEvent(kind, copy.deepcopy(obj))
-                seen = max(seen, version)
-            await news.wait()
+    def _stored(self, resource: Resource, name: str, namespace: str | None) -> Obj:
+        return super()._stored(resource, name, (namespace or "default") if resource.namespaced else None)
 
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
-        await asyncio.sleep(0)
         if resource.plural == "selfsubjectreviews":
             return {"status": {"userInfo": {"username": self.user}}}
-        name = obj["metadata"]["name"]
-        self._note("create", resource, name)
-        if self._key(resource, name, namespace) in self.objects:
-            raise AlreadyExists(f'{resource.plural} "{name}" already exists')
-        return copy.deepcopy(obj) if dry_run else self.put(resource, obj, namespace or "default")
-
-    async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        raise NotImplementedError
-
-    async def patch(
-        self,
-        resource: Resource,
-        name: str,
-        patch: Any,
-        namespace: str | None = None,
-        *,
-        kind: str = "merge",
-        subresource: str | None = None,
-        field_manager: str | None = None,
-        force: bool = False,
-    ) -> Obj:
-        found = await self.get(resource, name, namespace)
-        self._note("patch", resource, name)
-        return self.put(resource, merge(found, patch), namespace or "default")
-
-    async def delete(
-        self,
-        resource: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace_period_seconds: int | None = None,
-        uid: str | None = None,
-        propagation: str | None = None,
-    ) -> None:
-        found = await self.get(resource, name, namespace)
-        self._note("delete", resource, name)
-        if uid is not None and found["metadata"]["uid"] != uid:
-            raise Conflict("the uid is another")
-        self.remove(resource, name, namespace or "default")
+        namespace = (namespace or "default") if resource.namespaced else None
+        return await super().create(resource, obj, namespace, dry_run=dry_run)
 
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
-        await asyncio.sleep(0)
-        self._note(subresource, resource, name)
-        if subresource == "eviction":
-            self.remove(resource, name, namespace or "default")
+        if subresource != "eviction":
+            return await super().create_subresource(resource, name, subresource, body, namespace)
+        self._called(subresource, resource, name, namespace)
+        self.remove(resource, name, namespace or "default")
         return body
 
     async def logs(
@@ -209,7 +97,7 @@ class FakeApi:
         timestamps: bool = False,
     ) -> AsyncIterator[bytes]:
         """Lines of `pod_logs`; ERROR breaks the connection once."""
-        self._note("logs", Resource("", "v1", "pods", "Pod"), pod)
+        self._called("logs", Resource("", "v1", "pods", "Pod"), pod)
         if pod not in self.pod_logs:
             raise NotFound(f'pods "{pod}" not found')
         lines = self.pod_logs[pod]
@@ -252,7 +140,7 @@ class Moor:
     """Type a command line against a cluster in memory."""
 
     capsys: pytest.CaptureFixture[str]
-    api: FakeApi = field(default_factory=FakeApi)
+    api: CliApi = field(default_factory=CliApi)
     server: FakeServer = field(default_factory=FakeServer)
     clock: Clock = SYSTEM
     targets: list[Target] = field(default_factory=list)
@@ -310,5 +198,5 @@ def moor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def api() -> FakeApi:
-    return FakeApi()
+def api() -> CliApi:
+    return CliApi()

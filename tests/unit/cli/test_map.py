@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj, Resource
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PVCS, SECRETS, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
@@ -375,7 +375,7 @@ def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monk
     told = typed.api.on_call
 
     def played(verb: str, plural: str, name: str) -> None:
-        if (verb, plural) == ("get", "mapjobs") and typed.api.calls.count(("get", "mapjobs", "m")) == 2:
+        if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:
             loop().submit(_work(typed.server.site, "m", frozenset()))
 
     typed.api.on_call = played
@@ -459,7 +459,7 @@ def test_waiting_ends_with_the_map(typed, tmp_path, monkeypatch):
     monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
 
     def played(verb: str, plural: str, name: str) -> None:
-        if (verb, plural) == ("get", "mapjobs") and typed.api.calls.count(("get", "mapjobs", "m")) == 2:
+        if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:
             loop().submit(_work(typed.server.site, "m", frozenset({0})))
 
     typed.api.on_call = played
@@ -471,7 +471,7 @@ def test_waiting_ends_with_the_map(typed, tmp_path, monkeypatch):
 def test_a_directory_goes_along_to_a_real_cluster(typed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "make.py").write_text("print()")
-    typed.api.objects.clear()
+    typed.api.remove(NODES, "n1")
     done = typed("create", "m", "--range", "0:1", "--image", "python:3.12", "--memory", "1Gi", *WORDS)
     assert done.code == 0, done.err
     pod = typed.api.objects[("mapjobs", "default", "m")]["spec"]["template"]["spec"]

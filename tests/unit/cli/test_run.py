@@ -89,7 +89,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
 
 def test_a_checkpoint_makes_volume_secret_and_job_in_this_order_and_the_secret_goes_with_the_job(local):
     assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
-    made = [(plural, name) for verb, plural, name in local.api.calls if verb == "create"]
+    made = [(call.resource, call.name) for call in local.api.calls if call.verb == "create"]
     assert made == [("persistentvolumeclaims", "digits"), ("secrets", "train-run"), ("jobs", "train")]
     job = local.api.objects["jobs", "default", "train"]
     secret = local.api.objects["secrets", "default", "train-run"]

@@ -309,7 +309,7 @@ def test_cancelling_marks_the_run_first_and_stops_its_newest_attempt(moor):
     moor.api.put(JOBS, a_job(attempt=2))
     done = moor("cancel", "train")
     assert (done.code, done.out) == (0, "train cancelled\n")
-    patched = [name for verb, _, name in moor.api.calls if verb == "patch"]
+    patched = [call.name for call in moor.api.calls if call.verb == "patch"]
     assert patched == ["train", "train-r2"]
     first, second = (moor.api.objects["jobs", "default", name] for name in ("train", "train-r2"))
     assert first["metadata"]["annotations"]["moorage.dev/ended"] == "Cancelled by ada"
@@ -322,7 +322,7 @@ def test_what_has_ended_is_not_cancelled(moor, end):
     moor.api.put(JOBS, a_job(**end))
     done = moor("cancel", "train")
     assert (done.code, done.out) == (0, "train had ended already\n")
-    assert not [call for call in moor.api.calls if call[0] == "patch"]
+    assert not [call for call in moor.api.calls if call.verb == "patch"]
 
 
 def test_deleting_frees_the_name_and_leaves_no_attempt(moor):

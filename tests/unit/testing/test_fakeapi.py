@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from moorage.apimachinery.resources import PODS, SERVICEACCOUNTS, SERVICES
+from moorage.apimachinery.resources import PODS, SERVICEACCOUNTS
 from moorage.errors import MethodNotAllowed
+from moorage.model.mapjob import MAPJOBS
 from moorage.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["strategic", "apply"])
 async def test_a_patch_that_needs_schemas_is_refused(kind: Any) -> None:
     api = FakeApi()
-    api.put(SERVICES, {"metadata": {"name": "s", "namespace": "lab"}})
+    api.put(MAPJOBS, {"metadata": {"name": "m", "namespace": "lab"}})
     with pytest.raises(MethodNotAllowed, match=f"no {kind} patch"):
-        await api.patch(SERVICES, "s", {"spec": {}}, "lab", kind=kind)
+        await api.patch(MAPJOBS, "m", {"spec": {}}, "lab", kind=kind)
 
 
 async def test_a_subresource_that_has_no_rules_here_is_refused() -> None:
