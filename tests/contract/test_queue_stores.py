@@ -155,7 +155,7 @@ def test_items_are_leased_with_their_values_answered_and_read_back(store):
     views = store.results(of)
     assert [(one.item, one.path) for one in views] == [(0, None), (1, "/out/1"), (2, None)]
     assert [bytes(views[0].value), bytes(views[2].value)] == [b'{"x":1}', b'"\xc3\xa9"']
-    assert (views[0].peakBytes, views[0].seconds) == (GIB, 0.001)
+    assert (views[0].peak_bytes, views[0].seconds) == (GIB, 0.001)
     assert (counts(store).done, counts(store).leases, counts(store).granted) == (3, 0, 3)
 
 

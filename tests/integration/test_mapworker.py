@@ -23,11 +23,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from moorage.api.maps import MapItem
 from moorage.apimachinery.serving import serve
 from moorage.controllers.mapjob.bundle import worker_zip
 from moorage.decide.maps.leasing import Policy, State
 from moorage.queue.manager import Queue
-from moorage.queue.store import ItemView, NewItem, Store
+from moorage.queue.store import NewItem, Store
 from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
@@ -125,7 +126,7 @@ class Site:
             after = page[-1].item
         return found
 
-    def items(self, of: int) -> list[ItemView]:
+    def items(self, of: int) -> list[MapItem]:
         return list(
             self.run(self.queue.read(lambda s: s.list_items(of, states=tuple(State), after=-1, limit=1000)))
         )

@@ -1,4 +1,4 @@
-"""People's accounts on a cluster: made, shut, opened, forgotten; and their tokens.
+"""People's accounts on a cluster: created, listed, disabled, enabled, deleted; and their tokens.
 
 What is pure of it is in `moorage.model.people`; docs/design/0009-people.md says why people are ServiceAccounts.
 """
@@ -12,19 +12,22 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from moorage.api.errors import ErrorCode
+from moorage.api.people import Account, AccountChange, NewAccount
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.moments import parse_rfc3339
+from moorage.apimachinery.moments import moment, parse_rfc3339
 from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS, Obj
-from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, Forbidden, MoorageError, NotFound, UsageError
 from moorage.model.names import label_value
 from moorage.model.people import (
     DISABLED_ANNOTATION,
     GROUPS_ANNOTATION,
+    LOCAL,
     PASSWORD_KEY,
     PEOPLE_NAMESPACE,
     SOURCE_ANNOTATION,
@@ -34,6 +37,7 @@ from moorage.model.people import (
     account_name,
     check_person,
     groups_in,
+    is_disabled,
     make_account,
     password_secret,
     person_in,
@@ -56,6 +60,105 @@ class KubeToken:
 
     token: str
     expires: datetime
+
+
+async def list_accounts(api: Api) -> list[Account]:
+    """All accounts, by name. Raises Forbidden."""
+    with _for_administrators():
+        objs = (await api.list(SERVICEACCOUNTS, PEOPLE_NAMESPACE)).items
+    return sorted((account_of(obj) for obj in objs if person_in(obj)), key=lambda account: account.name)
+
+
+async def create_local_account(api: Api, request: NewAccount) -> Account:
+    """A new account that logs in with a password.
+
+    Raises UsageError for an invalid name or password, AlreadyExists, and Forbidden.
+    """
+    check_password(request.password)
+    with _for_administrators():
+        try:
+            obj = await create_account(api, request.name, request.groups, LOCAL)
+        except AlreadyExists as error:
+            raise AlreadyExists(
+                f"the name {request.name!r} is taken: another account has it",
+                hint=f"choose another name, or set its password: moor user passwd {request.name}",
+                code=ErrorCode.EXISTS,
+                field="name",
+            ) from error
+        await set_password(api, request.name, request.password)
+    return account_of(obj)
+
+
+async def change_account(api: Api, person: str, change: AccountChange) -> Account:
+    """Set password or groups, disable or enable. Whoever calls ends the person's sessions where `ends_sessions`.
+
+    Raises UsageError for an invalid password, Conflict (`no_password`) for an account that logs in elsewhere,
+    NotFound, and Forbidden.
+    """
+    with _for_administrators():
+        obj = await get_account(api, person)
+        if change.password is not None:
+            if annotations_of(obj).get(SOURCE_ANNOTATION) != LOCAL:
+                raise Conflict(
+                    f"account {person!r} has no password here: it logs in at the identity provider",
+                    code=ErrorCode.NO_PASSWORD,
+                    field="password",
+                )
+            await set_password(api, person, change.password)
+        if change.groups is not None:
+            await set_groups(api, person, change.groups)
+        if change.disabled is not None:
+            await (disable(api, person, change.reason) if change.disabled else enable(api, person))
+        return account_of(await get_account(api, person))
+
+
+def ends_sessions(change: AccountChange) -> bool:
+    """Whether nobody who is logged in may stay so after the change."""
+    return change.password is not None or bool(change.disabled)
+
+
+async def forget_account(api: Api, person: str) -> None:
+    """Delete an account, its password and its tokens. Raises NotFound, and Forbidden."""
+    with _for_administrators():
+        await get_account(api, person)
+        await delete_account(api, person)
+
+
+async def get_account(api: Api, person: str) -> Obj:
+    """Raises NotFound."""
+    obj = await find_account(api, person)
+    if obj is None:
+        raise NotFound(
+            f"there is no account {person!r}", hint="list the accounts: moor user list", code=ErrorCode.NOT_FOUND
+        )
+    return obj
+
+
+def account_of(obj: Obj) -> Account:
+    """A ServiceAccount of a person as people see it."""
+    notes = annotations_of(obj)
+    return Account(
+        name=person_in(obj),
+        account=obj["metadata"]["name"],
+        source=notes.get(SOURCE_ANNOTATION, ""),
+        groups=groups_in(obj),
+        disabled=is_disabled(obj),
+        reason=notes.get(DISABLED_ANNOTATION, ""),
+        created=moment(obj["metadata"].get("creationTimestamp")),
+    )
+
+
+@contextlib.contextmanager
+def _for_administrators() -> Iterator[None]:
+    """Say to who may not what would let them."""
+    try:
+        yield
+    except Forbidden as error:
+        raise Forbidden(
+            error.message,
+            hint="accounts are for administrators of the cluster",
+            code=ErrorCode.FORBIDDEN,
+        ) from error
 
 
 async def find_account(api: Api, person: str) -> Obj | None:
@@ -112,7 +215,7 @@ async def set_groups(api: Api, person: str, groups: Sequence[str]) -> None:
 
 
 async def disable(api: Api, person: str, reason: str) -> None:
-    """Put a person out: no login, no session, no token of theirs is good any more. Raises NotFound."""
+    """Refuse a person's logins, and revoke their tokens. Raises NotFound."""
     patch = {"metadata": {"annotations": {DISABLED_ANNOTATION: reason or "disabled"}}}
     await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
     await end_tokens(api, person)
@@ -124,7 +227,7 @@ async def enable(api: Api, person: str) -> None:
 
 
 async def delete_account(api: Api, person: str) -> None:
-    """Forget a person: the account, its password, its tokens. What they made stays. Raises NotFound."""
+    """Delete an account, its password and its tokens. Raises NotFound."""
     name = account_name(person)
     await api.delete(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE)
     await end_tokens(api, person)
@@ -157,7 +260,7 @@ async def kube_token(api: Api, person: str, seconds: int, session: str = "") -> 
 
 
 async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
-    """Make the tokens of a person, or of one of their sessions, good for nothing; how many Secrets had to go."""
+    """Revoke the tokens of a person, or of one of their sessions; the number of Secrets deleted."""
     if session is not None:
         names = [tokens_secret(account_name(person), session)]
     else:
@@ -172,10 +275,19 @@ async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
     return ended
 
 
+def check_password(password: str) -> None:
+    """Raise UsageError for a password that is too short or too long."""
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise UsageError(
+            f"invalid password of {len(password)} characters: use {PASSWORD_MIN} to {PASSWORD_MAX}",
+            code=ErrorCode.INVALID,
+            field="password",
+        )
+
+
 async def set_password(api: Api, person: str, password: str) -> None:
     """Store the hash of a new password. Raises UsageError for one that is too short or too long."""
-    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
-        raise UsageError(f"a password has {PASSWORD_MIN} to {PASSWORD_MAX} characters; this one {len(password)}")
+    check_password(password)
     made = await asyncio.to_thread(hash_password, password)
     name = password_secret(account_name(person))
     data = {PASSWORD_KEY: base64.b64encode(made.encode()).decode()}
@@ -250,4 +362,4 @@ def _account(person: str, groups: Sequence[str], source: str, subject: str) -> O
         check_person(person)
         return make_account(person, groups, source, subject)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(error), code=ErrorCode.INVALID, field="name") from error

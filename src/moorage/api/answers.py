@@ -24,6 +24,7 @@ from moorage.api.gpus import GpuUser as GpuUser
 from moorage.api.jobs import Attempt as Attempt
 from moorage.api.jobs import Job as Job
 from moorage.api.jobs import RunPod as RunPod
+from moorage.api.logins import Person as Person
 from moorage.api.usage import Top as Top
 from moorage.api.usage import TopRow as TopRow
 from moorage.api.volumes import Volume as Volume
@@ -60,14 +61,6 @@ class ExecResult(Answer, frozen=True):
     exit_code: int
     stdout: bytes = b""
     stderr: bytes = b""
-
-
-class Person(Answer, frozen=True):
-    """Who you are to the server."""
-
-    name: str
-    groups: tuple[str, ...] = ()
-    expires: datetime | None = None
 
 
 def read(kind: type[T], found: Any) -> T:

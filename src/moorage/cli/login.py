@@ -19,7 +19,7 @@ import click
 
 from moorage.cli import console
 from moorage.client.logins import Known, Saved, known_logins
-from moorage.clock import SYSTEM, parse_rfc3339
+from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
 from moorage.errors import MoorageError, NotReady, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ server_option = click.option(
 )
 def login(url: str, username: str | None, password_stdin: bool, no_browser: bool, ca: Path | None) -> None:
     """Log in to the Moorage server at URL."""
+    from moorage.api.answers import read
+    from moorage.api.logins import LoggedIn
     from moorage.server.identity.oidc import check_address
 
     url = url.rstrip("/")
@@ -57,18 +59,19 @@ def login(url: str, username: str | None, password_stdin: bool, no_browser: bool
     if username is not None:
         password = sys.stdin.readline().rstrip("\n") if password_stdin else _prompt("Password: ")
         body = {"username": username, "password": password, "client": client}
-        answer = _ask(saved, "POST", "/api/v1/login", body)
+        body_of_answer = _ask(saved, "POST", "/api/v1/login", body)
     else:
-        answer = _by_browser(saved, client, no_browser=no_browser)
+        body_of_answer = _by_browser(saved, client, no_browser=no_browser)
+    answer = read(LoggedIn, body_of_answer)
     with known_logins() as known:
-        known.put(Saved(url=url, token=answer["token"], name=answer["name"], ca=saved.ca))
-    console.say(f"logged in to {url} as {answer['name']}")
+        known.put(Saved(url=url, token=answer.token, name=answer.name, ca=saved.ca))
+    console.say(f"logged in to {url} as {answer.name}")
 
 
 @click.command()
 @server_option
 def logout(url: str | None) -> None:
-    """Log out: the session and every token it gave are good for nothing any more."""
+    """Log out: the session and its tokens are revoked."""
     with known_logins() as known:
         saved = known.find(url)
         try:
@@ -85,16 +88,19 @@ def logout(url: str | None) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def whoami(url: str | None, output: str) -> None:
     """Show who you are to the server, and until when."""
+    from moorage.api.answers import read
+    from moorage.api.logins import Person
+
     saved = _saved(url)
-    told = _ask(saved, "GET", "/api/v1/login")
+    answer = _ask(saved, "GET", "/api/v1/login")
     if output == "json":
-        console.show(json.dumps(told | {"server": saved.url}, indent=2))
+        console.show(json.dumps(answer | {"server": saved.url}, indent=2))
         return
-    console.show(told["name"])
-    groups = ", ".join(told.get("groups") or ()) or "none"
-    console.say(
-        f"server {saved.url}; groups: {groups}; the session ends {told.get('expires', 'never')} at the latest"
-    )
+    person = read(Person, answer)
+    console.show(person.name)
+    groups = ", ".join(person.groups) or "none"
+    expires = rfc3339(person.expires) if person.expires else "never"
+    console.say(f"server {saved.url}; groups: {groups}; the session ends {expires} at the latest")
 
 
 @click.command()
@@ -126,11 +132,13 @@ def token(url: str | None, seconds: int) -> None:
 )
 def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str, output: Path | None) -> None:
     """Write a kubeconfig whose user is you. kubectl gets fresh tokens by `moor token` while you are logged in."""
+    from moorage.api.answers import read
+    from moorage.api.logins import ClusterAddress
     from moorage.client.privatefile import write_private
 
     saved = _saved(url)
-    cluster = _ask(saved, "GET", "/api/v1/login/cluster")
-    if not cluster.get("server"):
+    cluster = read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster"))
+    if not cluster.server:
         raise NotReady(
             f"{saved.url} does not know where its cluster's API is",
             hint="its administrator sets --kubernetes-url of `moor server`",
@@ -142,11 +150,11 @@ def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str
         console.say(f"the token in it ends {answer['expires']}, or when you log out")
     else:
         user = {"exec": _plugin(saved.url)}
-    name = str(cluster.get("name") or "moorage")
-    entry: dict[str, Any] = {"server": cluster["server"]}
-    if cluster.get("caData"):
-        entry["certificate-authority-data"] = cluster["caData"]
-    elif cluster.get("insecure"):
+    name = cluster.name or "moorage"
+    entry: dict[str, Any] = {"server": cluster.server}
+    if cluster.ca_data:
+        entry["certificate-authority-data"] = cluster.ca_data
+    elif cluster.insecure:
         entry["insecure-skip-tls-verify"] = True
     context = {"cluster": name, "user": f"{saved.name}@{name}"} | ({"namespace": namespace} if namespace else {})
     document = {

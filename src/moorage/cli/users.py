@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import click
+import msgspec
 
 from moorage.actions import people
-from moorage.apimachinery.meta import annotations_of
-from moorage.apimachinery.resources import SERVICEACCOUNTS
+from moorage.api.people import AccountChange, AuditPage, NewAccount
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import AlreadyExists, NotFound, UsageError
-from moorage.model.people import (
-    LOCAL,
-    PEOPLE_NAMESPACE,
-    SOURCE_ANNOTATION,
-    groups_in,
-    is_disabled,
-    person_in,
-)
+from moorage.errors import UsageError
 
 
 @click.group()
 def user() -> None:
-    """People's accounts on this cluster. For who has rights in the namespace moorage-users."""
+    """Create, list, disable and delete user accounts. For who has rights in the namespace moorage-users."""
 
 
 @user.command("create")
@@ -35,15 +25,12 @@ def user() -> None:
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @target_options
 def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: bool) -> int:
-    """Make a local account."""
+    """Create a local account."""
     password = _password(password_stdin)
 
     async def work(session: Session) -> int:
-        try:
-            await people.create_account(session.api, name, groups, LOCAL)
-        except AlreadyExists as error:
-            raise UsageError(f"there is an account of {name} already", hint=f"moor user passwd {name}") from error
-        await people.set_password(session.api, name, password)
+        request = NewAccount(name=name, password=password, groups=list(groups))
+        await people.create_local_account(session.api, request)
         console.say(f"{name} can log in")
         return 0
 
@@ -54,37 +41,26 @@ def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: b
 @console.output_option
 @target_options
 def list_users(target: Target, output: str) -> int:
-    """List accounts: where their people log in, their groups, whether they are shut."""
+    """List accounts: where their people log in, their groups, whether they are disabled."""
 
     async def work(session: Session) -> int:
-        found = (await session.api.list(SERVICEACCOUNTS, PEOPLE_NAMESPACE)).items
-        accounts = sorted((one for one in found if person_in(one)), key=person_in)
-        items: list[dict[str, Any]] = [
-            {
-                "name": person_in(one),
-                "source": annotations_of(one).get(SOURCE_ANNOTATION, ""),
-                "groups": list(groups_in(one)),
-                "disabled": is_disabled(one),
-                "account": one["metadata"]["name"],
-            }
-            for one in accounts
-        ]
+        accounts = await people.list_accounts(session.api)
         console.print_listing(
             output,
             headers=("NAME", "LOGIN", "GROUPS", "STATE", "ACCOUNT"),
             rows=lambda: [
                 [
-                    one["name"],
-                    one["source"],
-                    ",".join(one["groups"]),
-                    "shut" if one["disabled"] else "open",
-                    one["account"],
+                    account.name,
+                    account.source,
+                    ",".join(account.groups),
+                    "disabled" if account.disabled else "enabled",
+                    account.account,
                 ]
-                for one in items
+                for account in accounts
             ],
-            items=items,
-            names=[one["name"] for one in items],
-            nothing="nobody has an account yet",
+            items=[msgspec.to_builtins(account) for account in accounts],
+            names=[account.name for account in accounts],
+            nothing="no accounts; create one: moor user create NAME",
         )
         return 0
 
@@ -96,18 +72,8 @@ def list_users(target: Target, output: str) -> int:
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @target_options
 def passwd(target: Target, name: str, password_stdin: bool) -> int:
-    """Set another password of a local account."""
-    password = _password(password_stdin)
-
-    async def work(session: Session) -> None:
-        account = await people.find_account(session.api, name)
-        if account is None:
-            raise _unknown(name)
-        if annotations_of(account).get(SOURCE_ANNOTATION) != LOCAL:
-            raise UsageError(f"{name} logs in at the provider and has no password here")
-        await people.set_password(session.api, name, password)
-
-    return _done(target, work, f"{name} has another password")
+    """Set the password of a local account."""
+    return _change(target, name, AccountChange(password=_password(password_stdin)), f"{name} has a new password")
 
 
 @user.command("disable")
@@ -115,16 +81,16 @@ def passwd(target: Target, name: str, password_stdin: bool) -> int:
 @click.option("--reason", default="disabled by an administrator", show_default=True)
 @target_options
 def disable(target: Target, name: str, reason: str) -> int:
-    """Put a person out, at once: logins, sessions and tokens are good for nothing. What they run goes on."""
-    return _done(target, lambda session: people.disable(session.api, name, reason), f"{name} is out", name)
+    """Disable an account, at once: its sessions and tokens are revoked. What the person runs goes on."""
+    return _change(target, name, AccountChange(disabled=True, reason=reason), f"{name} is disabled")
 
 
 @user.command("enable")
 @click.argument("name")
 @target_options
 def enable(target: Target, name: str) -> int:
-    """Let a person in again."""
-    return _done(target, lambda session: people.enable(session.api, name), f"{name} can log in", name)
+    """Enable an account again."""
+    return _change(target, name, AccountChange(disabled=False), f"{name} can log in")
 
 
 @user.command("groups")
@@ -133,28 +99,36 @@ def enable(target: Target, name: str) -> int:
 @target_options
 def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
     """Set the groups of a local account. Those of others come from the provider at every login."""
-    said = f"{name} is in {', '.join(groups) or 'no group'}"
-    return _done(target, lambda session: people.set_groups(session.api, name, groups), said, name)
+    message = f"{name} is in {', '.join(groups) or 'no group'}"
+    return _change(target, name, AccountChange(groups=list(groups)), message)
 
 
 @user.command("delete")
 @click.argument("name")
 @target_options
 def delete(target: Target, name: str) -> int:
-    """Forget a person: the account, its password, its tokens. What they made stays."""
-    return _done(target, lambda session: people.delete_account(session.api, name), f"{name} is forgotten", name)
+    """Delete an account, its password and its tokens. What its person created stays."""
+
+    async def work(session: Session) -> int:
+        await people.forget_account(session.api, name)
+        console.say(f"{name} is deleted")
+        return 0
+
+    return in_session(target, work)
 
 
 @user.command("rotate-keys")
 @target_options
 def rotate_keys(target: Target) -> int:
-    """Add a key for what is kept of the provider's tokens. Nobody has to log in again; the oldest key goes."""
+    """Add a key for stored tokens of the identity provider, and drop the oldest. Nobody has to log in again."""
     from moorage.server.identity.sessions import rotate_keys as rotate
 
-    async def work(session: Session) -> None:
+    async def work(session: Session) -> int:
         await rotate(session.api)
+        console.say("there is a new key; what the previous key encrypted stays readable")
+        return 0
 
-    return _done(target, work, "there is a new key; the one before still opens what it has sealed")
+    return in_session(target, work)
 
 
 @click.command()
@@ -169,22 +143,22 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
 
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}
-        entries = (await session.server.get("/api/v1/audit", params))["entries"]
+        page = msgspec.convert(await session.server.get("/api/v1/audit", params), AuditPage)
         console.print_listing(
             output,
             headers=("AT", "WHO", "FROM", "WHAT", "RESULT"),
             rows=lambda: [
                 [
-                    one["at"],
-                    one["person"] or "-",
-                    one["address"],
-                    one["what"] or f"{one['method']} {one['path']}",
-                    str(one["status"]),
+                    entry.at,
+                    entry.person or "-",
+                    entry.address,
+                    entry.what or f"{entry.method} {entry.path}",
+                    str(entry.status),
                 ]
-                for one in entries
+                for entry in page.entries
             ],
-            items=entries,
-            names=[str(one["number"]) for one in entries],
+            items=[msgspec.to_builtins(entry) for entry in page.entries],
+            names=[str(entry.number) for entry in page.entries],
             nothing="nothing was changed",
         )
         return 0
@@ -192,20 +166,13 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
     return in_session(target, work)
 
 
-def _done(target: Target, work: Callable[[Session], Awaitable[Any]], said: str, name: str = "") -> int:
-    async def whole(session: Session) -> int:
-        try:
-            await work(session)
-        except NotFound as error:
-            raise (_unknown(name) if name else error) from error
-        console.say(said)
+def _change(target: Target, name: str, change: AccountChange, message: str) -> int:
+    async def work(session: Session) -> int:
+        await people.change_account(session.api, name, change)
+        console.say(message)
         return 0
 
-    return in_session(target, whole)
-
-
-def _unknown(name: str) -> NotFound:
-    return NotFound(f"there is no account of {name}", hint="`moor user list` shows them")
+    return in_session(target, work)
 
 
 def _password(from_stdin: bool) -> str:
@@ -215,5 +182,5 @@ def _password(from_stdin: bool) -> str:
         return sys.stdin.readline().rstrip("\n")
     first = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != first:
-        raise UsageError("the two are not the same")
+        raise UsageError("the two passwords differ")
     return first

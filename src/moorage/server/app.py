@@ -14,9 +14,7 @@ from moorage.server.context import Context
 from moorage.server.docker import execroutes as containerexec
 from moorage.server.docker import routes as containers_routes
 from moorage.server.gateway.gateway import GatewayLayer
-from moorage.server.identity import accountroutes as accounts
-from moorage.server.identity import auditroutes as audit
-from moorage.server.identity import loginroutes as login
+from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
 from moorage.server.pages import datasetpages, events, jobpages, mappages, volumepages, workspacepages
 from moorage.server.pages.clusterpages import Board, page_routes
@@ -50,6 +48,9 @@ ENDPOINTS = (
     *health.ENDPOINTS,
     *workspaces.ENDPOINTS,
     *maps.ENDPOINTS,
+    *loginroutes.ENDPOINTS,
+    *accountroutes.ENDPOINTS,
+    *auditroutes.ENDPOINTS,
 )
 
 
@@ -61,9 +62,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *(endpoint.route(context) for endpoint in ENDPOINTS),
         *containers_routes.routes(context),
         *containerexec.routes(context),
-        *login.routes(context),
-        *accounts.routes(context),
-        *audit.routes(context),
+        *loginpages.routes(context),
         *context.gateway.routes(),
         *events.routes(context, board),
         *page_routes(board),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from moorage.actions import people
+from moorage.api.people import AccountChange, NewAccount
 from moorage.apimachinery.resources import SECRETS, SERVICEACCOUNTS
-from moorage.errors import NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, NotFound, UsageError
 from moorage.model.people import (
     LOCAL,
     OIDC,
@@ -97,3 +98,48 @@ async def test_disabling_ends_tokens_and_deleting_forgets_all() -> None:
     await people.delete_account(api, "ada")
     assert await people.find_account(api, "ada") is None
     assert await people.password_hash(api, "ada") == ""
+
+
+# --- what an administrator does
+
+
+async def test_no_account_is_left_behind_by_a_password_that_is_refused():
+    api = FakeApi()
+    with pytest.raises(UsageError) as caught:
+        await people.create_local_account(api, NewAccount(name="ada", password="short"))
+    assert (caught.value.code, caught.value.field) == ("invalid", "password")
+    assert await people.list_accounts(api) == []
+
+
+async def test_a_name_is_given_once():
+    api = FakeApi()
+    request = NewAccount(name="ada", password="long enough", groups=["ml"])
+    assert (await people.create_local_account(api, request)).groups == ("ml",)
+    with pytest.raises(AlreadyExists) as caught:
+        await people.create_local_account(api, request)
+    assert (caught.value.code, caught.value.field) == ("exists", "name")
+
+
+async def test_an_account_of_the_provider_gets_no_password():
+    api = FakeApi()
+    await people.create_account(api, "ada", [], "oidc")
+    with pytest.raises(Conflict) as caught:
+        await people.change_account(api, "ada", AccountChange(password="long enough"))
+    assert caught.value.code == "no_password"
+
+
+async def test_a_disabled_account_says_why_until_it_is_enabled():
+    api = FakeApi()
+    await people.create_account(api, "ada", [], "local")
+    account = await people.change_account(api, "ada", AccountChange(disabled=True, reason="left"))
+    assert (account.disabled, account.reason) == (True, "left")
+    account = await people.change_account(api, "ada", AccountChange(disabled=False))
+    assert (account.disabled, account.reason) == (False, "")
+
+
+@pytest.mark.parametrize(
+    "act", [people.forget_account, lambda api, name: people.change_account(api, name, AccountChange())]
+)
+async def test_an_account_that_is_missing_is_named(act):
+    with pytest.raises(NotFound, match="there is no account 'ada'"):
+        await act(FakeApi(), "ada")

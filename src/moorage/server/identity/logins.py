@@ -29,6 +29,7 @@ from moorage.actions.people import (
     password_hash,
     set_password,
 )
+from moorage.api.logins import TOKEN_SECONDS
 from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
@@ -55,7 +56,6 @@ KEPT = 4096
 FLOW = timedelta(minutes=10)  # a login at the provider takes no longer
 FLOW_BYTES = 2700  # sealed it is a third longer, and a browser drops a cookie of more than 4,096 bytes
 CODE = timedelta(minutes=2)  # for the command line to fetch its session
-TOKEN_SECONDS = 900  # of a token for the cluster, unless told otherwise
 PLAIN_SECONDS_MAX = 7 * 24 * 3600
 AT_ONCE = 8  # sessions that the provider is asked about at a time
 HASHES_WAITING = 16  # passwords of strangers, and as many of people who were here before; a second and a half

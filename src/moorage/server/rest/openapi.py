@@ -24,8 +24,6 @@ from moorage.api.workspaces import NewWorkspace
 from moorage.model.dataset import DatasetSpec
 from moorage.model.workspace import WorkspaceSpec
 from moorage.server.endpoint import Endpoint, EndpointRoute
-from moorage.server.identity.accountroutes import AccountChange, NewAccount
-from moorage.server.identity.loginroutes import ByCode, ByPassword, NewPassword, TokenWish
 from moorage.server.problems import Json
 
 PREFIX = "/api/v1/"
@@ -64,7 +62,6 @@ _CONTAINER = {
 }
 
 QUERY: Mapping[str, Mapping[str, Any]] = {
-    "GET /api/v1/audit": {"limit": COUNT, "before": COUNT, "person": TEXT, "since": MOMENT},
     "GET /api/v1/containers": {"all": SWITCH, "limit": COUNT, "after": NAME, "filters": TEXT, "namespace": NAME},
     "POST /api/v1/containers": {"name": NAME, "dryRun": SWITCH, "namespace": NAME},
     "DELETE /api/v1/containers/{id}": {"force": SWITCH},
@@ -72,12 +69,6 @@ QUERY: Mapping[str, Mapping[str, Any]] = {
 }
 BODIES: Mapping[str, Mapping[str, Any] | type[Any]] = {
     "POST /api/v1/containers": _CONTAINER,
-    "POST /api/v1/login": ByPassword,
-    "POST /api/v1/login/exchange": ByCode,
-    "POST /api/v1/login/password": NewPassword,
-    "POST /api/v1/login/token": TokenWish,
-    "POST /api/v1/users": NewAccount,
-    "PATCH /api/v1/users/{name}": AccountChange,
 }
 SPECS: Mapping[type[Any], type[Any]] = {NewDataset: DatasetSpec, NewWorkspace: WorkspaceSpec}  # of their `spec`
 ONCE = ("POST /api/v1/containers",)
