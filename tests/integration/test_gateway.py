@@ -30,11 +30,14 @@ from moorage.server.gateway.gateway import (
     clean_path,
     foreign_origin,
     host_of,
+    open_workspace,
     seal,
     unseal,
 )
+from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.people import People
+from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import Problem, on_error
 from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
@@ -138,11 +141,12 @@ class App:
 
 
 class Site:
-    def __init__(self):
+    def __init__(self, folder):
         self.api, self.clock, self.app = FakeApi(), FakeClock(), App()
-        people = People(self.api)
+        people, self.desk = People(self.api), SessionDesk(folder / "people.db")
+        audit = AuditLog(self.desk, days=1, clock=self.clock)
         self.auth = Auth(self.api, page_token="page", people=people, clock=self.clock)
-        self.gateway = Gateway(self.api, self.auth, clock=self.clock, people=people)
+        self.gateway = Gateway(self.api, self.auth, clock=self.clock, people=people, desk=self.desk, audit=audit)
         self.api.readers |= {(ADA.account, "lab"), (ADA.account, "team")}
 
     def furnish(self, app_port):
@@ -204,13 +208,13 @@ class Site:
 
 
 @pytest.fixture
-async def site():
-    site = Site()
+async def site(tmp_path):
+    site = Site(tmp_path)
     app_port = await site.app.start()
 
     async def platform(request):
         request.state.user = ADA
-        return await site.gateway.routes()[0].endpoint(request)
+        return await open_workspace(site.gateway, request)
 
     starlette = Starlette(
         routes=[
@@ -238,6 +242,7 @@ async def site():
                 for task in reversed(work):
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
+                site.desk.close()
 
 
 async def until(probe):

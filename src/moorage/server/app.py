@@ -13,6 +13,7 @@ from moorage.errors import MoorageError
 from moorage.server.context import Context
 from moorage.server.docker import execroutes as containerexec
 from moorage.server.docker import routes as containers_routes
+from moorage.server.gateway import gateway
 from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
@@ -63,7 +64,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *containers_routes.routes(context),
         *containerexec.routes(context),
         *loginpages.routes(context),
-        *context.gateway.routes(),
+        *gateway.routes(context.gateway),
         *events.routes(context, board),
         *page_routes(board),
         *mappages.routes(context),

@@ -68,6 +68,7 @@ from moorage.model.workspace import (
     put_in,
     templates_of,
 )
+from moorage.server.endpoint import bound
 from moorage.server.gateway.forward import (
     Destination,
     Forwarder,
@@ -133,10 +134,10 @@ class Gateway:
         api: Api,
         auth: Auth,
         *,
+        people: People,
+        desk: SessionDesk,
+        audit: AuditLog,
         clock: Clock = SYSTEM,
-        people: People | None = None,
-        desk: SessionDesk | None = None,
-        audit: AuditLog | None = None,
         informers: Informers | None = None,
     ) -> None:
         shared = informers or Informers()
@@ -210,23 +211,6 @@ class Gateway:
                 409, "no_login", "this workspace is opened by its token", f"moor workspace open {name}", "access"
             )
         return view
-
-    def routes(self) -> list[Route]:
-        """The platform's own page: it stands behind the gate, so the person is known."""
-
-        async def open_workspace(request: Request) -> Response:
-            """To a workspace, signed in: a page for browsers."""
-            namespace, name = request.path_params["namespace"], request.path_params["name"]
-            state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
-            user = request.state.user
-            if len(state) == 64:
-                where = await self.link(user, namespace, name, path=path, state=state)
-            else:  # the browser has no state yet: the workspace's host gives it one, and sends it back
-                await self.judge(user, namespace, name)
-                where = self.platform.url(self.platform.host(namespace, name), path or "/")
-            return RedirectResponse(where, 303)
-
-        return [Route(OPEN_PATH, open_workspace, methods=["GET"])]
 
     # --- requests to workspaces' hosts
 
@@ -339,10 +323,10 @@ class Gateway:
         if known is not None:
             return known
         holds = True
-        if is_account(ticket.account) and self._people is not None:
+        if is_account(ticket.account):
             account = await self._people.behind(ticket.account)
             holds = account is not None and not is_disabled(account)
-        if holds and ticket.session and self._desk is not None:
+        if holds and ticket.session:
             session = await self._desk.do(lambda store: store.get(ticket.session))
             holds = session is not None and not session.is_over(self._clock.now())
         self._logins.put(key, holds)
@@ -407,16 +391,15 @@ class Gateway:
         self._set(response, COOKIE, seal(key, code.ticket), COOKIE_SECONDS)
         self._set(response, STATE_COOKIE, "", 0)
         self._set_proof(response, "", 0)
-        if self._audit is not None:
-            client = scope.get("client")
-            self._audit.note(
-                person=code.ticket.person,
-                method="OPEN",
-                path=f"/open/{view.namespace}/{view.name}",
-                what=f"open workspace {view.namespace}/{view.name}",
-                address=str(client[0]) if client else "",
-                status=303,
-            )
+        client = scope.get("client")
+        self._audit.note(
+            person=code.ticket.person,
+            method="OPEN",
+            path=f"/open/{view.namespace}/{view.name}",
+            what=f"open workspace {view.namespace}/{view.name}",
+            address=str(client[0]) if client else "",
+            status=303,
+        )
         return response
 
     def _cookie_name(self, name: str) -> str:
@@ -579,6 +562,24 @@ class Gateway:
             "x-content-type-options": "nosniff",
         }
         return Response(page, problem.status, more, media_type="text/html")
+
+
+async def open_workspace(gateway: Gateway, request: Request) -> Response:
+    """To a workspace, signed in: a page for browsers. It stands behind the gate, so the person is known."""
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
+    user: User = request.state.user
+    if len(state) == 64:
+        url = await gateway.link(user, namespace, name, path=path, state=state)
+    else:  # the browser has no state yet: the workspace's host gives it one, and sends it back
+        await gateway.judge(user, namespace, name)
+        url = gateway.platform.url(gateway.platform.host(namespace, name), path or "/")
+    return RedirectResponse(url, 303)
+
+
+def routes(gateway: Gateway) -> list[Route]:
+    """The page of the platform's own host."""
+    return [Route(OPEN_PATH, bound(open_workspace, gateway), methods=["GET"])]
 
 
 class GatewayLayer:

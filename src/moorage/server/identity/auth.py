@@ -306,8 +306,8 @@ class Gate:
         app: ASGIApp,
         *,
         auth: Auth,
+        audit: AuditLog,
         hosts: Iterable[str] = (),
-        audit: AuditLog | None = None,
         behind_proxy: bool = False,
     ) -> None:
         """`behind_proxy`: the last address in X-Forwarded-For is the client's."""
@@ -350,7 +350,7 @@ class Gate:
     def _note(self, scope: Scope, method: str, status: int) -> None:
         """Every change, and every try at one, goes into the audit log; workers' reports are none of people's."""
         path, state = scope["path"], scope["state"]
-        if self._audit is None or method in LOOKS or path in LOOKING_PATHS or has_own_auth(path):
+        if method in LOOKS or path in LOOKING_PATHS or has_own_auth(path):
             return
         user = state.get("user")
         person = state.get("audit_person") or (user.name if user is not None else "")
