@@ -10,6 +10,7 @@ import json
 import pytest
 
 from moorage.decide.maps.leasing import OUTPUT_BYTES, RESULT_BYTES
+from moorage.model.mapjob import MAPJOBS
 from moorage.queue.manager import Queue
 from moorage.queue.store import Store, open_store
 from moorage.server.service import ServerService
@@ -19,10 +20,17 @@ from moorage.testing.fakeapi import FakeApi
 PAGE = "the-page-token"
 
 
+class Api(FakeApi):
+    """What users do is done as themselves; their rights are asked before."""
+
+    def with_token(self, *_):
+        return self
+
+
 class Site:
     def __init__(self, folder):
         self.clock = FakeClock()
-        api = FakeApi(users={"ada-token": "ada", "eve-token": "eve", "boss-token": "boss"})
+        api = Api(users={"ada-token": "ada", "eve-token": "eve", "boss-token": "boss"})
         self.api = api
         api.readers |= {("ada", "lab"), ("boss", "lab"), ("boss", None)}
         self.service = ServerService(api, usage_db=folder / "usage.db", page_token=PAGE, clock=self.clock)
@@ -336,6 +344,19 @@ async def test_a_wrong_request_of_a_worker_gets_a_clear_error(site, body, status
     token = await site.make(1)
     got, problem = await site.ask("POST", "/api/v1/work", body, token=token)
     assert (got, problem["code"]) == (status, code)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("is_its_own", "left"), [(True, 0), (False, 1)])
+async def test_a_deleted_map_takes_along_the_mapjob_that_stands_for_it(site, is_its_own, left):
+    await site.make(1)
+    stored = await site.queue.read(lambda store: store.find_map("lab", "m"))
+    status = {"queue": {"uid": stored.uid if is_its_own else "another"}}
+    site.api.put(MAPJOBS, {"metadata": {"name": "m", "namespace": "lab"}, "spec": {}, "status": status})
+    assert (await site.ask("DELETE", "/api/v1/maps/lab/m"))[0] == 200
+    assert len((await site.api.list(MAPJOBS, "lab")).items) == left
+    if not is_its_own:
+        assert (await site.ask("GET", "/api/v1/maps/lab/m"))[0] == 404
 
 
 @pytest.mark.anyio

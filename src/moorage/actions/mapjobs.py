@@ -20,6 +20,8 @@ from moorage.decide.runs.request import Caller, ships_directory
 from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady, Problems
 from moorage.kube.serverurl import server_url
 from moorage.model.mapjob import ACCEPTED, FAILED, MAPJOBS
+from moorage.queue.manager import Queue
+from moorage.queue.store import Stored
 
 ACCEPT_SECONDS = 60.0  # a server that has not taken the map up by then does not run
 POLL_SECONDS = (0.1, 1.0)
@@ -177,6 +179,22 @@ async def delete_map(
         await api.delete(MAPJOBS, name, namespace, uid=uid, propagation="Background")
     except NotFound:
         await forget()
+
+
+async def delete_stored(api: Api, queue: Queue, stored: Stored) -> None:
+    """Delete a map that was read from the queue, with the MapJob that stands for it. Raises ApiError."""
+    try:
+        mapjob = await api.get(MAPJOBS, stored.name, stored.namespace)
+    except NotFound:
+        mapjob = {}
+    if ((mapjob.get("status") or {}).get("queue") or {}).get("uid") != stored.uid:
+        await queue.delete_map(stored.map.id)  # another map's, or none
+        return
+
+    async def forget() -> None:
+        await queue.delete_map(stored.map.id)
+
+    await delete_map(api, stored.namespace, stored.name, uid=mapjob["metadata"]["uid"], forget=forget)
 
 
 async def check_workers(api: Api, namespace: str, name: str) -> None:

@@ -261,12 +261,12 @@ def retry(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, one)
 
 
-def _changing(state: str, said: str) -> Callable[[Session, MapClient, str], Awaitable[str]]:
+def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], Awaitable[str]]:
     async def one(session: Session, client: MapClient, name: str) -> str:
-        found = await client.change(session.namespace, name, state=state)
-        if found["state"] == "finished":
-            return f"{name} had finished already"
-        return f"{name} {said}"
+        from moorage.api.maps import MapChange, MapState
+
+        changed = await client.change(session.namespace, name, MapChange(state=MapState(state)))
+        return f"{name} had finished already" if changed.is_finished else f"{name} {outcome}"
 
     return one
 
@@ -319,15 +319,17 @@ def limits(ctx: click.Context, target: Target, output: str) -> int:
     if ctx.invoked_subcommand is not None:
         return 0
 
+    from moorage.cli.mapshow import as_json
+
     async def work(session: Session) -> int:
         async with await session.maps() as client:
-            found = await client.limits()
+            named = await client.limits()
         console.print_listing(
             output,
             headers=("NAME", "CAPACITY", "HELD"),
-            rows=lambda: [[one["name"], f"{one['capacity']:,}", f"{one['held']:,}"] for one in found],
-            items=found,
-            names=[one["name"] for one in found],
+            rows=lambda: [[limit.name, f"{limit.capacity:,}", f"{limit.held:,}"] for limit in named],
+            items=[as_json(limit) for limit in named],
+            names=[limit.name for limit in named],
             nothing="no limits; make one: moor map limits set mysql 100",
         )
         return 0

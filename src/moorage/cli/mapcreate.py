@@ -16,6 +16,7 @@ import click
 
 from moorage.actions import mapjobs
 from moorage.actions.around import read_caller
+from moorage.api.maps import MapState
 from moorage.cli import console
 from moorage.cli.mapitems import Sources, read
 from moorage.cli.session import Session
@@ -67,7 +68,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
     try:
         async with await session.maps() as client:
             found = await client.show(session.namespace, name)
-            total = int(found["counts"]["total"])
+            total = found.counts.total
             if resume and total > spool.count:
                 raise MoorageError(
                     f"the map {name} has {total:,} items, the source only {spool.count:,}: it is another",
@@ -75,7 +76,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
                 )
             first = 0 if resume else total
             start = total if resume else 0
-            if found["closed"] and start < spool.count:
+            if found.closed and start < spool.count:
                 raise MoorageError(
                     f"the map {name} is closed: no more items can be added",
                     hint="maps made with `moor map create --open` take more",
@@ -259,8 +260,7 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
             while True:
                 found = await client.show(session.namespace, name, patient=True)
                 bar.show(map_line(found), now=True)
-                ended = found["state"] in ("finished", "cancelled")
-                if not ended:
+                if not found.has_ended:
                     await _check_workers(session, name)
                     await session.clock.sleep(LOOK_SECONDS)
                     continue
@@ -270,13 +270,11 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
             f"\ndetached; the map goes on. See it: moor map status {name}   Stop it: moor map cancel {name}"
         )
         raise
-    counts = found["counts"]
-    console.say(
-        f"{name} {found['state']}: {counts['done']:,} of {counts['total']:,} done, {counts['dead']:,} failed"
-    )
-    if counts["dead"]:
+    counts = found.counts
+    console.say(f"{name} {found.state}: {counts.done:,} of {counts.total:,} done, {counts.dead:,} failed")
+    if counts.dead:
         console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
-    return 0 if found["state"] == "finished" and not counts["dead"] else 1
+    return 0 if found.is_finished and not counts.dead else 1
 
 
 async def _check_workers(session: Session, name: str) -> None:
@@ -367,24 +365,24 @@ async def _sampled(
     with Bar(clock=session.clock) as bar:
         while True:
             found = await client.show(session.namespace, name, patient=True)
-            counts = found["counts"]
-            ended = counts["done"] + counts["dead"]
+            counts = found.counts
+            ended = counts.ended
             bar.show(f"{share_bar(ended / sample)}  sample: {ended:,} of {sample:,} items", now=True)
-            if ended >= sample or found["state"] == "cancelled":
+            if ended >= sample or found.state == MapState.CANCELLED:
                 break
             await _check_workers(session, name)
             await session.clock.sleep(LOOK_SECONDS)
     seconds, memory = [], 0
     async for one in client.items(session.namespace, name, states=("done",)):
-        seconds.append(float(one.get("seconds") or 0.0))
-        memory = max(memory, int(one.get("peakBytes") or 0))
+        seconds.append(one.seconds or 0.0)
+        memory = max(memory, one.peak_bytes or 0)
     if not any(one > 0 for one in seconds):
         raise MoorageError(
             f"none of the {sample:,} items of the sample succeeded, so nothing can be planned",
             hint=f"moor map items --failed {name}",
         )
-    if counts["dead"]:
-        console.note(f"{counts['dead']:,} of the {sample:,} items of the sample failed")
+    if counts.dead:
+        console.note(f"{counts.dead:,} of the {sample:,} items of the sample failed")
     rest = spool.count - sample
     try:
         notes = _price(given, spool, seconds, memory=memory or None, items=rest)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from moorage.api.maps import MapCounts
 from moorage.apimachinery.texts import visible
 from moorage.cli import console
 from moorage.cli.session import Session
@@ -38,20 +39,20 @@ async def write(session: Session, name: str, output: str) -> int:
         else:
             count = await _to_file(client, session.namespace, name, Path(output), suffix)
         found = await client.show(session.namespace, name, patient=True)
-    return _tell(name, count, found["counts"], output)
+    return _tell(name, count, found.counts, output)
 
 
-def _tell(name: str, count: int, counts: dict[str, int], output: str) -> int:
-    missing = counts["total"] - count
+def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
+    missing = counts.total - count
     where = "" if output == STDOUT else f" in {output}"
     if not missing:
         console.say(f"{count:,} results{where}, none is missing")
         return 0
-    dead = counts["dead"]
+    dead = counts.dead
     running = missing - dead
     parts = [f"{dead:,} failed"] if dead else []
     parts += [f"{running:,} not done yet"] if running > 0 else []
-    console.say(f"{count:,} results{where}; {missing:,} of {counts['total']:,} are missing: {', '.join(parts)}")
+    console.say(f"{count:,} results{where}; {missing:,} of {counts.total:,} are missing: {', '.join(parts)}")
     if dead:
         console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
     return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
+from moorage.api.maps import Map, MapItem, MapState
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
 from moorage.apimachinery.quantity import format_bytes
@@ -26,7 +27,6 @@ from moorage.model.names import COMMAND_ANNOTATION
 if TYPE_CHECKING:
     from moorage.client.maps import MapClient
 
-ENDED = ("finished", "cancelled")
 WATCH_SECONDS = 2.0
 ROWS = 100  # of a table of items, where no limit is given
 FAILURES_SHOWN = 5
@@ -43,11 +43,11 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
             found = await client.show(session.namespace, name, patient=True)
             mapjob = await _mapjob(session, name)
             document = as_document(found, mapjob, session.clock.now())
-            ended = found["state"] in ENDED
+            ended = found.has_ended
             if output != "text":
                 console.print_document(document, output)
             else:
-                failed = await _failures(client, session.namespace, name) if found["counts"]["dead"] else []
+                failed = await _failures(client, session.namespace, name) if found.counts.dead else []
                 text = as_text(document, failed, session.clock.now())
                 if drawn and sys.stdout.isatty():
                     console.raw(f"\x1b[{drawn}F\x1b[J", nl=False)
@@ -68,8 +68,8 @@ async def _mapjob(session: Session, name: str) -> Obj | None:
         return None
 
 
-async def _failures(client: MapClient, namespace: str, name: str) -> list[Shown]:
-    found: list[Shown] = []
+async def _failures(client: MapClient, namespace: str, name: str) -> list[MapItem]:
+    found: list[MapItem] = []
     async for one in client.items(namespace, name, states=("dead",)):
         found.append(one)
         if len(found) >= FAILURES_SHOWN:
@@ -77,11 +77,10 @@ async def _failures(client: MapClient, namespace: str, name: str) -> list[Shown]
     return found
 
 
-def as_document(found: Shown, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
+def as_document(found: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
     """A map for programs: what the server says, its workers, the plan beside what came."""
-    document = dict(found)
-    counts = found["counts"]
-    document["executions"] = counts["granted"] - counts["returned"]
+    document = as_json(found)
+    document["executions"] = found.counts.executions
     if mapjob is not None:
         has = mapjob.get("status") or {}
         document["workers"] = dict(has.get("workers") or {})
@@ -91,11 +90,11 @@ def as_document(found: Shown, mapjob: Obj | None, now: datetime) -> dict[str, An
         plan = plan_of(mapjob)
         if plan:
             document["plan"] = plan
-            document["fact"] = fact_of(found, plan, end_of(mapjob), now)
+            document["fact"] = fact_of(document, plan, end_of(mapjob), now)
     return document
 
 
-def as_text(document: Shown, failed: Iterable[Shown], now: datetime) -> str:
+def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
     """All there is to know of a map, for people."""
     from moorage.sdk.progress import share_bar
 
@@ -139,7 +138,7 @@ def as_text(document: Shown, failed: Iterable[Shown], now: datetime) -> str:
             lines += ["", f"note: {one['message']}"]
     if document.get("plan"):
         lines += ["", *_plan_lines(document["plan"], document["fact"])]
-    shown = [f"  {one['item']}  {_why(one)}" for one in failed]
+    shown = [f"  {item.item}  {_why(item)}" for item in failed]
     if shown:
         lines += ["", "Failed items", *shown]
         if dead > len(shown):
@@ -176,10 +175,10 @@ def _plan_lines(plan: Shown, fact: Shown) -> list[str]:
     return [f"Plan: {said}", *(f"  {line}" for line in lines)]
 
 
-def _why(item: Shown) -> str:
-    failure = item.get("failure") or {}
-    said = f"{failure.get('cause', '')}: {failure.get('message', '')}".strip(": ")
-    return said.replace("\n", " ")
+def _why(item: MapItem) -> str:
+    if item.failure is None:
+        return ""
+    return f"{item.failure.cause}: {item.failure.message}".strip(": ").replace("\n", " ")
 
 
 async def listing(session: Session, *, output: str, everywhere: bool) -> int:
@@ -191,21 +190,20 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
     def rows() -> list[list[str]]:
         made = []
         for one in found:
-            counts = one["counts"]
-            rate = one.get("itemsPerSecond")
-            left = one.get("secondsLeft") if one["state"] == "running" else None
+            counts, rate = one.counts, one.items_per_second
+            left = one.seconds_left if one.state == MapState.RUNNING else None
             row = [
-                one["name"],
-                one["owner"],
-                one["state"],
-                f"{counts['done']:,}/{counts['total']:,}",
-                f"{counts['dead']:,}",
-                f"{counts['workers']:,}",
+                one.name,
+                one.owner,
+                one.state,
+                f"{counts.done:,}/{counts.total:,}",
+                f"{counts.dead:,}",
+                f"{counts.workers:,}",
                 f"{rate:,.3g}/s" if rate else "",
                 format_duration(timedelta(seconds=left)) if left is not None else "",
-                format_duration(now - parse_rfc3339(one["createdAt"])),
+                format_duration(now - one.created_at),
             ]
-            made.append(([one["namespace"]] if everywhere else []) + row)
+            made.append(([one.namespace] if everywhere else []) + row)
         return made
 
     heads = ("NAME", "OWNER", "STATE", "DONE", "FAILED", "WORKERS", "RATE", "LEFT", "AGE")
@@ -214,8 +212,8 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
         output,
         headers=("NAMESPACE", *heads) if everywhere else heads,
         rows=rows,
-        items=found,
-        names=[one["name"] for one in found],
+        items=[as_json(one) for one in found],
+        names=[one.name for one in found],
         nothing=f"no maps {where}; make one: moor map create NAME -f FILE -- python make.py {{item}}",
     )
     return 0
@@ -224,7 +222,7 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
 async def items(session: Session, name: str, *, states: Iterable[str], limit: int | None, output: str) -> int:
     """Print items."""
     most = limit if limit is not None or output != "table" else ROWS
-    found: list[Shown] = []
+    found: list[MapItem] = []
     more = False
     async with await session.maps() as client:
         async for one in client.items(session.namespace, name, states=tuple(states)):
@@ -237,7 +235,7 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
         headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "WHY"),
         rows=lambda: [_item_row(one) for one in found],
         items=[_item_document(one) for one in found],
-        names=[str(one["item"]) for one in found],
+        names=[str(one.item) for one in found],
         nothing=f"the map {name} has no such items" if states else f"the map {name} has no items",
     )
     if more:
@@ -245,28 +243,33 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
     return 0
 
 
-def _item_row(item: Shown) -> list[str]:
-    value = item.get("value")
+def _item_row(item: MapItem) -> list[str]:
+    value = json.loads(bytes(item.value))
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    seconds, peak = item.get("seconds"), item.get("peakBytes")
+    seconds, peak = item.seconds, item.peak_bytes
     return [
-        str(item["item"]),
-        item["state"],
-        str(item.get("tries", 0)),
+        str(item.item),
+        item.state,
+        str(item.tries),
         f"{seconds:,.3g} s" if seconds is not None else "",
         format_bytes(peak) if peak else "",
         _short(text, 40),
-        _short(_why(item), 80) if item.get("failure") else "",
+        _short(_why(item), 80),
     ]
 
 
-def _item_document(item: Shown) -> dict[str, Any]:
-    document = dict(item)
+def _item_document(item: MapItem) -> dict[str, Any]:
+    document = as_json(item)
     for key in ("finishedAtMs", "readyAtMs"):
         at = document.pop(key, None)
         if at:
             document[key.removesuffix("Ms")] = rfc3339(datetime.fromtimestamp(at / 1000, UTC))
     return document
+
+
+def as_json(answer: msgspec.Struct) -> dict[str, Any]:
+    """An answer of the server as JSON for programs."""
+    return dict(msgspec.json.decode(msgspec.json.encode(answer)))
 
 
 def _short(text: str, width: int) -> str:
@@ -282,8 +285,8 @@ async def logs(session: Session, name: str, *, item: int | None, follow: bool, p
         try:
             async for part in client.output(session.namespace, name, item=item, follow=follow):
                 nothing = False
-                data = base64.b64decode(part["output"])
-                sys.stdout.buffer.write(_marked(data, int(part["item"]), coloured=coloured) if prefix else data)
+                data = part.output
+                sys.stdout.buffer.write(_marked(data, part.item, coloured=coloured) if prefix else data)
                 sys.stdout.buffer.flush()
         except asyncio.CancelledError:
             console.say("")
@@ -298,7 +301,7 @@ async def logs(session: Session, name: str, *, item: int | None, follow: bool, p
 async def _last_output(client: MapClient, namespace: str, name: str, item: int) -> int:
     """What goes with an item's failure, where the output itself is not kept any more."""
     found = await client.item(namespace, name, item)
-    data = base64.b64decode(found.get("output") or "")
+    data = found.output
     if data:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

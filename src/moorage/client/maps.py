@@ -6,10 +6,30 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Any, BinaryIO, Unpack
+from typing import BinaryIO
 from urllib.parse import quote
 
-from moorage.client.connection import Address, Backoff, Connection, Patience, Sent, at
+import msgspec
+
+from moorage.api.maps import (
+    Deleted,
+    ItemList,
+    ItemOutput,
+    ItemsAdded,
+    Limit,
+    LimitChange,
+    LimitList,
+    LimitSet,
+    Map,
+    MapChange,
+    MapItem,
+    MapList,
+    NewMap,
+    OutputPart,
+    Retried,
+    WorkerToken,
+)
+from moorage.client.connection import Address, Backoff, Connection, Patience, at
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError
 
@@ -19,8 +39,6 @@ UPLOAD_LINES = 10_000  # items in one request
 UPLOAD_BYTES = 8 * 1024 * 1024
 NDJSON = "application/x-ndjson"
 AT_ONCE = Patience(seconds=0.0)  # what is not patient fails at the first answer that does not come
-
-Told = dict[str, Any]
 
 
 def map_client(address: Address, *, clock: Clock = SYSTEM) -> MapClient:
@@ -47,33 +65,37 @@ class MapClient:
 
     # -- maps
 
-    async def show(self, namespace: str, name: str, *, patient: bool = False) -> Told:
+    async def show(self, namespace: str, name: str, *, patient: bool = False) -> Map:
         """State, counts, rate. `patient`: a server that is away is waited for. Raises NotFound."""
-        return dict(await self._json("GET", _path(namespace, name), patience=_patience(patient)))
+        return await self._connection.ask(Map, "GET", _path(namespace, name), patience=_patience(patient))
 
-    async def maps(self, namespace: str | None) -> list[Told]:
+    async def maps(self, namespace: str | None) -> tuple[Map, ...]:
         """The maps of a namespace, or of all: those that the asker may see."""
-        found = await self._json("GET", "/api/v1/maps" + (f"/{quote(namespace, safe='')}" if namespace else ""))
-        return list(found["maps"])
+        path = "/api/v1/maps" + (f"/{quote(namespace, safe='')}" if namespace else "")
+        return (await self._connection.ask(MapList, "GET", path)).maps
 
-    async def create(self, namespace: str, body: Told) -> Told:
+    async def create(self, namespace: str, body: NewMap) -> Map:
         """Make a map that no MapJob stands for."""
-        return dict(await self._json("POST", f"/api/v1/maps/{quote(namespace, safe='')}", body=body))
+        path = f"/api/v1/maps/{quote(namespace, safe='')}"
+        return await self._connection.ask(Map, "POST", path, body=body)
 
-    async def change(self, namespace: str, name: str, *, patient: bool = False, **changes: Any) -> Told:
-        """`state`, `closed`, `priority`, `rate`. `patient`: a server that is away is waited for."""
+    async def change(self, namespace: str, name: str, change: MapChange, *, patient: bool = False) -> Map:
+        """Pause, resume, cancel, close … `patient`: a server that is away is waited for."""
         path = _path(namespace, name)
-        return dict(await self._json("PATCH", path, body=changes, patience=_patience(patient), repeat=patient))
+        return await self._connection.ask(
+            Map, "PATCH", path, body=change, patience=_patience(patient), repeat=patient
+        )
 
     async def retry(self, namespace: str, name: str) -> int:
-        return int((await self._json("POST", _path(namespace, name, "retry")))["retried"])
+        """Let dead items run again; how many."""
+        return (await self._connection.ask(Retried, "POST", _path(namespace, name, "retry"))).retried
 
     async def delete(self, namespace: str, name: str) -> None:
-        await self._json("DELETE", _path(namespace, name))
+        await self._connection.ask(Deleted, "DELETE", _path(namespace, name))
 
     async def token(self, namespace: str, name: str) -> str:
         """What the map's workers present."""
-        return str((await self._json("POST", _path(namespace, name, "token")))["token"])
+        return (await self._connection.ask(WorkerToken, "POST", _path(namespace, name, "token"))).token
 
     # -- items
 
@@ -93,7 +115,8 @@ class MapClient:
         Safe to repeat with `first` (the number of the first line) or `request` (an id of these lines).
         """
         params = {"close": close or None, "first": first, "request": request}
-        answer = await self._json(
+        answer = await self._connection.ask(
+            ItemsAdded,
             "POST",
             _path(namespace, name, "items"),
             params=params,
@@ -102,7 +125,7 @@ class MapClient:
             patience=_patience(patient),
             repeat=patient,
         )
-        return int(answer["total"])
+        return answer.total
 
     async def upload(
         self,
@@ -125,25 +148,25 @@ class MapClient:
             at += len(part)
             seen(at - first)
         if close:
-            await self.change(namespace, name, closed=True, patient=True)
+            await self.change(namespace, name, MapChange(closed=True), patient=True)
         return at - first
 
     async def items(
         self, namespace: str, name: str, *, states: Iterable[str] = (), after: int | None = None
-    ) -> AsyncIterator[Told]:
+    ) -> AsyncIterator[MapItem]:
         """Items in order, of some states."""
-        path = _path(namespace, name, "items")
+        path, wanted = _path(namespace, name, "items"), tuple(states)
         while True:
-            page = await self._json("GET", path, params={"state": tuple(states), "after": after})
-            for one in page["items"]:
-                yield one
-            if page["next"] is None:
+            page = await self._connection.ask(ItemList, "GET", path, params={"state": wanted, "after": after})
+            for item in page.items:
+                yield item
+            if page.next is None:
                 return
-            after = page["next"]
+            after = page.next
 
-    async def item(self, namespace: str, name: str, item: int) -> Told:
-        """`{item, output}`."""
-        return dict(await self._json("GET", _path(namespace, name, f"items/{item}")))
+    async def item(self, namespace: str, name: str, item: int) -> ItemOutput:
+        """An item, with the last output of its last failure. Raises NotFound."""
+        return await self._connection.ask(ItemOutput, "GET", _path(namespace, name, f"items/{item}"))
 
     async def results(self, namespace: str, name: str, *, after: int | None = None) -> AsyncIterator[bytes]:
         """Results so far, one JSON object each, in the items' order. A broken connection is taken up again."""
@@ -158,23 +181,21 @@ class MapClient:
 
     async def output(
         self, namespace: str, name: str, *, item: int | None = None, follow: bool = False
-    ) -> AsyncIterator[Told]:
-        """What items have printed: `{id, atMs, pod, item, lease, output}`, `output` in base64."""
+    ) -> AsyncIterator[OutputPart]:
+        """What items have printed."""
         path = _path(namespace, name, "output")
         params: dict[str, object] = {"follow": follow or None, "item": item}
         async for line in self._resumed(path, params, lambda line: int(json.loads(line)["id"]), silence=None):
-            yield json.loads(line)
+            yield msgspec.json.decode(line, type=OutputPart)
 
     # -- limits
 
-    async def limits(self) -> list[Told]:
-        return list((await self._json("GET", "/api/v1/limits"))["limits"])
+    async def limits(self) -> tuple[Limit, ...]:
+        return (await self._connection.ask(LimitList, "GET", "/api/v1/limits")).limits
 
     async def set_limit(self, name: str, capacity: int) -> None:
-        await self._json("PUT", f"/api/v1/limits/{quote(name, safe='')}", body={"capacity": capacity})
-
-    async def _json(self, method: str, path: str, **sent: Unpack[Sent]) -> Any:
-        return (await self._connection.json(method, path, **sent))[0]
+        path = f"/api/v1/limits/{quote(name, safe='')}"
+        await self._connection.ask(LimitSet, "PUT", path, body=LimitChange(capacity=capacity))
 
     async def _resumed(
         self, path: str, params: dict[str, object], after_of: Callable[[bytes], int], *, silence: float | None

@@ -18,6 +18,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
 
+from moorage.api.maps import Map as MapAnswer
+from moorage.api.maps import MapChange, MapLimit, MapPolicy, MapState, NewMap
 from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import Spool, spool
 from moorage.client.maps import MapClient, map_client
@@ -176,18 +178,18 @@ class AsyncMap(Generic[R]):
             functools.partial(LocalWorker, here.folder, name, function, url=here.url, token=secret, slots=slots)
         )
         made._stack.push_async_callback(asyncio.to_thread, worker.stop)
-        policy: dict[str, Any] = {"retries": options.retries or 0, "batchItems": BATCH_ITEMS}
-        if options.timeout is not None:
-            policy["timeoutSeconds"] = options.timeout
-        if options.rate is not None:
-            policy["rate"] = options.rate
-        body = {
-            "name": name,
-            "request": secrets.token_hex(8),
-            "policy": policy,
-            "limits": {key: {"capacity": value} for key, value in options.limits.items()},
-            "priority": options.priority,
-        }
+        body = NewMap(
+            name=name,
+            request=secrets.token_hex(8),
+            policy=MapPolicy(
+                retries=options.retries or 0,
+                batch_items=BATCH_ITEMS,
+                timeout_seconds=options.timeout,
+                rate=options.rate,
+            ),
+            limits={key: MapLimit(capacity=value) for key, value in options.limits.items()},
+            priority=options.priority,
+        )
         try:
             await here.start()
             await client.create(NAMESPACE, body)
@@ -264,7 +266,7 @@ class AsyncMap(Generic[R]):
     async def status(self) -> MapStatus:
         return _status(await self._show())
 
-    async def _show(self) -> Mapping[str, Any]:
+    async def _show(self) -> MapAnswer:
         return await self._client.show(self.namespace, self.name, patient=True)
 
     async def wait(self) -> MapStatus:
@@ -292,7 +294,7 @@ class AsyncMap(Generic[R]):
         return await self._client.retry(self.namespace, self.name)
 
     async def cancel(self) -> None:
-        await self._client.change(self.namespace, self.name, state="cancelled")
+        await self._client.change(self.namespace, self.name, MapChange(state=MapState.CANCELLED))
 
     async def delete(self) -> None:
         """Remove the map with its results, and let go of all that it holds here."""
@@ -325,10 +327,10 @@ class AsyncMap(Generic[R]):
             while True:
                 found = await self._show()
                 bar.show(map_line(found))
-                counts = found["counts"]
+                counts = found.counts
                 news: list[tuple[int, R | ItemError]] = []
-                if counts["done"] + counts["dead"] > reader.known:
-                    await self._read_news(reader, counts["dead"])
+                if counts.ended > reader.known:
+                    await self._read_news(reader, counts.dead)
                     news = reader.take()
                 good = news if on_error == "return" else list(takewhile(_is_good, news))
                 if good:
@@ -336,11 +338,11 @@ class AsyncMap(Generic[R]):
                     pause = first
                 if len(good) < len(news) and isinstance(failed := news[len(good)][1], ItemError):
                     raise failed
-                total = counts["total"]
-                if self._uploaded() and reader.given >= total and found["closed"]:
+                total = counts.total
+                if self._uploaded() and reader.given >= total and found.closed:
                     bar.show(map_line(found), now=True)
                     return
-                if found["state"] == "cancelled" and not counts["leased"]:
+                if found.state == MapState.CANCELLED and not counts.leased:
                     raise MoorageError(
                         f"the map {self.name} was cancelled with {total - reader.given:,} results missing"
                     )
@@ -362,19 +364,16 @@ class AsyncMap(Generic[R]):
     async def _failures(
         self, *, after: int | None = None, unless: Callable[[int], bool] = lambda _: False
     ) -> AsyncIterator[ItemError]:
-        import base64
-
         async for one in self._client.items(self.namespace, self.name, states=("dead",), after=after):
-            if unless(one["item"]):
+            if unless(one.item):
                 continue
-            failure = one.get("failure") or {}
-            told = await self._client.item(self.namespace, self.name, one["item"])
+            failed = await self._client.item(self.namespace, self.name, one.item)
             yield ItemError(
-                item=one["item"],
-                value=decode(one.get("value"), "auto"),
-                cause=str(failure.get("cause", "")),
-                message=str(failure.get("message", "")),
-                output=base64.b64decode(told.get("output") or "").decode("utf-8", "replace"),
+                item=one.item,
+                value=decode(json.loads(bytes(one.value)), "auto"),
+                cause=one.failure.cause if one.failure else "",
+                message=one.failure.message if one.failure else "",
+                output=failed.output.decode("utf-8", "replace"),
                 map_name=self.name,
             )
 
@@ -725,19 +724,19 @@ def _name(label: str) -> str:
     return f"{words}-{secrets.token_hex(4)}"
 
 
-def _status(found: Mapping[str, Any]) -> MapStatus:
-    counts = found["counts"]
+def _status(shown: MapAnswer) -> MapStatus:
+    counts = shown.counts
     return MapStatus(
-        name=found["name"],
-        namespace=found["namespace"],
-        state=found["state"],
-        total=counts["total"],
-        done=counts["done"],
-        failed=counts["dead"],
-        running=counts["leased"],
-        workers=counts["workers"],
-        executions=counts["granted"] - counts["returned"],
-        mean_seconds=found.get("meanSeconds"),
-        items_per_second=found.get("itemsPerSecond"),
-        seconds_left=found.get("secondsLeft"),
+        name=shown.name,
+        namespace=shown.namespace,
+        state=shown.state,
+        total=counts.total,
+        done=counts.done,
+        failed=counts.dead,
+        running=counts.leased,
+        workers=counts.workers,
+        executions=counts.executions,
+        mean_seconds=shown.mean_seconds,
+        items_per_second=shown.items_per_second,
+        seconds_left=shown.seconds_left,
     )

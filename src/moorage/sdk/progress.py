@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from moorage.clock import SYSTEM, Clock, format_duration
+
+if TYPE_CHECKING:
+    from moorage.api.maps import Map
 
 REDRAW_SECONDS = 0.2
 BAR = 24  # characters
@@ -51,21 +53,20 @@ def share_bar(share: float) -> str:
     return "[" + "#" * filled + "." * (BAR - filled) + "]"
 
 
-def map_line(shown: Mapping[str, Any]) -> str:
-    """How a map stands, from what the server says of it, on one line."""
-    counts = shown["counts"]
-    total, done, dead = counts["total"], counts["done"], counts["dead"]
+def map_line(shown: Map) -> str:
+    """How far a map is, on one line."""
+    counts = shown.counts
     parts = [
-        share_bar((done + dead) / total if total else 0.0),
-        f"{done:,} of {total:,} done",
+        share_bar(counts.ended / counts.total if counts.total else 0.0),
+        f"{counts.done:,} of {counts.total:,} done",
     ]
-    if dead:
-        parts.append(f"{dead:,} failed")
-    parts.append(f"{counts['workers']:,} workers")
-    if shown.get("itemsPerSecond"):
-        parts.append(f"{shown['itemsPerSecond']:,.3g}/s")
-    if shown.get("secondsLeft") is not None and done + dead < total:
-        parts.append(f"{format_duration(timedelta(seconds=shown['secondsLeft']))} left")
-    if shown["state"] != "running":
-        parts.append(str(shown["state"]))
+    if counts.dead:
+        parts.append(f"{counts.dead:,} failed")
+    parts.append(f"{counts.workers:,} workers")
+    if shown.items_per_second:
+        parts.append(f"{shown.items_per_second:,.3g}/s")
+    if shown.seconds_left is not None and counts.ended < counts.total:
+        parts.append(f"{format_duration(timedelta(seconds=shown.seconds_left))} left")
+    if shown.state != "running":
+        parts.append(shown.state)
     return "  ".join(parts)

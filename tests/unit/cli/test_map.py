@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 import pytest
 import yaml
 
+from moorage.api.maps import NewMap
 from moorage.apimachinery.resources import CONFIGMAPS, NODES, PVCS, SECRETS, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
@@ -133,7 +135,7 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
                             "policy": spec.get("policy", {}),
                             "limits": spec.get("limits", {}),
                         }
-                        await client.create("default", body)
+                        await client.create("default", msgspec.convert(body, NewMap))
                 self.put(MAPJOBS, made | {"status": {"conditions": [told]}})
             return made
 

@@ -7,19 +7,10 @@ from typing import Any
 
 from moorage.actions import maps
 from moorage.api.errors import ErrorCode
-from moorage.errors import ApiError, Forbidden, NotReady
+from moorage.errors import ApiError, Forbidden
 from moorage.model.names import GROUP
-from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
-from moorage.server.context import Context
 from moorage.server.endpoint import Call
-
-
-def queue_of(context: Context) -> Queue:
-    """Raises NotReady for a server without a queue."""
-    if context.queue is None:
-        raise NotReady("this server has no queue for maps", code=ErrorCode.UNAVAILABLE)
-    return context.queue
 
 
 async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
@@ -27,7 +18,7 @@ async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
 
     To have made it gives no right: who left a team has none in its namespace.
     """
-    stored = await maps.get_map(queue_of(call.context), call.namespace, call.name)
+    stored = await maps.get_map(call.context.queue, call.namespace, call.name)
     await allow(call, verb, call.namespace)
     return stored
 

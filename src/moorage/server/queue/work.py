@@ -52,16 +52,11 @@ class NewOutput(msgspec.Struct):
 
 
 def routes(context: Context) -> list[Route]:
-    """The workers' routes; none of a server without a queue."""
-    queue, outputs = context.queue, context.outputs
-    if queue is None:
-        return []
-    work = Route(WORK_PATH, Work(queue))
-    return (
-        [work]
-        if outputs is None
-        else [work, Route(f"{WORK_PATH}/output", Output(queue, outputs), methods=["POST"])]
-    )
+    """The workers' routes."""
+    return [
+        Route(WORK_PATH, Work(context.queue)),
+        Route(f"{WORK_PATH}/output", Output(context.queue, context.outputs), methods=["POST"]),
+    ]
 
 
 class Work:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from moorage.actions import maps
+from moorage.actions import mapjobs, maps
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import (
     AddItems,
@@ -34,7 +34,7 @@ from moorage.decide.maps import leasing
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.inputs import number
 from moorage.server.problems import Problem
-from moorage.server.queue.access import allow, map_of, queue_of, while_allowed
+from moorage.server.queue.access import allow, map_of, while_allowed
 
 ALL = "/api/v1/maps"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -49,7 +49,7 @@ _ENCODER = msgspec.json.Encoder()
 async def create_map(call: Call[NewMap, None]) -> Map:
     """Make a map; its items are added next."""
     await allow(call, "create", call.namespace)
-    queue = queue_of(call.context)
+    queue = call.context.queue
     return await maps.show_map(queue, await maps.create_map(queue, call.namespace, call.body, call.user.name))
 
 
@@ -59,25 +59,28 @@ async def list_maps(call: Call[None, None]) -> MapList:
     async def may_list(namespace: str) -> bool:
         return await call.context.auth.may_use_maps(call.user, "list", namespace)
 
-    shown = await maps.list_maps(queue_of(call.context), call.path.get("namespace"), may_list)
+    shown = await maps.list_maps(call.context.queue, call.path.get("namespace"), may_list)
     return MapList(maps=tuple(shown))
 
 
 async def show_map(call: Call[None, None]) -> Map:
     """Counts, rate, expected end and policy of a map."""
-    return await maps.show_map(queue_of(call.context), await map_of(call))
+    return await maps.show_map(call.context.queue, await map_of(call))
 
 
 async def change_map(call: Call[MapChange, None]) -> Map:
     """Pause, resume, cancel, close or reopen a map, set its priority or rate."""
-    queue, stored = queue_of(call.context), await map_of(call, "update")
+    queue, stored = call.context.queue, await map_of(call, "update")
     return await maps.show_map(queue, await maps.change_map(queue, stored, call.body))
 
 
 async def delete_map(call: Call[None, None]) -> Deleted:
-    """Delete a map with its items and results."""
-    stored = await map_of(call, "delete")
-    await queue_of(call.context).delete_map(stored.map.id)
+    """Delete a map with its items and results; on a cluster its MapJob, with which its workers go."""
+    queue, stored = call.context.queue, await map_of(call, "delete")
+    if call.context.api is None:  # maps of one process have no cluster
+        await queue.delete_map(stored.map.id)
+    else:
+        await mapjobs.delete_stored(call.api, queue, stored)
     return Deleted()
 
 
@@ -85,7 +88,7 @@ async def add_items(call: Call[None, AddItems]) -> ItemsAdded:
     """Add items, one JSON object per line; `first` numbers them, so that sending again adds nothing twice."""
     stored, query = await map_of(call, "update"), call.query
     return await maps.add_items(
-        queue_of(call.context),
+        call.context.queue,
         stored,
         body_lines(call.request),
         first=query.first,
@@ -97,21 +100,19 @@ async def add_items(call: Call[None, AddItems]) -> ItemsAdded:
 async def list_items(call: Call[None, ItemPage]) -> ItemList:
     """Items in order, of some states; `after` and `limit` page through them."""
     stored, page = await map_of(call), call.query
-    return await maps.list_items(
-        queue_of(call.context), stored, states=page.state, after=page.after, limit=page.limit
-    )
+    return await maps.list_items(call.context.queue, stored, states=page.state, after=page.after, limit=page.limit)
 
 
 async def show_item(call: Call[None, None]) -> ItemOutput:
     """One item, with the last output of its last failure."""
     stored = await map_of(call)
-    return await maps.get_item(queue_of(call.context), stored, number(str(call.path["item"]), "item"))
+    return await maps.get_item(call.context.queue, stored, number(str(call.path["item"]), "item"))
 
 
 async def list_results(call: Call[None, After]) -> Response:
     """All results so far, one JSON object per line, in the items' order."""
     stored = await map_of(call)
-    pages = maps.results(queue_of(call.context), stored, after=call.query.after)
+    pages = maps.results(call.context.queue, stored, after=call.query.after)
     return lasting(call, pages)
 
 
@@ -121,7 +122,7 @@ async def list_output(call: Call[None, OutputPage]) -> Response:
     if outputs is None:  # a server that keeps none
         return StreamingResponse(iter(()), media_type=NDJSON)
     pages = maps.output(
-        queue_of(call.context), outputs, stored, item=query.item, after=query.after, follow=query.follow
+        call.context.queue, outputs, stored, item=query.item, after=query.after, follow=query.follow
     )
     return lasting(call, pages)
 
@@ -129,25 +130,25 @@ async def list_output(call: Call[None, OutputPage]) -> Response:
 async def retry_map(call: Call[None, None]) -> Retried:
     """Make the dead items ready again; a cancelled or paused map runs on."""
     stored = await map_of(call, "update")
-    return Retried(retried=await maps.retry_map(queue_of(call.context), stored))
+    return Retried(retried=await maps.retry_map(call.context.queue, stored))
 
 
 async def worker_token(call: Call[None, None]) -> WorkerToken:
     """The token that the workers of a map present."""
     stored = await map_of(call, "update")
-    return WorkerToken(token=queue_of(call.context).token_of(stored.uid))
+    return WorkerToken(token=call.context.queue.token_of(stored.uid))
 
 
 async def list_limits(call: Call[None, None]) -> LimitList:
     """Named limits: how many tokens there are, and how many are held."""
-    return LimitList(limits=tuple(await maps.list_limits(queue_of(call.context))))
+    return LimitList(limits=tuple(await maps.list_limits(call.context.queue)))
 
 
 async def set_limit(call: Call[LimitChange, None]) -> LimitSet:
     """Set how many tokens a named limit has; leases that hold more keep them until they end."""
     await allow(call, "update", "")
     name = str(call.path["limit"])
-    await maps.set_limit(queue_of(call.context), name, call.body.capacity)
+    await maps.set_limit(call.context.queue, name, call.body.capacity)
     return LimitSet(name=name, capacity=call.body.capacity)
 
 
