@@ -122,7 +122,7 @@ async def test_a_volume_without_storage_is_the_reason_and_not_the_gpus(
         said = await ask(api, namespace, await refused(api, namespace, "me"))
         assert said["state"] == "waiting"
         assert said["short"] == "volume slow has no storage yet"
-        assert f"there is no StorageClass '{unique}-none'" in said["text"]
+        assert f"StorageClass '{unique}-none' not found" in said["text"]
         assert "unbound" in said["schedulerSays"]
 
 

@@ -232,7 +232,7 @@ async def test_what_cannot_be_is_refused_with_every_field(
         await api.create(MACHINES, wrong)
     for field in ("metadata.labels[moorage.dev/machine-group]", "machineTypes[0].spec.cpu", "nodePool[0].name"):
         assert field in told.value.message
-    with pytest.raises(Invalid, match="is no machine type of"):
+    with pytest.raises(Invalid, match="is not a machine type of"):
         await api.create(PODS, a_guest("ada", namespace, "nosuch"), namespace)
 
 

@@ -83,7 +83,7 @@ def test_prices_may_be_csv_and_names_can_be_printed(tmp_path, capsys):
         (["--seconds", "4", "--limit", "mysql=10:200%"], "held 2 of an item's time"),
         (["--seconds", "4", "--quota", "cpus"], "invalid quota"),
         (["--seconds", "4", "--quota", "fish=1"], "'fish' has no quota"),
-        (["--seconds", "4", "--deadline", "soon"], "--deadline: 'soon' is no time"),
+        (["--seconds", "4", "--deadline", "soon"], "--deadline: invalid duration 'soon'"),
         (["--seconds", "4", "--cpu", "much"], "--cpu: invalid quantity 'much'"),
         (["--seconds", "4", "--disk", "-1"], "--disk is -1, less than 0"),
         (["--seconds", "4", "--market", "on-demand"], "no offer is left"),

@@ -189,7 +189,7 @@ def a_class(mode="Immediate", provisioner="csi.example.com"):
     [
         ([], [], [a_class()], "does not exist"),
         ([a_claim()], [], [a_class()], "has no storage yet: StorageClass fast has not made it"),
-        ([a_claim()], [], [], "there is no StorageClass 'fast' (there are: none)"),
+        ([a_claim()], [], [], "StorageClass 'fast' not found (available: none)"),
         ([a_claim(storageClassName="")], [], [a_class()], "it names no StorageClass"),
         ([a_claim("Lost", "pv")], [], [], "has lost the storage behind it"),
         ([a_claim("Bound", "pv")], [], [a_class()], "has lost the storage behind it"),

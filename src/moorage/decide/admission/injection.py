@@ -161,12 +161,12 @@ def _find(pod: Obj, pools: Mapping[str, Pool]) -> tuple[Pool | None, MachineType
     where = f"metadata.labels[{MACHINE_GROUP_LABEL}]"
     if pool is None:
         known = ", ".join(sorted(pools)) or "none"
-        what = "must be set beside the machine type" if not group else "is no machine group"
-        return None, None, [Refusal(where, repr(group) if group else "", f"{what}; there are: {known}")]
+        what = "must be set beside the machine type" if not group else "is not a machine group"
+        return None, None, [Refusal(where, repr(group) if group else "", f"{what}; available: {known}")]
     kind = pool.types.get(name or "")
     if kind is None:
-        what = "must be set beside the machine group" if not name else f"is no machine type of {group}"
-        message = f"{what}; there are: {', '.join(sorted(pool.types)) or 'none'}"
+        what = "must be set beside the machine group" if not name else f"is not a machine type of {group}"
+        message = f"{what}; available: {', '.join(sorted(pool.types)) or 'none'}"
         return pool, None, [Refusal(f"metadata.labels[{MACHINE_TYPE_LABEL}]", repr(name) if name else "", message)]
     return pool, kind, []
 
@@ -181,7 +181,7 @@ def _fill(pod: Obj, kind: MachineType) -> list[Refusal]:
     )
     if at is None:
         names = ", ".join(str(container.get("name")) for container in containers)
-        message = f"is no container of the pod; there are: {names}"
+        message = f"is not a container of the pod; available: {names}"
         return [Refusal(f"metadata.labels[{MACHINE_CONTAINER_LABEL}]", repr(wanted), message)]
     chosen = containers[at]
     try:

@@ -72,7 +72,7 @@ def find(pods: Iterable[Obj], word: str) -> Obj | None:
             return pod
     fitting = [pod for pod in known if len(word) >= 2 and container_id(pod).startswith(word)]
     if len(fitting) > 1:
-        raise LookupError(f"{word} is how the ids of {len(fitting)} containers begin")
+        raise LookupError(f"the id {word} is ambiguous: {len(fitting)} containers have ids that begin with it")
     return fitting[0] if fitting else None
 
 

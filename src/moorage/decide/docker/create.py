@@ -139,7 +139,7 @@ class _Making:
         chosen = self._name(name)
         for where in ("HostConfig", "NetworkingConfig"):
             if self.body.get(where) is not None and not isinstance(self.body[where], Mapping):
-                self.fault(where, f"{self.body[where]!r} is no object")
+                self.fault(where, f"invalid value {self.body[where]!r}: use an object")
         for where in _CONFIG_REFUSED:
             if self.body.get(where):
                 self.fault(where, "this cannot be set here")
@@ -167,7 +167,7 @@ class _Making:
         hostname = str(self.body.get("Hostname") or "")
         if hostname:
             if not is_dns_label(hostname):
-                self.fault("Hostname", f"{hostname!r} is no DNS label", "use a-z, 0-9 and '-', 63 at most")
+                self.fault("Hostname", f"invalid host name {hostname!r}", "use a-z, 0-9 and '-', 63 at most")
             spec["hostname"] = hostname
         service = self._service(chosen)
         return ContainerPlan(
@@ -206,7 +206,7 @@ class _Making:
             chosen = name.removeprefix("/")
             if len(chosen) > NAME_MAX or not is_dns_label(chosen):
                 allowed = f"at most {NAME_MAX} of a-z, 0-9 and '-', with a letter or digit at both ends"
-                self.fault("name", f"{chosen!r} is no container name: {allowed}")
+                self.fault("name", f"invalid container name {chosen!r}: use {allowed}")
             return chosen
         image = str(self.body.get("Image") or "container").rsplit("/", 1)[-1].partition("@")[0].partition(":")[0]
         base = _MADE_UP.sub("-", image.lower()).strip("-")[:40].strip("-") or "container"
@@ -251,7 +251,7 @@ class _Making:
         value = self.host.get(where)
         if value is None or isinstance(value, list):
             return value or []
-        self.fault(f"HostConfig.{where}", f"{value!r} is no list")
+        self.fault(f"HostConfig.{where}", f"invalid value {value!r}: use a list")
         return []
 
     def _words(self, where: str) -> list[str]:
@@ -261,7 +261,7 @@ class _Making:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            self.fault(where, f"{value!r} is no list of texts")
+            self.fault(where, f"invalid value {value!r}: use a list of texts")
             return []
         return value
 
@@ -269,7 +269,7 @@ class _Making:
         made: dict[str, str] = {}
         value = [] if self.body.get("Env") is None else self.body["Env"]
         if not isinstance(value, list):
-            self.fault("Env", f"{value!r} is no list of NAME=VALUE")
+            self.fault("Env", f"invalid value {value!r}: use a list of NAME=VALUE")
             return []
         for at, entry in enumerate(value):
             key, equals, text = str(entry).partition("=")
@@ -343,14 +343,14 @@ class _Making:
         for at, asked in enumerate(self._list("DeviceRequests")):
             where = f"HostConfig.DeviceRequests[{at}]"
             if not isinstance(asked, Mapping):
-                self.fault(where, f"{asked!r} is no object")
+                self.fault(where, f"invalid value {asked!r}: use an object")
                 continue
             driver, count = str(asked.get("Driver") or ""), asked.get("Count")
             if asked.get("DeviceIDs"):
                 self.fault(f"{where}.DeviceIDs", "the cluster chooses which GPUs", "say how many with Count")
             elif isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= 1024:
                 hint = "say how many: docker run --gpus 1" if count == -1 else "use 1 to 1024"
-                self.fault(f"{where}.Count", f"{count!r} is no number of GPUs of a cluster", hint)
+                self.fault(f"{where}.Count", f"invalid number of GPUs {count!r}", hint)
             if driver not in _VENDORS and not is_gpu(driver):
                 known = ", ".join(sorted(filter(None, _VENDORS)))
                 self.fault(
@@ -378,7 +378,7 @@ class _Making:
         ]
         if not fitting:
             there = ", ".join(sorted({gpu_type.value for gpu_type in self.around.gpu_types})) or "none"
-            self.fault(where, f"there is no GPU of type {asked!r}", f"there are: {there}")
+            self.fault(where, f"no node has GPUs of type {asked!r}", f"available: {there}")
             return {}
         terms = [
             {"matchExpressions": [{"key": key, "operator": "In", "values": values}]}
@@ -395,7 +395,7 @@ class _Making:
         for at, mount in enumerate(self._list("Mounts")):
             where = f"HostConfig.Mounts[{at}]"
             if not isinstance(mount, Mapping):
-                self.fault(where, f"{mount!r} is no object")
+                self.fault(where, f"invalid value {mount!r}: use an object")
                 continue
             kind, target = str(mount.get("Type") or "volume"), str(mount.get("Target") or "")
             if kind == "tmpfs":
@@ -409,7 +409,7 @@ class _Making:
                 self.fault(f"{where}.Type", f"{kind!r} is not available", "use a volume: moor volume create NAME")
         tmpfs = self.host.get("Tmpfs")
         if tmpfs is not None and not isinstance(tmpfs, Mapping):
-            self.fault("HostConfig.Tmpfs", f"{tmpfs!r} is no object")
+            self.fault("HostConfig.Tmpfs", f"invalid value {tmpfs!r}: use an object")
         for target in tmpfs if isinstance(tmpfs, Mapping) else ():
             self._memory_folder("HostConfig.Tmpfs", str(target), None)
         if size := self._count("ShmSize", self.host, 0, 0, 2**50):
@@ -435,7 +435,7 @@ class _Making:
         folder: Obj = {"medium": "Memory"}
         if size is not None:
             if isinstance(size, bool) or not isinstance(size, int) or size <= 0:
-                self.fault(where, f"{size!r} is no size in bytes")
+                self.fault(where, f"invalid size {size!r}: use a number of bytes")
             folder["sizeLimit"] = str(size)
         self.volumes.append({"name": name, "emptyDir": folder})
         self.mounts.append({"name": name, "mountPath": target})
@@ -462,7 +462,7 @@ class _Making:
             if table is None:
                 continue
             if not isinstance(table, Mapping):
-                self.fault(where, f"{table!r} is no object")
+                self.fault(where, f"invalid value {table!r}: use an object")
                 continue
             for key, value in table.items():
                 port = _PORT.fullmatch(str(key))

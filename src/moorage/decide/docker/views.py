@@ -250,7 +250,7 @@ def _stamp(when: datetime | None) -> str:
 def matches(row: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> bool:
     """Whether a summary passes all filters, those of _FILTERS. Raises ValueError for others."""
     if strange := sorted(set(filters) - _FILTERS):
-        raise ValueError(f"the filter {strange[0]!r} is not one of {', '.join(sorted(_FILTERS))}")
+        raise ValueError(f"invalid filter {strange[0]!r}: use one of {', '.join(sorted(_FILTERS))}")
     return all(any(_passes(row, key, word) for word in wanted) for key, wanted in filters.items() if wanted)
 
 

@@ -121,7 +121,7 @@ def _unbound(claim: Obj, seen: Storage) -> str:
     storage_class = seen.classes.get(kind)
     if storage_class is None:
         known = ", ".join(sorted(seen.classes)) or "none"
-        return f"has no storage yet: there is no StorageClass {kind!r} (there are: {known})"
+        return f"has no storage yet: StorageClass {kind!r} not found (available: {known})"
     if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer" or spec.get("volumeName"):
         return f"has no storage yet: StorageClass {kind} has not made it"
     free = [volume for volume in (seen.volumes or {}).values() if _serves(volume, claim)]

@@ -139,7 +139,7 @@ def _refusal(booking: Booking, force: Mapping[Key, Hold], available: int | None,
     if asked == had:
         return "", ""
     if available is None:
-        return "UnknownMachine", f"there is no machine type {booking.type} in group {booking.group}"
+        return "UnknownMachine", f"machine type {booking.type} not found in group {booking.group}"
     if asked.end <= now:
         return (
             ("", "") if had is not None else ("Past", f"it ended at {rfc3339(asked.end)}, before it was granted")

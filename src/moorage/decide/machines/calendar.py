@@ -291,11 +291,11 @@ def check(
     pool = next((pool for pool in pools if pool.group == asked.group), None)
     kind = pool.types.get(asked.type) if pool is not None else None
     if pool is None:
-        faults.append(Fault("spec.machineGroup", asked.group, "is no machine group"))
+        faults.append(Fault("spec.machineGroup", asked.group, "is not a machine group"))
     elif kind is None:
         known = ", ".join(sorted(pool.types)) or "none"
         faults.append(
-            Fault("spec.machineType", asked.type, f"is no machine type of {asked.group}; it has: {known}")
+            Fault("spec.machineType", asked.type, f"is not a machine type of {asked.group}; available: {known}")
         )
     if faults or kind is None or (had is not None and is_within(terms, had.asked)):
         return faults

@@ -255,7 +255,7 @@ def plan(seen: Seen) -> Plan:
         draft.decide()
     known = set(seen.pool.types)
     strays = [
-        Drop(reservation, "its machine type is no more")
+        Drop(reservation, "its machine type no longer exists")
         for reservation in seen.reservations
         if reservation.type not in known and not reservation.ending
     ]

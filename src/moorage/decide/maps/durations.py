@@ -220,7 +220,7 @@ def parse_seconds(text: str) -> float:
         return float(word)
     parts = _TIME.findall(word)
     if not parts or "".join(number + unit for number, unit in parts) != word:
-        raise UsageError(f"{text!r} is no time", hint="write 4, 250ms, 90s, 20m, 1.5h or 1h30m")
+        raise UsageError(f"invalid duration {text!r}", hint="write 4, 250ms, 90s, 20m, 1.5h or 1h30m")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
@@ -262,7 +262,7 @@ def parse_durations(text: str, *, longest: float | None = None) -> Durations:
         case "uniform":
             low, dots, high = rest.partition("..")
             if not dots:
-                raise UsageError(f"{text!r} is no distribution", hint="write uniform:1..60")
+                raise UsageError(f"invalid distribution {text!r}", hint="write uniform:1..60")
             return from_quantiles([(0, parse_seconds(low)), (1, parse_seconds(high))], text)
         case "quantiles":
             terms = _terms(text, rest)
@@ -275,7 +275,7 @@ def parse_durations(text: str, *, longest: float | None = None) -> Durations:
         case "lognormal":
             return _parse_lognormal(text, _terms(text, rest), longest)
     raise UsageError(
-        f"{text!r} is no distribution: {kind!r} is not known", hint="lognormal:, uniform: or quantiles:"
+        f"invalid distribution {text!r}: {kind!r} is not known", hint="lognormal:, uniform: or quantiles:"
     )
 
 
@@ -294,7 +294,7 @@ def _terms(text: str, rest: str) -> dict[str, float]:
 def _share(name: str) -> float:
     share = float(name[1:]) / 100
     if not 0 <= share <= 1:
-        raise UsageError(f"{name} is no quantile; they go from p0 to p100")
+        raise UsageError(f"invalid quantile {name}: use p0 to p100")
     return share
 
 
@@ -374,12 +374,12 @@ def _json_rows(text: str) -> list[object]:
         try:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         except (ValueError, RecursionError):
-            raise UsageError(f"the sample is no JSON: {whole}") from whole
+            raise UsageError(f"the sample is not JSON: {whole}") from whole
     if isinstance(document, dict):
         rows = document.get("items", document.get("samples"))
         document = rows if rows is not None else [document]
     if not isinstance(document, list):
-        raise UsageError("the sample is no list of items", hint='[{"seconds": 4.1, "memoryBytes": 200000000}]')
+        raise UsageError("the sample is not a list of items", hint='[{"seconds": 4.1, "memoryBytes": 200000000}]')
     return document
 
 

@@ -131,7 +131,7 @@ def _lint_file(file: _File, text: str) -> None:
 
 def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
     if not isinstance(document, dict):
-        message = f"is no object of Kubernetes but {'a list' if isinstance(document, list) else 'a plain value'}"
+        message = f"is not a Kubernetes object but {'a list' if isinstance(document, list) else 'a plain value'}"
         _add(file, node, path, Finding("shape", path, "", message), "deny", {})
         return
     kind, version = document.get("kind"), document.get("apiVersion")

@@ -136,8 +136,8 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
         ),
         pytest.param(
             a_seen(reservations=[replace(R0, type="blue")], pool=a_pool(a_type(available=0))),
-            (Drop(replace(R0, type="blue"), "its machine type is no more"),),
-            id="a type that is no more",
+            (Drop(replace(R0, type="blue"), "its machine type no longer exists"),),
+            id="a type that no longer exists",
         ),
         pytest.param(
             a_seen(nodes={"n0": a_node(**{PLACE_PREFIX + "uid-gone": "group"})}, reservations=[R0]),

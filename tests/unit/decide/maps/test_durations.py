@@ -152,12 +152,12 @@ def test_a_lognormal_keeps_the_quantiles_it_was_given():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("soon", "'soon' is no time"),
+        ("soon", "invalid duration 'soon'"),
         ("0", "not above 0"),
-        ("-4", "is no time"),
-        ("nan", "is no time"),
+        ("-4", "invalid duration"),
+        ("nan", "invalid duration"),
         ("gauss:mean=4", "'gauss' is not known"),
-        ("uniform:4", "is no distribution"),
+        ("uniform:4", "invalid distribution"),
         ("uniform:7..1", "do not rise"),
         ("lognormal:mean=4", "takes two of"),
         ("lognormal:sd=4,sigma=1", "above 0|do not say"),
@@ -166,7 +166,7 @@ def test_a_lognormal_keeps_the_quantiles_it_was_given():
         ("lognormal:p50=3,p100=9", "no p0 and no p100"),
         ("lognormal:p50=3,p90=9,min=80,max=60", "above the longest"),
         ("quantiles:mean=4", "quantiles are p0 to p100"),
-        ("quantiles:p50=4,p900=5", "no quantile"),
+        ("quantiles:p50=4,p900=5", "invalid quantile"),
         ("quantiles:p50", "is not NAME=TIME"),
     ],
 )
@@ -231,8 +231,8 @@ def test_a_sample_tells_memory_and_cpu_when_they_were_measured():
         ("[1, true]", "item 2 of the sample: seconds is True"),
         ("[1, 0]", "item 2 of the sample took 0"),
         ('[{"seconds": 1, "ok": false}]', "no item that ended well"),
-        ('{"items": 4}', "no list of items"),
-        ("[1,", "no JSON"),
+        ('{"items": 4}', "not a list of items"),
+        ("[1,", "not JSON"),
         ("[]", "no item that ended well"),
     ],
 )
