@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from moorage.apimachinery.api import PodApi
-from moorage.apimachinery.resources import Obj, Resource
 from moorage.cli import console
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster, user_of
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import NotFound
 from moorage.errors import Problems as Problems
 
 if TYPE_CHECKING:
@@ -126,13 +124,3 @@ async def open_session(target: Target) -> AsyncIterator[Session]:
 
     async with open_cluster(target, warned=warned) as cluster:
         yield Session(api=cluster.api, namespace=cluster.namespace, server=cluster.server, as_user=target.as_user)
-
-
-async def get_named(session: Session, resource: Resource, kind: str, name: str) -> Obj:
-    """The object of that name in the session's namespace. Raises NotFound, in the user's words for its kind."""
-    try:
-        return await session.api.get(resource, name, session.namespace)
-    except NotFound as error:
-        raise NotFound(
-            f"there is no {kind} {name!r} in namespace {session.namespace}", hint=f"`moor {kind} list` shows them"
-        ) from error

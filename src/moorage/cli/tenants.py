@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from moorage.actions import tenants
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import AlreadyExists, NotFound, UsageError
-from moorage.model.tenant import TENANTS
-
-ROLES = ("admin", "member", "viewer")
-FIELDS = {"people": "--user", "groups": "--group"}
+from moorage.errors import UsageError
 
 role_option = click.option(
-    "--role", type=click.Choice(ROLES), default="member", show_default=True, help="What they may do."
+    "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="What they may do."
 )
 
 
@@ -54,7 +50,7 @@ def create(
     ingress_class: str | None,
     dry_run: bool,
 ) -> int:
-    """Make a tenant; the operator makes its namespace and keeps it as the Tenant says."""
+    """Create a tenant; the operator makes its namespace and keeps it as the Tenant says."""
     spec: Obj = {"namespace": place or name}
     if admins:
         spec["admins"] = {"people": list(admins)}
@@ -70,22 +66,14 @@ def create(
     ingress = {"domain": domain, "className": ingress_class}
     if any(ingress.values()):
         spec["ingress"] = {key: value for key, value in ingress.items() if value}
-    obj: Obj = {
-        "apiVersion": TENANTS.api_version,
-        "kind": TENANTS.kind,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    obj = tenants.plan_tenant(name, spec)
     if dry_run:
         console.show(console.as_yaml(obj), nl=False)
         return 0
 
     async def work(session: Session) -> int:
-        try:
-            await session.api.create(TENANTS, obj)
-        except AlreadyExists as error:
-            raise UsageError(f"there is a tenant {name} already", hint=f"moor tenant show {name}") from error
-        console.say(f"tenant {name} is made")
+        await tenants.create_tenant(session.api, obj)
+        console.say(f"tenant {name} is created")
         return 0
 
     return in_session(target, work)
@@ -98,14 +86,14 @@ def list_tenants(target: Target, output: str) -> int:
     """List tenants."""
 
     async def work(session: Session) -> int:
-        found = sorted((await session.api.list(TENANTS)).items, key=lambda one: str(one["metadata"]["name"]))
+        found = await tenants.list_tenants(session.api)
         console.print_listing(
             output,
             headers=("NAME", "NAMESPACE", "PEOPLE", "NODES", "READY", "REASON"),
-            rows=lambda: [_row(one) for one in found],
+            rows=lambda: [_row(obj) for obj in found],
             items=found,
-            names=[one["metadata"]["name"] for one in found],
-            nothing="there are no tenants",
+            names=[obj["metadata"]["name"] for obj in found],
+            nothing="no tenants; create one: moor tenant create NAME",
         )
         return 0
 
@@ -120,11 +108,11 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a tenant: who has which role, its quota, nodes and hosts."""
 
     async def work(session: Session) -> int:
-        found = await _get(session, name)
+        obj = await tenants.get_tenant(session.api, name)
         if output != "text":
-            console.print_document(found, output)
+            console.print_document(obj, output)
             return 0
-        for line in _lines(found):
+        for line in _lines(obj):
             console.show(line)
         return 0
 
@@ -160,9 +148,7 @@ def delete(target: Target, name: str) -> int:
     """Delete a tenant: its people lose their roles. Its namespace stays unless spec.onDelete says Delete."""
 
     async def work(session: Session) -> int:
-        found = await _get(session, name)
-        await session.api.delete(TENANTS, name)
-        spec = found["spec"]
+        spec = (await tenants.delete_tenant(session.api, name))["spec"]
         goes = spec.get("onDelete") == "Delete"
         console.say(f"tenant {name} is deleted; namespace {spec['namespace']} {'goes too' if goes else 'stays'}")
         return 0
@@ -170,43 +156,24 @@ def delete(target: Target, name: str) -> int:
     return in_session(target, work)
 
 
-def _change(target: Target, name: str, role: str, given: Mapping[str, tuple[str, ...]], *, is_added: bool) -> int:
-    if not any(given.values()):
-        raise UsageError("nobody is named", hint="give --user NAME or --group NAME")
-
+def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:
     async def work(session: Session) -> int:
-        found = await _get(session, name)
-        held = found["spec"].get(f"{role}s") or {}
-        changed: dict[str, list[str]] = {}
-        for field, names in given.items():
-            before = list(held.get(field) or ())
-            if is_added:
-                changed[field] = before + [one for one in names if one not in before]
-                continue
-            if missing := [one for one in names if one not in before]:
-                raise UsageError(f"{missing[0]} is no {role} of {name} by {FIELDS[field]}")
-            changed[field] = [one for one in before if one not in names]
-        meta = {"resourceVersion": found["metadata"]["resourceVersion"]}  # nobody's change is lost
-        await session.api.patch(TENANTS, name, {"metadata": meta, "spec": {f"{role}s": changed}})
-        everybody = ", ".join(one for names in given.values() for one in names)
-        console.say(f"{everybody}: {role} of {name}" if is_added else f"{everybody}: no {role} of {name} any more")
+        if is_added:
+            await tenants.add_to_tenant(session.api, name, role, names)
+        else:
+            await tenants.remove_from_tenant(session.api, name, role, names)
+        everybody = ", ".join(person for listed in names.values() for person in listed)
+        console.say(f"{everybody}: {role} of {name}" if is_added else f"{everybody}: no longer {role} of {name}")
         return 0
 
     return in_session(target, work)
 
 
-async def _get(session: Session, name: str) -> Obj:
-    try:
-        return await session.api.get(TENANTS, name)
-    except NotFound as error:
-        raise NotFound(f"there is no tenant {name}", hint="`moor tenant list` shows them") from error
-
-
-def _row(found: Obj) -> list[str]:
-    status, ready = found.get("status") or {}, condition(found, "Ready") or {}
+def _row(obj: Obj) -> list[str]:
+    status, ready = obj.get("status") or {}, condition(obj, "Ready") or {}
     return [
-        found["metadata"]["name"],
-        found["spec"]["namespace"],
+        obj["metadata"]["name"],
+        obj["spec"]["namespace"],
         str(status.get("people", "")),
         str(status.get("nodes", "")),
         str(ready.get("status", "")),
@@ -214,13 +181,13 @@ def _row(found: Obj) -> list[str]:
     ]
 
 
-def _lines(found: Obj) -> list[str]:
-    spec, ready = found["spec"], condition(found, "Ready") or {}
-    lines = [f"tenant     {found['metadata']['name']}", f"namespace  {spec['namespace']}"]
-    lines.append(f"state      {ready.get('message') or 'not looked at yet'}")
-    for role in ROLES:
+def _lines(obj: Obj) -> list[str]:
+    spec, ready = obj["spec"], condition(obj, "Ready") or {}
+    lines = [f"tenant     {obj['metadata']['name']}", f"namespace  {spec['namespace']}"]
+    lines.append(f"state      {ready.get('message') or 'not observed yet'}")
+    for role in tenants.ROLES:
         held = spec.get(f"{role}s") or {}
-        names = [*held.get("people", ()), *(f"group {one}" for one in held.get("groups", ()))]
+        names = [*held.get("people", ()), *(f"group {group}" for group in held.get("groups", ()))]
         lines.append(f"{role + 's':<11}{', '.join(names) or '-'}")
     quota = ", ".join(f"{key} {value}" for key, value in (spec.get("quota") or {}).items())
     lines.append(f"quota      {quota or '-'}")
@@ -232,10 +199,10 @@ def _lines(found: Obj) -> list[str]:
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:
-    found = {}
-    for one in texts:
-        key, sign, value = one.partition("=")
+    pairs = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
         if not (key and sign and value):
-            raise UsageError(f"{option} {one!r} is no KEY=VALUE")
-        found[key] = value
-    return found
+            raise UsageError(f"invalid {option} {text!r}: use KEY=VALUE")
+        pairs[key] = value
+    return pairs

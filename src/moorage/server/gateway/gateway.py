@@ -565,7 +565,7 @@ class Gateway:
 
 
 async def open_workspace(gateway: Gateway, request: Request) -> Response:
-    """To a workspace, signed in: a page for browsers. It stands behind the gate, so the person is known."""
+    """To a workspace, signed in: a page for browsers."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
     user: User = request.state.user
