@@ -17,9 +17,9 @@ from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
 from moorage.clock import Clock
 from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, plan_mapjob
 from moorage.decide.runs.request import Caller, ships_directory
-from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady, Problems
+from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady, Problems, QuotaExceeded
 from moorage.kube.serverurl import server_url
-from moorage.model.mapjob import ACCEPTED, FAILED, MAPJOBS
+from moorage.model.mapjob import ACCEPTED, BAD_LIMITS, FAILED, MAPJOBS, NAME_TAKEN, QUOTA_EXCEEDED
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
 
@@ -147,8 +147,7 @@ async def _wait_accepted(api: Api, namespace: str, name: str, clock: Clock) -> N
         if accepted.get("status") == "True":
             return
         if accepted.get("status") == "False":
-            reason = accepted.get("message") or accepted.get("reason")
-            raise MoorageError(f"the server does not take the map {name}: {reason}", code=ErrorCode.CONFLICT)
+            raise _refusal(name, str(accepted.get("reason") or ""), str(accepted.get("message") or ""))
         if clock.monotonic() > deadline:
             raise NotReady(
                 f"the server has not taken up the map {name} in {ACCEPT_SECONDS:g} s; it was removed again",
@@ -156,6 +155,17 @@ async def _wait_accepted(api: Api, namespace: str, name: str, clock: Clock) -> N
             )
         await clock.sleep(pause)
         pause = min(pause * 1.5, POLL_SECONDS[1])
+
+
+def _refusal(name: str, reason: str, message: str) -> MoorageError:
+    """The error for a map that the server does not accept, by the reason of the condition."""
+    text, _, hint = message.partition("; ")
+    if reason in (NAME_TAKEN, BAD_LIMITS):
+        code, field = (ErrorCode.EXISTS, "name") if reason == NAME_TAKEN else (ErrorCode.INVALID, "limits")
+        return Problems([(text, hint or None)], code=code, field=field)
+    if reason == QUOTA_EXCEEDED:
+        return QuotaExceeded(text, hint=hint or None, code=ErrorCode.QUOTA_EXCEEDED)
+    return MoorageError(f"the server does not take the map {name}: {message or reason}", code=ErrorCode.CONFLICT)
 
 
 async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:

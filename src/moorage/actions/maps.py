@@ -33,7 +33,8 @@ from moorage.api.maps import (
 from moorage.apimachinery.documents import check_nesting
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Policy, State
-from moorage.errors import AlreadyExists, DocumentError, NotFound, UsageError
+from moorage.errors import AlreadyExists, Conflict, DocumentError, NotFound, UsageError
+from moorage.model.names import RUN_NAME_MAX, is_dns_label
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
 from moorage.queue.store import PAGE_ROWS, Store, Stored
@@ -55,6 +56,7 @@ async def create_map(queue: Queue, namespace: str, request: NewMap, owner: str) 
 
     Raises AlreadyExists, QuotaExceeded, and UsageError for a limit that does not exist.
     """
+    check_name(request.name)
     limits = {name: limit.tokens for name, limit in request.limits.items()}
     try:
         stored = await queue.create_map(
@@ -71,6 +73,26 @@ async def create_map(queue: Queue, namespace: str, request: NewMap, owner: str) 
     if stored.owner != owner:  # another person's request may have the same id
         raise name_taken(namespace, request.name)
     return stored
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for a name that no map can have."""
+    if not is_dns_label(name) or len(name) > RUN_NAME_MAX:
+        raise UsageError(
+            f"invalid map name {name!r}: use at most {RUN_NAME_MAX} of a-z, 0-9 and '-',"
+            " beginning and ending with a letter or digit",
+            code=ErrorCode.INVALID,
+            field="name",
+        )
+
+
+def map_closed(namespace: str, name: str) -> Conflict:
+    """The error for items that come after the last."""
+    return Conflict(
+        f"cannot add items: the map {name!r} in namespace {namespace} is closed",
+        hint="make maps that take more: moor map create --open",
+        code=ErrorCode.CONFLICT,
+    )
 
 
 def name_taken(namespace: str, name: str) -> AlreadyExists:
@@ -173,7 +195,10 @@ async def add_items(
     async def flush() -> None:
         nonlocal added, start, part
         tag = None if request is None else f"{request}/{part}"
-        begin, fresh = await queue.add_items(stored.map.id, items, first=start, request=tag)
+        try:
+            begin, fresh = await queue.add_items(stored.map.id, items, first=start, request=tag)
+        except Conflict as error:
+            raise map_closed(stored.namespace, stored.name) from error
         added, part = added + fresh, part + 1
         start = None if first is None else begin + len(items)
         items.clear()

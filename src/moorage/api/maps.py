@@ -12,13 +12,12 @@ from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Natural, Query, Request, Seconds, Text64
+from moorage.api.fields import Answer, Natural, Query, Request, Seconds, Text, Text64
 
 PRIORITY_LIMIT = 1000
 BATCH_ITEMS = 10  # in one grant, where the policy names no other number
 FINISHED = "finished"  # a state that the queue works out: all items are done or dead, and no more will come
 
-MapName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$")]
 LimitName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Capacity = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -61,7 +60,7 @@ class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 class NewMap(Request):
     """A map in the queue. The same `request` (an id of the caller's) again finds the map that it made."""
 
-    name: MapName
+    name: Text
     request: Text64
     policy: MapPolicy = MapPolicy()
     limits: dict[LimitName, MapLimit] = {}

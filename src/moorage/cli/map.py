@@ -206,7 +206,14 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 @map.command()
 @name_argument
 @click.option("--failed", is_flag=True, help="Only those that failed for good.")
-@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only those. May repeat.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="|".join(STATES),
+    shell_complete=lambda *_: list(STATES),
+    help="Only those. May repeat.",
+)
 @click.option("--limit", type=click.IntRange(1), default=None, help="So many at most (default: 100 in a table).")
 @console.output_option
 @target_options

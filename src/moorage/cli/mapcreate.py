@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from moorage.actions import mapjobs
+from moorage.actions import mapjobs, maps
 from moorage.actions.around import read_caller
 from moorage.api.maps import MapState
 from moorage.cli import console
@@ -77,10 +77,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
             first = 0 if resume else total
             start = total if resume else 0
             if found.closed and start < spool.count:
-                raise MoorageError(
-                    f"the map {name} is closed: no more items can be added",
-                    hint="maps made with `moor map create --open` take more",
-                )
+                raise maps.map_closed(session.namespace, name)
             await _upload(client, session, name, spool, start=start, first=first, close=close, sources=sources)
             console.say(f"{name} has {first + spool.count:,} items{', no more will come' if close else ''}")
     finally:

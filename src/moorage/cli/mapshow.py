@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from moorage.actions import maps
 from moorage.api.maps import Map, MapItem, MapState
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
@@ -221,6 +222,7 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
 
 async def items(session: Session, name: str, *, states: Iterable[str], limit: int | None, output: str) -> int:
     """Print items."""
+    maps.parse_states(states := tuple(states))
     most = limit if limit is not None or output != "table" else ROWS
     found: list[MapItem] = []
     more = False

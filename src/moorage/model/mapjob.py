@@ -28,6 +28,7 @@ MAPJOBS = Resource(GROUP, VERSION, "mapjobs", "MapJob")
 RUNNING, PAUSED, CANCELLED, FINISHED = "running", "paused", "cancelled", "finished"
 STATES = (RUNNING, PAUSED, CANCELLED, FINISHED)
 ACCEPTED, WORKING, COMPLETE, FAILED = "Accepted", "Working", "Complete", "Failed"
+NAME_TAKEN, BAD_LIMITS, QUOTA_EXCEEDED = "NameTaken", "BadLimits", "QuotaExceeded"  # why a map is not accepted
 
 PARALLELISM_MAX = 10_000
 RESTARTS_MIN = 100  # the default restartLimit is this or `parallelism`, the larger: one preemption of all

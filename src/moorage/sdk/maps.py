@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -31,7 +31,9 @@ from moorage.sdk.progress import Bar, map_line
 from moorage.worker.mapworker.child import decode, encode
 
 if TYPE_CHECKING:
-    from moorage.client.cluster import Cluster
+    from moorage.client.cluster import Cluster, Target
+
+    Opener = Callable[[Target], AbstractAsyncContextManager[Cluster]]
 
 Where = Literal["cluster", "local"]
 OnError = Literal["raise", "return"]
@@ -121,7 +123,10 @@ class Options:
 class AsyncMap(Generic[R]):
     """A map that was started, for use on the SDK's loop; `Map` is the same for everybody else."""
 
-    def __init__(self, client: MapClient, options: Options, name: str, namespace: str) -> None:
+    def __init__(
+        self, client: MapClient, options: Options, name: str, namespace: str, opener: Opener | None = None
+    ) -> None:
+        self._opener = opener or _open_cluster
         self.name = name
         self.namespace = namespace
         self._client = client
@@ -135,11 +140,16 @@ class AsyncMap(Generic[R]):
     # -- making
 
     @classmethod
-    async def start(cls, function: bytes, items: Spool, options: Options, label: str) -> AsyncMap[R]:
-        """Make the map and its workers; items go up in the background."""
+    async def start(
+        cls, function: bytes, items: Spool, options: Options, label: str, opener: Opener | None = None
+    ) -> AsyncMap[R]:
+        """Make the map and its workers; items go up in the background. `opener`: connects to another cluster."""
         name = options.name or _name(label)
         try:
-            made = await (cls._local if options.where == "local" else cls._cluster)(function, options, name)
+            if options.where == "local":
+                made: AsyncMap[R] = await cls._local(function, options, name)
+            else:
+                made = await cls._cluster(function, options, name, opener)
         except BaseException:
             items.close()
             raise
@@ -148,11 +158,11 @@ class AsyncMap(Generic[R]):
         return made
 
     @classmethod
-    async def attach(cls, name: str, options: Options) -> AsyncMap[R]:
+    async def attach(cls, name: str, options: Options, opener: Opener | None = None) -> AsyncMap[R]:
         """A map that is there already. Raises NotFound."""
         if options.where == "local":
             raise UsageError("maps on this machine end with their process: there is none to attach to")
-        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
+        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "", opener)
         cluster = await made._open()
         made.namespace = cluster.namespace
         try:
@@ -209,12 +219,12 @@ class AsyncMap(Generic[R]):
         return made
 
     @classmethod
-    async def _cluster(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
+    async def _cluster(cls, function: bytes, options: Options, name: str, opener: Opener | None) -> AsyncMap[R]:
         from moorage.actions import mapjobs
         from moorage.actions.around import read_caller
         from moorage.client.cluster import user_of
 
-        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "")
+        made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "", opener)
         try:
             cluster = await made._open()
             made.namespace = cluster.namespace
@@ -244,12 +254,12 @@ class AsyncMap(Generic[R]):
 
     async def _open(self) -> Cluster:
         """The connection to the cluster that the options name."""
-        from moorage.client.cluster import Target, open_cluster
+        from moorage.client.cluster import Target
 
         given = self._options
         kubeconfig = None if given.kubeconfig is None else Path(given.kubeconfig)
         target = Target(context=given.context, kubeconfig=kubeconfig, namespace=given.namespace)
-        cluster = await self._stack.enter_async_context(open_cluster(target))
+        cluster = await self._stack.enter_async_context(self._opener(target))
         await cluster.server.address()  # a cluster without a server is an error at once
         self._client = map_client(cluster.server.address)
         self._stack.push_async_callback(self._client.close)
@@ -394,6 +404,12 @@ class AsyncMap(Generic[R]):
                 await self._check()
             except ApiError:
                 pass  # the Kubernetes API is away; the queue is not
+
+
+def _open_cluster(target: Target) -> AbstractAsyncContextManager[Cluster]:
+    from moorage.client.cluster import open_cluster
+
+    return open_cluster(target)
 
 
 def _is_good(pair: tuple[int, Any]) -> bool:

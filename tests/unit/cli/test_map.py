@@ -418,7 +418,8 @@ def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):
     assert typed("add", "m", "--range", "3:6").err == "m has 6 items\n"
     assert typed("add", "m", "--close").err == "m has 6 items, no more will come\n"
     done = typed("add", "m", "--range", "0:1")
-    assert (done.code, done.err.splitlines()[0]) == (1, "error: the map m is closed: no more items can be added")
+    error = "error: cannot add items: the map 'm' in namespace default is closed"
+    assert (done.code, done.err.splitlines()[0]) == (1, error)
 
 
 def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from moorage.actions.maps import name_taken
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.controlloop import ControlLoop
 from moorage.apimachinery.informers import Informers
@@ -33,9 +34,12 @@ from moorage.decide.maps.notices import MapState, Notice, NoticeRules, due
 from moorage.errors import AlreadyExists, ApiError, Conflict, MoorageError, NotFound, QuotaExceeded, UsageError
 from moorage.model.mapjob import (
     ACCEPTED,
+    BAD_LIMITS,
     CANCELLED,
     FINISHED,
     MAPJOBS,
+    NAME_TAKEN,
+    QUOTA_EXCEEDED,
     BadMapJob,
     MapJobSpec,
     MapView,
@@ -140,14 +144,15 @@ class MapBridge:
         try:
             made = await self._make(view)
         except AlreadyExists as error:
-            return await self._refuse(
-                obj, "NameTaken", f"{error.message}; {error.hint or ''}".strip("; "), again=True
-            )
+            taken = name_taken(view.namespace, view.name) if not error.code else error
+            message = f"{taken.message}; {taken.hint or ''}".strip("; ")
+            return await self._refuse(obj, NAME_TAKEN, message, again=True)
         except QuotaExceeded as error:
             message = f"{error.message}; {error.hint or ''}".strip("; ")
-            return await self._refuse(obj, "QuotaExceeded", message, again=True)
+            return await self._refuse(obj, QUOTA_EXCEEDED, message, again=True)
         except UsageError as error:
-            return await self._refuse(obj, "BadLimits", f"spec.limits: {error.message}", again=True)
+            message = f"{error.message}; {error.hint or ''}".strip("; ")
+            return await self._refuse(obj, BAD_LIMITS, message, again=True)
         secret = await self._make_secret(obj, view, made.uid, url)
         ours = self._ours(obj, made, await self._queue.read(lambda store: store.limits()))
         ours["queue"] |= {"url": url, "uid": made.uid, "secret": secret}
