@@ -9,6 +9,7 @@ import secrets
 import shutil
 import socket
 import sys
+import threading
 import webbrowser
 from datetime import timedelta
 from pathlib import Path
@@ -261,7 +262,8 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
             query |= {"port": str(waiting.port), "state": state}
             address = f"{saved.url}/login/cli?{urlencode(query)}"
             console.say(f"opening {address}\nno browser here? moor login --no-browser {saved.url}")
-            webbrowser.open(address)
+            # a browser of the terminal ends only when it is closed, and the code comes while it runs
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             code = waiting.code()
     return _ask(saved, "POST", "/api/v1/login/exchange", {"code": code, "verifier": verifier, "client": client})
 
