@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from moorage.apimachinery.resources import CONFIGMAPS
 from moorage.errors import NotReady
+from moorage.model.workspace import WORKSPACES
 from moorage.queue.store import open_store
-from moorage.server.identity.sessions import AuditEntry, Session, open_sessions
-from moorage.testing.clock import NOON
+from moorage.server.gateway.gateway import LINK_SECONDS, Gateway
+from moorage.server.identity.audit import AuditLog
+from moorage.server.identity.auth import Auth, User
+from moorage.server.identity.people import People
+from moorage.server.identity.sessions import AuditEntry, Session, SessionDesk, open_sessions
+from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.fakeapi import FakeApi
 from moorage.testing.postgres import throwaway_postgres
 
 HOUR = timedelta(hours=1)
@@ -82,3 +91,45 @@ def test_both_databases_keep_people_beside_the_queue(where: Path | str) -> None:
     finally:
         store.close()
         queue.close()
+
+
+def a_platform(api: FakeApi) -> None:
+    """A workspace at an address, which ada may open."""
+    api.readers |= {("ada", "lab"), ("ada", "team")}
+    data = {"workspaceUrl": "http://*.apps.test", "publicUrl": "http://moor.test"}
+    api.put(CONFIGMAPS, {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": data})
+    meta = {"name": "lab", "namespace": "team", "uid": "uid-of-lab", "generation": 1}
+    spec = {"type": "jupyterlab", "running": True}
+    api.put(WORKSPACES, {"metadata": meta, "spec": spec, "status": {"phase": "Running"}})
+
+
+@pytest.mark.anyio
+async def test_a_code_of_one_server_is_taken_by_another_once(where: Path | str) -> None:
+    """Two servers on one database: who is sent to a workspace may arrive at either."""
+    api, clock = FakeApi(), FakeClock()
+    a_platform(api)
+    desks = [SessionDesk(where), SessionDesk(where)]
+    auth = Auth(api, page_token="page", clock=clock)
+    first, second = (
+        Gateway(api, auth, people=People(api), desk=desk, audit=AuditLog(desk, days=1, clock=clock), clock=clock)
+        for desk in desks
+    )
+    following = asyncio.create_task(first.run())
+    try:
+        await first.synced()
+        codes = [
+            parse_qs(urlsplit(await first.link(User("ada", account="ada"), "team", "lab")).query)["code"][0]
+            for _ in range(3)
+        ]
+        assert (taken := await second.take(codes[0])) is not None
+        assert (taken.ticket.person, taken.ticket.uid) == ("ada", "uid-of-lab")
+        assert [await gateway.take(codes[0]) for gateway in (first, second)] == [None, None]
+        both = await asyncio.gather(first.take(codes[1]), second.take(codes[1]))
+        assert sum(code is not None for code in both) == 1
+        clock.advance(LINK_SECONDS)
+        assert await second.take(codes[2]) is None
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        for desk in desks:
+            desk.close()

@@ -22,7 +22,6 @@ import html
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -36,6 +35,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.cache import BoundedCache
+from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of
 from moorage.apimachinery.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, Obj
@@ -95,7 +95,8 @@ COOKIE_SECONDS = 12 * 3600
 STATE_SECONDS = 600
 CODE_SECONDS = 30.0
 LINK_SECONDS = 60.0  # of one that was made for a program, which hands it to a browser
-CODES_KEPT = 10_000
+CODE_BYTES, CODE_LENGTH = 32, 43  # random, and as base64url
+LOGINS_KEPT = 10_000
 RECHECK_SECONDS = 60.0  # connections that last
 LOGIN_SECONDS = 30.0  # how long a login that held is believed to
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -118,9 +119,8 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     session: str = ""  # of the login it came from; empty: it came by another way
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What stands behind a one-time code."""
+class Code(msgspec.Struct, frozen=True):
+    """What stands behind a one-time code, in the people's database: whichever server gave it, any may take it."""
 
     ticket: Ticket
     state: str  # SHA-256 of the browser's; empty: for a program
@@ -153,9 +153,8 @@ class Gateway:
         self.platform = Platform()
         self._forwarder = Forwarder(clock=clock)
         self._key: bytes | None = None
-        self._codes: BoundedCache[str, Code] = BoundedCache(CODES_KEPT, clock=clock)  # by SHA-256 of the code
         self._logins: BoundedCache[tuple[str, str], bool] = BoundedCache(
-            CODES_KEPT, keep_seconds=LOGIN_SECONDS, clock=clock
+            LOGINS_KEPT, keep_seconds=LOGIN_SECONDS, clock=clock
         )
 
     async def run(self) -> None:
@@ -166,6 +165,10 @@ class Gateway:
                     tasks.create_task(informer.run(), name=f"informer {informer.resource}")
         finally:
             await self._forwarder.close()
+
+    async def synced(self) -> None:
+        """Return when workspaces, and where they answer, were listed once."""
+        await wait_synced(self.workspaces, self._slices, self._templates, self._info)
 
     def _read_platform(self, _: Obj | None, after: Obj | None) -> None:
         try:
@@ -192,9 +195,11 @@ class Gateway:
             groups=() if is_account(user.account) else user.groups,
             session=user.session.id if user.session is not None else "",
         )
-        code = secrets.token_urlsafe(32)
+        code = secrets.token_urlsafe(CODE_BYTES)
         life = CODE_SECONDS if state else LINK_SECONDS
-        self._codes.put(_digest(code), Code(ticket, state), keep_seconds=life)
+        body, now = msgspec.json.encode(Code(ticket, state)), self._clock.now()
+        expires = now + timedelta(seconds=life)
+        await self._desk.do(lambda store: store.add_code(f"open {code}", body, expires, now))
         asked = {"code": code, "path": path or self._first_path(view)}
         return self.platform.url(host, f"{ENTER}?{urlencode(asked)}")
 
@@ -367,10 +372,18 @@ class Gateway:
             return response
         raise Problem(404, "not_found", f"{path} is not served here")
 
+    async def take(self, code: str) -> Code | None:
+        """What a code stands for, once; None for one that is unknown, used or too old. Raises StorageError."""
+        if len(code) != CODE_LENGTH:
+            return None
+        now = self._clock.now()
+        body = await self._desk.do(lambda store: store.take_code(f"open {code}", now))
+        return msgspec.json.decode(body, type=Code) if body is not None else None
+
     async def _enter(self, scope: Scope, view: WorkspaceView, host: str, headers: Headers) -> Response:
         """Take a code, once, and give the cookie."""
         asked = parse_qs(scope["query_string"].decode("latin-1"))
-        code = self._codes.drop(_digest((asked.get("code") or [""])[-1]))
+        code = await self.take((asked.get("code") or [""])[-1])
         key = await self._secret_key()
         proofs = cookie_values(headers, self._proof_name)
         states = [
