@@ -317,6 +317,8 @@ def _app(queue: Any) -> ASGIApp:
         tenants=nothing,
         past=nothing,
         reports=nothing,
+        followers=nothing,
+        execs=nothing,
     )
     return Starlette(
         routes=[*work.routes(context), *(endpoint.route(context) for endpoint in maps.ENDPOINTS)],

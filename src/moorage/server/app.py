@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute, Mount
 
 from moorage.errors import MoorageError
 from moorage.server.context import Context
-from moorage.server.docker import execroutes as containerexec
-from moorage.server.docker import routes as containers_routes
+from moorage.server.docker import execroutes
+from moorage.server.docker import routes as containerroutes
 from moorage.server.gateway import gateway
 from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
@@ -54,6 +54,8 @@ ENDPOINTS = (
     *auditroutes.ENDPOINTS,
 )
 
+DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
+
 
 def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
@@ -61,8 +63,8 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     routes: list[BaseRoute] = [
         *work.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
-        *containers_routes.routes(context),
-        *containerexec.routes(context),
+        *(route for row in DOCKER_ENDPOINTS for route in row.routes(context)),
+        execroutes.websocket_route(context),
         *loginpages.routes(context),
         *gateway.routes(context.gateway),
         *events.routes(context, board),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.cluster import Cluster
+    from moorage.server.docker.containers import Followers
+    from moorage.server.docker.execroutes import Execs
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.logins import Logins
@@ -54,8 +56,9 @@ class Context:
     tenants: KnownTenants
     past: PastRuns
     reports: CheckpointReports
+    followers: Followers
+    execs: Execs
     turns: Turns = field(default_factory=Turns)
-    memory: dict[str, Any] = field(default_factory=dict)  # what a route keeps between requests
 
     def now(self) -> datetime:
         return self.clock.now()

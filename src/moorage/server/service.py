@@ -27,6 +27,8 @@ from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.docker.containers import Followers
+from moorage.server.docker.execroutes import Execs
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -136,6 +138,8 @@ class ServerService:
             tenants=KnownTenants(api, clock=clock),
             past=PastRuns(self.usage, clock=clock),
             reports=CheckpointReports(clock=clock),
+            followers=Followers(),
+            execs=Execs(),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
 

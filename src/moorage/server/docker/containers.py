@@ -7,9 +7,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of, is_deleting, owner_reference
 from moorage.apimachinery.resources import PODS, PVCS, SERVICES, Obj
@@ -42,6 +43,26 @@ REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet ma
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
 
 
+class Followers:
+    """How many read what a pod prints, by the pod's uid."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def has(self, uid: str) -> bool:
+        return uid in self._counts
+
+    @contextmanager
+    def following(self, uid: str) -> Iterator[None]:
+        self._counts[uid] = self._counts.get(uid, 0) + 1
+        try:
+            yield
+        finally:
+            self._counts[uid] -= 1
+            if not self._counts[uid]:
+                del self._counts[uid]
+
+
 class Containers:
     """The containers of one user in one namespace, for one request."""
 
@@ -67,7 +88,7 @@ class Containers:
         if len(set(mine)) > 1:
             raise Problem(
                 400,
-                "which_namespace",
+                ErrorCode.WHICH_NAMESPACE,
                 f"you work in several namespaces: {', '.join(sorted(set(mine)))}",
                 "say which: the header X-Moorage-Namespace (`moor docker --namespace NAME` sets it)",
             )
@@ -83,9 +104,9 @@ class Containers:
         try:
             found = find([one for one in await self.pods() if not is_deleting(one)], word)
         except LookupError as error:
-            raise Problem(400, "ambiguous", str(error), "write more of the id") from error
+            raise Problem(400, ErrorCode.AMBIGUOUS, str(error), "write more of the id") from error
         if found is None:
-            raise Problem(404, "not_found", f"No such container: {word}", "`docker ps -a` lists them")
+            raise Problem(404, ErrorCode.NOT_FOUND, f"No such container: {word}", "`docker ps -a` lists them")
         return found
 
     async def listed(self) -> list[Obj]:
@@ -122,14 +143,14 @@ class Containers:
                 if first == request and rest == digest:
                     return pod, ()
                 if first == request:
-                    raise Problem(422, "key_reused", "this idempotency key was used for another container")
+                    raise Problem(422, ErrorCode.KEY_REUSED, "this idempotency key was used for another container")
         around = await self._around(salt=f"{request}{digest}" if request else secrets.token_hex(8))
         plan = plan_container(body, name, around)
         if plan.faults:
             first_fault = plan.faults[0]
             raise Problem(
                 400,
-                "invalid",
+                ErrorCode.INVALID,
                 "; ".join(f"{one.field}: {one.message}" for one in plan.faults),
                 "; ".join(dict.fromkeys(one.hint for one in plan.faults if one.hint)) or None,
                 first_fault.field,
@@ -151,7 +172,7 @@ class Containers:
                     await self.api.delete(PODS, made["metadata"]["name"], self.namespace)
                 if isinstance(error, AlreadyExists):
                     raise Problem(
-                        409, "name_taken", f"there is a Service {plan.name} already", "choose a name"
+                        409, ErrorCode.NAME_TAKEN, f"there is a Service {plan.name} already", "choose a name"
                     ) from error
                 raise
         return made, plan.warnings
@@ -159,7 +180,7 @@ class Containers:
     def _taken(self, name: str, pod: Obj | None) -> Problem:
         return Problem(
             409,
-            "name_taken",
+            ErrorCode.NAME_TAKEN,
             f'Conflict. The container name "/{name}" is already in use',
             "remove that one (docker rm), or choose another name" if pod else "a pod of that name is there",
         )
@@ -172,7 +193,7 @@ class Containers:
                 except NotFound as error:
                     raise Problem(
                         404,
-                        "no_volume",
+                        ErrorCode.NO_VOLUME,
                         f"no such volume: {claim}",
                         f"make it: moor volume create {claim} --size 10Gi",
                     ) from error
@@ -251,7 +272,7 @@ class Containers:
         if not force and not is_gated(pod) and not is_ended(pod) and not is_deleting(pod):
             raise Problem(
                 409,
-                "running",
+                ErrorCode.RUNNING,
                 f"You cannot remove a running container {word}. Stop the container before attempting removal or"
                 " force remove",
                 "docker rm -f",
@@ -282,23 +303,12 @@ class Containers:
         """Wait for those who follow a pod that has ended; not for ever, for they may wait for us."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOWED_SECONDS):
-                while is_ended(pod) and self._followers().get(pod["metadata"]["uid"]):
+                while is_ended(pod) and self.context.followers.has(pod["metadata"]["uid"]):
                     await self.context.clock.sleep(LOOK_SECONDS)
 
-    @contextmanager
-    def following(self, pod: Obj) -> Iterator[None]:
+    def following(self, pod: Obj) -> AbstractContextManager[None]:
         """While somebody reads what it prints, it is not removed."""
-        counts, uid = self._followers(), pod["metadata"]["uid"]
-        counts[uid] = counts.get(uid, 0) + 1
-        try:
-            yield
-        finally:
-            counts[uid] -= 1
-            if not counts[uid]:
-                del counts[uid]
-
-    def _followers(self) -> dict[str, int]:
-        return cast(dict[str, int], self.context.memory.setdefault("followers", {}))
+        return self.context.followers.following(pod["metadata"]["uid"])
 
     # --- waiting
 

@@ -6,26 +6,28 @@ An exec lives in this server's memory from `POST …/exec` to a while after its 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.decide.docker.containers import MAIN, container_id
 from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
-from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, frame, read_body, told
+from moorage.server.docker.endpoint import OURS, DockerCall, DockerEndpoint, docker_problem
+from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, frame, read_body
 from moorage.server.inputs import number
 from moorage.server.problems import Json, Problem
 
@@ -78,128 +80,143 @@ class Exec:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-def routes(context: Context) -> list[BaseRoute]:
-    execs: dict[str, Exec] = {}
-    detached: set[asyncio.Task[None]] = set()
+class Execs:
+    """The commands of all users, in memory."""
 
-    def mine(request: Request) -> Exec:
-        found = execs.get(request.path_params["id"])
-        if found is None or found.user != request.state.user.name:
-            raise Problem(404, "not_found", f"No such exec instance: {request.path_params['id']}")
-        return found
+    def __init__(self) -> None:
+        self._execs: dict[str, Exec] = {}
+        self._detached: set[asyncio.Task[None]] = set()
 
-    async def create(request: Request) -> Response:
-        """Make a command for a running container: `Cmd`, `Env`, `WorkingDir`, `Tty`, `AttachStdin`."""
-        asked = request.headers.get(NAMESPACE_HEADER) or request.query_params.get("namespace") or ""
-        try:
-            there = await Containers.of(context, request.state.user, asked)
-            pod = await running(there, request.path_params["id"])
-        except ApiError as error:
-            raise told(error) from error
-        body = await read_body(request)
-        made = Exec(
-            id=secrets.token_hex(32),
-            user=request.state.user.name,
-            namespace=there.namespace,
-            pod=pod,
-            command=command_of(body),
-            stdin=bool(body.get("AttachStdin")),
-            tty=bool(body.get("Tty")),
-        )
-        while len(execs) >= KEPT:
-            del execs[next((one.id for one in execs.values() if not one.running), next(iter(execs)))]
-        execs[made.id] = made
-        return Json({"Id": made.id}, 201)
-
-    async def start(request: Request) -> Response:
-        """Run it: its output over a connection of bytes, or as the answer's body; `Detach`: without."""
-        found = mine(request)
-        take = (request.scope.get("extensions") or {}).get("moorage.raw")
-        if found.running or found.exit_code is not None:
-            raise Problem(409, "started", f"the exec {found.id[:12]} was started before", "make another")
-        api = cast(_ExecApi, context.acting(request.state.user))
-        body = {} if take else await read_body(request)
-        found.running = True
-        try:
-            found.process = await api.exec(
-                found.pod["metadata"]["name"],
-                found.namespace,
-                found.command,
-                container=MAIN,
-                stdin=found.stdin or None,
-                tty=found.tty,
+    def add(self, exec_: Exec) -> None:
+        """Remember a command; beyond KEPT the oldest that does not run is forgotten."""
+        while len(self._execs) >= KEPT:
+            oldest = next(
+                (known.id for known in self._execs.values() if not known.running), next(iter(self._execs))
             )
-        except ApiError as error:
-            found.running, found.exit_code = False, 126
-            found.ended.set()
-            raise told(error) from error
-        media = RAW_STREAM if found.tty else MULTIPLEXED
-        if take is not None:
-            raw = take([(b"Content-Type", media.encode()), (b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
-            await _over(raw, found)
-            return Response()
-        if body.get("Detach"):
-            task = asyncio.create_task(_to_nobody(found))
-            detached.add(task)
-            task.add_done_callback(detached.discard)
-            return Response(status_code=200)
-        return StreamingResponse(_output(found), media_type=media)
+            del self._execs[oldest]
+        self._execs[exec_.id] = exec_
 
-    async def inspect(request: Request) -> Response:
-        """Whether it runs, and its exit code."""
-        found = mine(request)
-        if not found.running and found.exit_code is None and found.process is not None:
-            await found.ended.wait()
-        return Json(
-            {
-                "ID": found.id,
-                "Running": found.running,
-                "ExitCode": found.exit_code,
-                "ContainerID": container_id(found.pod),
-                "OpenStdin": found.stdin,
-                "OpenStdout": True,
-                "OpenStderr": not found.tty,
-                "CanRemove": False,
-                "Pid": 0,
-                "ProcessConfig": {
-                    "tty": found.tty,
-                    "entrypoint": found.command[0],
-                    "arguments": found.command[1:],
-                    "privileged": False,
-                },
-            }
-        )
+    def of(self, id_: str, user: str) -> Exec:
+        """A command of this user. Raises Problem 404."""
+        known = self._execs.get(id_)
+        if known is None or known.user != user:
+            raise Problem(404, ErrorCode.NOT_FOUND, f"No such exec instance: {id_}")
+        return known
 
-    async def resize(request: Request) -> Response:
-        """Tell the size of the terminal: `h`, `w`."""
-        found = mine(request)
-        height, width = (
-            number(request.query_params.get(one, ""), one, minimum=1, maximum=CHARACTERS_MAX) for one in ("h", "w")
+    def detach(self, exec_: Exec) -> None:
+        """Read what a command prints, to nobody, until it has ended."""
+        task = asyncio.create_task(_to_nobody(exec_))
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+
+
+async def create(call: DockerCall) -> Response:
+    """Create a command for a running container: `Cmd`, `Env`, `WorkingDir`, `Tty`, `AttachStdin`."""
+    containers = await call.containers()
+    pod = await running(containers, call.id)
+    body = await read_body(call.request)
+    exec_ = Exec(
+        id=secrets.token_hex(32),
+        user=call.user.name,
+        namespace=containers.namespace,
+        pod=pod,
+        command=command_of(body),
+        stdin=bool(body.get("AttachStdin")),
+        tty=bool(body.get("Tty")),
+    )
+    call.context.execs.add(exec_)
+    return Json({"Id": exec_.id}, 201)
+
+
+async def start(call: DockerCall) -> Response:
+    """Run it: its output over a connection of bytes, or as the answer's body; `Detach`: without."""
+    exec_ = call.context.execs.of(call.id, call.user.name)
+    take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
+    if exec_.running or exec_.exit_code is not None:
+        message = f"the exec {exec_.id[:12]} was started before"
+        raise Problem(409, ErrorCode.STARTED, message, "create another")
+    api = cast(_ExecApi, call.context.acting(call.user))
+    body = {} if take else await read_body(call.request)
+    exec_.running = True
+    try:
+        exec_.process = await api.exec(
+            exec_.pod["metadata"]["name"],
+            exec_.namespace,
+            exec_.command,
+            container=MAIN,
+            stdin=exec_.stdin or None,
+            tty=exec_.tty,
         )
-        if found.process is not None and found.running and found.tty:
-            await found.process.resize(width, height)
+    except ApiError:
+        exec_.running, exec_.exit_code = False, 126
+        exec_.ended.set()
+        raise
+    media = RAW_STREAM if exec_.tty else MULTIPLEXED
+    if take is not None:
+        raw = take([(b"Content-Type", media.encode()), (b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
+        await _over(raw, exec_)
+        return Response()
+    if body.get("Detach"):
+        call.context.execs.detach(exec_)
         return Response(status_code=200)
+    return StreamingResponse(_output(exec_), media_type=media)
 
-    async def by_websocket(websocket: WebSocket) -> None:
-        await _by_websocket(context, websocket)
 
-    pages: list[tuple[str, str, Callable[[Request], Awaitable[Response]]]] = [
-        ("POST", "/containers/{id}/exec", create),
-        ("POST", "/exec/{id}/start", start),
-        ("POST", "/exec/{id}/resize", resize),
-        ("GET", "/exec/{id}/json", inspect),
-    ]
-    found: list[BaseRoute] = [WebSocketRoute("/api/v1/containers/{id}/exec", by_websocket)]
-    for prefix in ("", "/v{version:float}"):
-        found += [Route(f"{prefix}{path}", act, methods=[method]) for method, path, act in pages]
-    return found
+async def show(call: DockerCall) -> Response:
+    """Whether it runs, and its exit code."""
+    exec_ = call.context.execs.of(call.id, call.user.name)
+    if not exec_.running and exec_.exit_code is None and exec_.process is not None:
+        await exec_.ended.wait()
+    return Json(
+        {
+            "ID": exec_.id,
+            "Running": exec_.running,
+            "ExitCode": exec_.exit_code,
+            "ContainerID": container_id(exec_.pod),
+            "OpenStdin": exec_.stdin,
+            "OpenStdout": True,
+            "OpenStderr": not exec_.tty,
+            "CanRemove": False,
+            "Pid": 0,
+            "ProcessConfig": {
+                "tty": exec_.tty,
+                "entrypoint": exec_.command[0],
+                "arguments": exec_.command[1:],
+                "privileged": False,
+            },
+        }
+    )
+
+
+async def resize(call: DockerCall) -> Response:
+    """Set the size of the terminal: `h`, `w`."""
+    exec_ = call.context.execs.of(call.id, call.user.name)
+    height, width = (
+        number(call.query.get(name, ""), name, minimum=1, maximum=CHARACTERS_MAX) for name in ("h", "w")
+    )
+    if exec_.process is not None and exec_.running and exec_.tty:
+        await exec_.process.resize(width, height)
+    return Response(status_code=200)
+
+
+ENDPOINTS = (
+    DockerEndpoint(method="POST", handler=create, dockers="/containers/{id}/exec"),
+    DockerEndpoint(method="POST", handler=start, dockers="/exec/{id}/start"),
+    DockerEndpoint(method="POST", handler=resize, dockers="/exec/{id}/resize"),
+    DockerEndpoint(method="GET", handler=show, dockers="/exec/{id}/json"),
+)
+
+
+def websocket_route(context: Context) -> BaseRoute:
+    """The same over a WebSocket."""
+    return WebSocketRoute(f"{OURS}/containers/{{id}}/exec", functools.partial(by_websocket, context))
 
 
 async def running(there: Containers, word: str) -> Obj:
     """Raises Problem 409 for a container that does not run."""
     pod = await there.get(word)
     if there.state(pod).status != "running":
-        raise Problem(409, "not_running", f"Container {word} is not running", "docker start it first")
+        raise Problem(409, ErrorCode.NOT_RUNNING, f"Container {word} is not running", "docker start it first")
     return pod
 
 
@@ -207,17 +224,20 @@ def command_of(body: Any) -> list[str]:
     """The words to run; environment and folder go before them, for Kubernetes' exec has neither."""
     words = body.get("Cmd")
     if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
-        raise Problem(400, "invalid", f"Cmd is {words!r}", "write a list of words, one at least", "Cmd")
+        raise Problem(400, ErrorCode.INVALID, f"Cmd is {words!r}", "write a list of words, one at least", "Cmd")
     for name in ("User", "Privileged"):
         if body.get(name):
             raise Problem(
-                400, "invalid", f"{name} is not available: a command has its container's rights", field=name
+                400,
+                ErrorCode.INVALID,
+                f"{name} is not available: a command has its container's rights",
+                field=name,
             )
     environment = body.get("Env") or []
     if not isinstance(environment, list) or not all(
         isinstance(one, str) and "=" in one[1:] for one in environment
     ):
-        raise Problem(400, "invalid", f"Env is {environment!r}", "write a list of NAME=VALUE", "Env")
+        raise Problem(400, ErrorCode.INVALID, f"Env is {environment!r}", "write a list of NAME=VALUE", "Env")
     made = ["env", *environment, *words] if environment else list(words)
     if folder := str(body.get("WorkingDir") or ""):
         made = ["sh", "-c", 'cd "$0" && exec "$@"', folder, *made]
@@ -275,7 +295,7 @@ async def _feed(raw: RawConnection, one: Exec) -> None:
         await process.close_stdin()
 
 
-async def _by_websocket(context: Context, websocket: WebSocket) -> None:
+async def by_websocket(context: Context, websocket: WebSocket) -> None:
     """Run `command` (repeated, a word each; `tty=true`) in a container. Messages are as Kubernetes' own:
 
     the first byte says what follows: 0 standard input, 1 output, 2 errors, 3 the end as JSON, 4 the terminal's
@@ -286,14 +306,14 @@ async def _by_websocket(context: Context, websocket: WebSocket) -> None:
     asked = websocket.headers.get(NAMESPACE_HEADER) or query.get("namespace") or ""
     try:
         if not words:
-            raise Problem(400, "invalid", "no command was given", "command=ls&command=-l")
+            raise Problem(400, ErrorCode.INVALID, "no command was given", "command=ls&command=-l")
         there = await Containers.of(context, websocket.state.user, asked)
         pod = await running(there, websocket.path_params["id"])
         api = cast(_ExecApi, there.api)
         name = pod["metadata"]["name"]
         process = await api.exec(name, there.namespace, words, container=MAIN, stdin=True, tty=tty)
     except (Problem, MoorageError) as error:
-        problem = told(error) if isinstance(error, ApiError) else error
+        problem = docker_problem(error) if isinstance(error, ApiError) else error
         await websocket.accept(PROTOCOL if PROTOCOL in websocket.scope.get("subprotocols", ()) else None)
         await websocket.send_bytes(bytes([STATUS]) + json.dumps({"message": str(problem)}).encode())
         await websocket.close(1008)

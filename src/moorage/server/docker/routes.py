@@ -11,15 +11,15 @@ import json
 import logging
 import platform
 import struct
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
 
 from moorage import __version__
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.decide.docker.containers import (
@@ -34,18 +34,9 @@ from moorage.decide.docker.containers import (
     is_removed_at_end,
 )
 from moorage.decide.docker.views import inspect, matches, summary
-from moorage.errors import (
-    AlreadyExists,
-    ApiError,
-    BadRequest,
-    Conflict,
-    DocumentError,
-    Forbidden,
-    Invalid,
-    NotFound,
-)
-from moorage.server.context import Context
-from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
+from moorage.errors import ApiError, DocumentError
+from moorage.server.docker.containers import Containers
+from moorage.server.docker.endpoint import DockerCall, DockerEndpoint
 from moorage.server.inputs import number, read_bytes, read_object
 from moorage.server.problems import Json, Problem
 
@@ -55,77 +46,20 @@ BODY_MAX = 256 * 1024
 FILTERS_MAX = 16 * 1024
 PAGE_MAX = 500
 STDOUT, STDERR = 1, 2
+ONE = "/containers/{id}"
 RAW_STREAM = "application/vnd.docker.raw-stream"
 MULTIPLEXED = "application/vnd.docker.multiplexed-stream"
 
-Handler = Callable[[Request, Containers], Awaitable[Response]]
 
-
-def routes(context: Context) -> list[BaseRoute]:
-    def handled(act: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            asked = request.headers.get(NAMESPACE_HEADER) or request.query_params.get("namespace") or ""
-            try:
-                mine = await Containers.of(context, request.state.user, asked)
-                return await act(request, mine)
-            except ApiError as error:
-                raise told(error) from error
-
-        handle.__doc__ = act.__doc__
-        return handle
-
-    verbs: list[tuple[str, str, Handler]] = [
-        ("GET", "/{id}/json", _inspect),
-        ("GET", "/{id}/logs", _logs),
-        ("POST", "/{id}/start", _start),
-        ("POST", "/{id}/stop", _stop),
-        ("POST", "/{id}/kill", _kill),
-        ("POST", "/{id}/restart", _restart),
-        ("POST", "/{id}/wait", _wait),
-        ("POST", "/{id}/attach", _attach),
-        ("DELETE", "/{id}", _remove),
-    ]
-    ours = [("GET", "", _list), ("POST", "", _create), ("GET", "/{id}", _inspect), *verbs]
-    dockers = [("GET", "/json", _list), ("POST", "/create", _create), *verbs]
-    found: list[BaseRoute] = []
-    for method, path, act in ours:
-        found.append(Route(f"/api/v1/containers{path}", handled(act), methods=[method]))
-    for prefix in ("", "/v{version:float}"):
-        for method, path, act in dockers:
-            found.append(Route(f"{prefix}/containers{path}", handled(act), methods=[method]))
-        found += [
-            Route(f"{prefix}/_ping", _ping, methods=["GET", "HEAD"]),
-            Route(f"{prefix}/version", _version, methods=["GET"]),
-            Route(f"{prefix}/info", _info, methods=["GET"]),
-            Route(f"{prefix}/images/create", _pull, methods=["POST"]),
-        ]
-    return found
-
-
-def told(error: ApiError) -> Problem:
-    """What the Kubernetes API said, for who knows Docker alone."""
-    if isinstance(error, Forbidden):
-        return Problem(
-            403, "forbidden", error.message, "ask whoever runs this cluster, or choose another namespace"
-        )
-    if isinstance(error, NotFound):
-        return Problem(404, "not_found", error.message, error.hint)
-    if isinstance(error, BadRequest | Invalid):
-        return Problem(400, "invalid", error.message, error.hint)
-    if isinstance(error, Conflict | AlreadyExists):
-        return Problem(409, "conflict", error.message, error.hint)
-    return Problem(503, "kubernetes_unavailable", error.message, error.hint or "try again in a moment")
-
-
-async def _ping(request: Request) -> Response:
+async def ping(call: DockerCall) -> Response:
     """Docker's clients ask this first."""
     return PlainTextResponse(
-        "" if request.method == "HEAD" else "OK",
+        "" if call.request.method == "HEAD" else "OK",
         headers={"api-version": API_VERSION, "docker-experimental": "false", "ostype": "linux"},
     )
 
 
-async def _version(_request: Request) -> Response:
+async def version(_call: DockerCall) -> Response:
     """Docker's clients agree on a version by this."""
     return Json(
         {
@@ -143,21 +77,22 @@ async def _version(_request: Request) -> Response:
     )
 
 
-async def _info(_request: Request) -> Response:
+async def info(_call: DockerCall) -> Response:
     """What `docker info` shows."""
     return Json({"Name": "moorage", "ServerVersion": __version__, "OSType": "linux", "Driver": "kubernetes"})
 
 
-async def _pull(request: Request) -> Response:
+async def pull(call: DockerCall) -> Response:
     """`docker pull`: nothing to be done, nodes pull what their pods need."""
-    image = request.query_params.get("fromImage") or ""
+    image = call.query.get("fromImage") or ""
     line = json.dumps({"status": f"{image}: the node that runs it will pull it"})
     return Response(f"{line}\r\n", media_type="application/json")
 
 
-async def _list(request: Request, mine: Containers) -> Response:
+async def list_containers(call: DockerCall) -> Response:
     """Containers, newest first; those that have ended and those not yet started with `all=true`."""
-    query = request.query_params
+    mine = await call.containers()
+    query = call.query
     now = mine.context.now()
     services = await mine.services()
     rows: list[Obj] = []
@@ -173,7 +108,7 @@ async def _list(request: Request, mine: Containers) -> Response:
                 if matches(row, filters):
                     rows.append(row)
             except ValueError as error:
-                raise Problem(400, "bad_request", str(error), field="filters") from error
+                raise Problem(400, ErrorCode.BAD_REQUEST, str(error), field="filters") from error
     await asyncio.gather(*(mine.sweep(pod) for pod in doomed))
     if after := query.get("after"):
         ids = [row["Id"] for row in rows]
@@ -183,67 +118,77 @@ async def _list(request: Request, mine: Containers) -> Response:
     return Json(rows[:limit] if limit else rows, headers=more)
 
 
-async def _create(request: Request, mine: Containers) -> Response:
+async def create(call: DockerCall) -> Response:
     """Make a container, not yet started. `Idempotency-Key`: asking twice is as once; `dryRun=true`: only tried."""
-    body = await read_body(request)
+    mine = await call.containers()
+    body = await read_body(call.request)
     pod, warnings = await mine.create(
         body,
-        request.query_params.get("name") or None,
-        key=request.headers.get("idempotency-key", ""),
-        dry_run=_is_true(request.query_params.get("dryRun")),
+        call.query.get("name") or None,
+        key=call.request.headers.get("idempotency-key", ""),
+        dry_run=_is_true(call.query.get("dryRun")),
     )
     return Json({"Id": container_id(pod), "Warnings": list(warnings), "Name": container_name(pod)}, 201)
 
 
-async def _inspect(request: Request, mine: Containers) -> Response:
+async def show(call: DockerCall) -> Response:
     """All there is to know of a container."""
-    pod = await mine.get(request.path_params["id"])
+    mine = await call.containers()
+    pod = await mine.get(call.id)
     services = await mine.services()
     return Json(inspect(pod, services.get(container_name(pod)), mine.context.now()))
 
 
-async def _start(request: Request, mine: Containers) -> Response:
+async def start(call: DockerCall) -> Response:
     """Start a container; one that has ended starts anew. 304: it runs already."""
-    return Response(status_code=204 if await mine.start(request.path_params["id"]) else 304)
+    mine = await call.containers()
+    return Response(status_code=204 if await mine.start(call.id) else 304)
 
 
-async def _stop(request: Request, mine: Containers) -> Response:
+async def stop(call: DockerCall) -> Response:
     """Stop a container, with the grace period it was made with. 304: it does not run."""
-    return Response(status_code=204 if await mine.stop(request.path_params["id"]) else 304)
+    mine = await call.containers()
+    return Response(status_code=204 if await mine.stop(call.id) else 304)
 
 
-async def _kill(request: Request, mine: Containers) -> Response:
+async def kill(call: DockerCall) -> Response:
     """As `stop`; other signals than KILL, TERM and INT cannot be sent."""
-    signal = (request.query_params.get("signal") or "KILL").upper().removeprefix("SIG")
+    mine = await call.containers()
+    signal = (call.query.get("signal") or "KILL").upper().removeprefix("SIG")
     if signal not in ("KILL", "TERM", "INT", "9", "15", "2"):
         raise Problem(
-            400, "no_such_signal", f"the signal {signal} cannot be sent", "use KILL, TERM or INT", "signal"
+            400, ErrorCode.NO_SUCH_SIGNAL, f"the signal {signal} cannot be sent", "use KILL, TERM or INT", "signal"
         )
-    if not await mine.stop(request.path_params["id"]):
-        raise Problem(409, "not_running", f"container {request.path_params['id']} is not running")
+    if not await mine.stop(call.id):
+        raise Problem(409, ErrorCode.NOT_RUNNING, f"container {call.id} is not running")
     return Response(status_code=204)
 
 
-async def _restart(request: Request, mine: Containers) -> Response:
+async def restart(call: DockerCall) -> Response:
     """Stop, then start."""
-    word = request.path_params["id"]
+    mine = await call.containers()
+    word = call.id
     await mine.stop(word)
     await mine.start(word)
     return Response(status_code=204)
 
 
-async def _remove(request: Request, mine: Containers) -> Response:
+async def remove(call: DockerCall) -> Response:
     """Remove a container, and its Service; volumes stay."""
-    await mine.remove(request.path_params["id"], force=_is_true(request.query_params.get("force")))
+    mine = await call.containers()
+    await mine.remove(call.id, force=_is_true(call.query.get("force")))
     return Response(status_code=204)
 
 
-async def _wait(request: Request, mine: Containers) -> Response:
+async def wait(call: DockerCall) -> Response:
     """The exit code, once it has ended (or, `condition=removed`, once it is gone). The head is sent at once."""
-    condition = request.query_params.get("condition") or "not-running"
+    mine = await call.containers()
+    condition = call.query.get("condition") or "not-running"
     if condition not in ("not-running", "next-exit", "removed"):
-        raise Problem(400, "bad_request", f"condition is {condition!r}", "use not-running, next-exit or removed")
-    pod = await mine.get(request.path_params["id"])
+        raise Problem(
+            400, ErrorCode.BAD_REQUEST, f"condition is {condition!r}", "use not-running, next-exit or removed"
+        )
+    pod = await mine.get(call.id)
 
     async def end() -> AsyncIterator[bytes]:
         yield b""
@@ -258,13 +203,14 @@ async def _wait(request: Request, mine: Containers) -> Response:
     return StreamingResponse(end(), media_type="application/json")
 
 
-async def _logs(request: Request, mine: Containers) -> Response:
+async def logs(call: DockerCall) -> Response:
     """What the container printed. Kubernetes keeps stdout and stderr in one: all of it is told as stdout."""
-    pod = await mine.get(request.path_params["id"])
-    query = request.query_params
+    mine = await call.containers()
+    pod = await mine.get(call.id)
+    query = call.query
     if query.get("stdout") is not None and not _is_true(query.get("stdout")):
         return Response(b"", media_type=RAW_STREAM)
-    ours = request.url.path.startswith("/api/")
+    ours = call.request.url.path.startswith("/api/")
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
     since = _number(query.get("since", "").partition(".")[0] or None, "since", 2**40)
@@ -331,16 +277,17 @@ async def _read(
         )
 
 
-async def _attach(request: Request, mine: Containers) -> Response:
+async def attach(call: DockerCall) -> Response:
     """What the container prints from now on, or, `logs=true`, from its start; over a connection of bytes."""
-    pod = await mine.get(request.path_params["id"])
-    query = request.query_params
-    take = (request.scope.get("extensions") or {}).get("moorage.raw")
+    mine = await call.containers()
+    pod = await mine.get(call.id)
+    query = call.query
+    take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
     framed = not config_of(pod).get("Tty")
     if _is_true(query.get("stdin")) and config_of(pod).get("OpenStdin"):
         raise Problem(
             501,
-            "no_stdin",
+            ErrorCode.NO_STDIN,
             "what you type cannot be passed on to the container's own process",
             "start it with `docker run -d`, then `docker exec -it`",
         )
@@ -370,6 +317,26 @@ async def _attach(request: Request, mine: Containers) -> Response:
     return Response()
 
 
+ENDPOINTS = (
+    DockerEndpoint(method="GET", handler=list_containers, ours="/containers", dockers="/containers/json"),
+    DockerEndpoint(method="POST", handler=create, ours="/containers", dockers="/containers/create"),
+    DockerEndpoint(method="GET", handler=show, ours="/containers/{id}"),
+    DockerEndpoint(method="GET", handler=show, ours=f"{ONE}/json", dockers=f"{ONE}/json"),
+    DockerEndpoint(method="GET", handler=logs, ours=f"{ONE}/logs", dockers=f"{ONE}/logs"),
+    DockerEndpoint(method="POST", handler=start, ours=f"{ONE}/start", dockers=f"{ONE}/start"),
+    DockerEndpoint(method="POST", handler=stop, ours=f"{ONE}/stop", dockers=f"{ONE}/stop"),
+    DockerEndpoint(method="POST", handler=kill, ours=f"{ONE}/kill", dockers=f"{ONE}/kill"),
+    DockerEndpoint(method="POST", handler=restart, ours=f"{ONE}/restart", dockers=f"{ONE}/restart"),
+    DockerEndpoint(method="POST", handler=wait, ours=f"{ONE}/wait", dockers=f"{ONE}/wait"),
+    DockerEndpoint(method="POST", handler=attach, ours=f"{ONE}/attach", dockers=f"{ONE}/attach"),
+    DockerEndpoint(method="DELETE", handler=remove, ours=ONE, dockers=ONE),
+    DockerEndpoint(method="GET", handler=ping, dockers="/_ping"),
+    DockerEndpoint(method="GET", handler=version, dockers="/version"),
+    DockerEndpoint(method="GET", handler=info, dockers="/info"),
+    DockerEndpoint(method="POST", handler=pull, dockers="/images/create"),
+)
+
+
 def frame(stream: int, data: bytes) -> bytes:
     """Bytes of one stream among several, as Docker's clients take them apart: 8 bytes of head, then the bytes."""
     return struct.pack(">BxxxL", stream, len(data)) + data if data else b""
@@ -389,7 +356,7 @@ def _filters(text: str | None) -> dict[str, list[str]]:
     except DocumentError as error:
         raise Problem(
             400,
-            "bad_request",
+            ErrorCode.BAD_REQUEST,
             f"invalid filters {text[:80]!r}: use a JSON object of lists ({error.message})",
             'such as {"label": ["team=vision"]}',
             "filters",

@@ -29,6 +29,7 @@ from moorage.model.names import (
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import bearer_of, same
+from moorage.server.inputs import read_as
 from moorage.server.problems import Problem
 
 BODY_BYTES = 4096
@@ -67,7 +68,7 @@ class CheckpointReports:
         self._written.put(run, newest or "")
 
 
-async def report_checkpoint(call: Call[CheckpointReport, None]) -> Recorded:
+async def report_checkpoint(call: Call[None, None]) -> Recorded:
     """A run's runner reports how new its newest checkpoint is; the bearer is the run's own token."""
     context, run = call.context, (call.namespace, str(call.path["run"]))
     namespace, name = run
@@ -80,7 +81,8 @@ async def report_checkpoint(call: Call[CheckpointReport, None]) -> Recorded:
             f"the token is not that of run {namespace}/{name}",
             "the token is in the run's Secret; a deleted run has none",
         )
-    report = call.body
+    hint = "send {newest: RFC 3339 or null, checked: RFC 3339}"
+    report = await read_as(call.request, CheckpointReport, BODY_BYTES, hint=hint)  # of nobody else a body is read
     newest = rfc3339(report.newest) if report.newest else None
     if context.reports.is_written(run, newest):
         return Recorded(recorded=False)
@@ -96,9 +98,6 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
         method="POST",
         path="/api/v1/runs/{namespace}/{run}/checkpoint",
         handler=report_checkpoint,
-        body=CheckpointReport,
-        body_bytes=BODY_BYTES,
-        any_media_type=True,
         answer=Recorded,
     ),
 )

@@ -1,0 +1,88 @@
+"""A route of Docker's API: a handler that anybody can call, and the paths under which clients know it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from moorage.api.errors import ErrorCode
+from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage.server.context import Context
+from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
+from moorage.server.identity.auth import User
+from moorage.server.problems import Problem
+
+OURS = "/api/v1"
+DOCKERS = ("", "/v{version:float}")  # Docker's clients put the version of its API in front, or nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerCall:
+    """One request of a client of Docker's API."""
+
+    context: Context
+    request: Request
+
+    @property
+    def user(self) -> User:
+        user: User = self.request.state.user
+        return user
+
+    @property
+    def query(self) -> QueryParams:
+        return self.request.query_params
+
+    @property
+    def id(self) -> str:
+        """Of the container or exec in the path, in full or in part."""
+        return str(self.request.path_params["id"])
+
+    async def containers(self) -> Containers:
+        """The user's containers, in the namespace that the request names or implies. Raises Problem 400."""
+        namespace = self.request.headers.get(NAMESPACE_HEADER) or self.query.get("namespace") or ""
+        return await Containers.of(self.context, self.user, namespace)
+
+
+Handler = Callable[[DockerCall], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerEndpoint:
+    """A row of the table. `ours` is its path under /api/v1, `dockers` that in Docker's API; empty: none."""
+
+    method: str
+    handler: Handler
+    ours: str = ""
+    dockers: str = ""
+
+    def routes(self, context: Context) -> Iterable[Route]:
+        @functools.wraps(self.handler)
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await self.handler(DockerCall(context=context, request=request))
+            except ApiError as error:
+                raise docker_problem(error) from error
+
+        paths = [OURS + self.ours] if self.ours else []
+        paths += [prefix + self.dockers for prefix in DOCKERS] if self.dockers else []
+        return [Route(path, endpoint, methods=[self.method]) for path in paths]
+
+
+def docker_problem(error: ApiError) -> Problem:
+    """What the Kubernetes API refused, for users who know Docker alone."""
+    if isinstance(error, Forbidden):
+        hint = "ask an administrator of this cluster, or choose another namespace"
+        return Problem(403, ErrorCode.FORBIDDEN, error.message, hint)
+    if isinstance(error, NotFound):
+        return Problem(404, ErrorCode.NOT_FOUND, error.message, error.hint)
+    if isinstance(error, BadRequest | Invalid):
+        return Problem(400, ErrorCode.INVALID, error.message, error.hint)
+    if isinstance(error, Conflict | AlreadyExists):
+        return Problem(409, ErrorCode.CONFLICT, error.message, error.hint)
+    return Problem(503, ErrorCode.KUBERNETES_UNAVAILABLE, error.message, error.hint or "try again in a moment")
