@@ -49,7 +49,7 @@ class ClaimSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSeen:
-    """One fill Job. `result`: the last that its filler told; `final`: trying again cannot help."""
+    """One fill Job. `result`: the last that its filler wrote; `final`: trying again cannot help."""
 
     number: int
     name: str
@@ -481,7 +481,7 @@ def _with_result(status: NewStatus, done: AttemptSeen) -> NewStatus:
 
 
 def _progress(result: Mapping[str, Any] | None) -> FillProgress | None:
-    """What the filler told last, if it is progress. Nonsense, which anybody there may have written, is none."""
+    """What the filler wrote last, if it is progress; None for any other text."""
     if result is None or result.get("phase") not in ("listing", "filling", "verifying", "unpacking", "receiving"):
         return None
     totals = {

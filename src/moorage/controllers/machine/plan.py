@@ -106,7 +106,7 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
 
 
 def grace_of(pod: Mapping[str, Any]) -> int:
-    """Seconds between being told to end and being killed; Kubernetes' own default is 30."""
+    """Seconds between the request to end and the kill; Kubernetes' own default is 30."""
     given = pod["spec"].get("terminationGracePeriodSeconds")
     return 30 if given is None else int(given)
 

@@ -29,7 +29,7 @@ LITTLE = 10  # workers, or a tenth, beyond what nodes hold: seen waiting they wa
 DOWN = 0.8  # one step down leaves this share; less than a step is left alone
 DOWN_EVERY = timedelta(seconds=5)  # the server tells every two seconds
 GONE_HOLD = timedelta(seconds=5)  # after workers left in order: the news that all is done may be on its way
-LEAVE = timedelta(seconds=30)  # workers of a map that is done leave by themselves; then they are told to
+LEAVE = timedelta(seconds=30)  # workers of a map that is done leave by themselves; then they are stopped
 GRACE_SECONDS = 30  # Kubernetes' own default
 QUOTA_AGAIN = timedelta(seconds=30)
 

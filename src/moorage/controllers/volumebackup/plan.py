@@ -159,7 +159,7 @@ def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tup
 
 
 def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
-    """Those that are whole, as the last one to end told what it kept; and when that was."""
+    """Those that are whole, as the last to end listed them; and when that was."""
     by_name, success, kept = {copy.name: copy for copy in known}, "", None
     for job in copies:
         if not (job.succeeded and _is_done(job)) or job.result is None:

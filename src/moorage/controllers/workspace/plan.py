@@ -1,4 +1,4 @@
-"""Decide what a workspace needs next, and what is to be said of it.
+"""Decide what a workspace needs next, and its status and events.
 
 Nothing here reads the clock, the network or a setting. Steps are in the order in which they are safe: what a pod
 refers to is made before the pod is; each can be the last one done, and planning again finishes the work.
@@ -269,7 +269,7 @@ def _steps(seen: Seen, app: App) -> Iterator[Step]:
     yield from _entrance(seen)
     terms = gpu_terms(view.spec.resources.gpu_type, seen.gpu_types)
     if terms is None and seen.deployment is None:
-        return  # said in the status: nobody knows where it could run
+        return  # the status says so: nobody knows where it could run
     wanted = make_deployment(view, seen.obj, app, gpu_terms=terms or (), on_processes=seen.on_processes)
     if seen.deployment is None:
         yield Step(Verb.CREATE, DEPLOYMENTS, wanted)

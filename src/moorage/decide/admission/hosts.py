@@ -91,7 +91,7 @@ _ADDRESS_KEYS = frozenset({"load-balancer.hetzner.cloud/name"})
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _NGINX = "nginx.ingress.kubernetes.io/"
-# values are no text of a configuration; the second is where GKE's controller reports what it made
+# values are not text of a configuration; the second is where GKE's controller reports what it made
 _AS_JSON = ("alb.ingress.kubernetes.io", "ingress.kubernetes.io")
 _CONTROLLERS = (  # annotations of these groups, and of groups below them, are read by ingress controllers
     "ingress.kubernetes.io", "nginx.org", "nginx.com", "haproxy.org", "haproxy-ingress.github.io", "konghq.com",

@@ -49,7 +49,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """The pod as it should be, the way there (RFC 6902), and what is to be said."""
+    """The pod as it should be, the way there (RFC 6902), and the warnings."""
 
     pod: Obj
     patches: tuple[Obj, ...] = ()

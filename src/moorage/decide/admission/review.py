@@ -75,7 +75,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One thing that must not stand. `value` is what was found, as text; empty: nothing was."""
+    """A field that must not stand as it is. `value`: what stands there, as text; empty: nothing does."""
 
     field: str
     value: str
@@ -97,7 +97,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Draft:
-    """The object in the making, and what is to be said about it."""
+    """The object in the making, with refusals and warnings."""
 
     request: Request
     obj: Obj

@@ -235,7 +235,7 @@ def cap_restarts(draft: Draft) -> None:
 
 
 def advise(draft: Draft) -> None:
-    """For Jobs and pods that are no runs: nothing is refused, the risks are said (R4, R6)."""
+    """For Jobs and pods that are not runs: nothing is refused, the risks are named (R4, R6)."""
     if draft.request.kind not in ("Job", "Pod"):
         return
     for path in draft.unlimited():

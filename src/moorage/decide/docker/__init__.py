@@ -1,1 +1,1 @@
-"""Docker's containers as guarded pods: the request translated, the state told in Docker's words."""
+"""Docker's containers as guarded pods: the request translated, the state in Docker's words."""

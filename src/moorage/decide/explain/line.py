@@ -48,7 +48,7 @@ def line_ahead(case: Case, missing: Sequence[Missing]) -> list[ParsedPod]:
 
 
 def scheduler_message(pod: Obj) -> str:
-    """What the scheduler said when it last tried the pod."""
+    """The scheduler's message when it last tried the pod."""
     return str((condition(pod, "PodScheduled") or {}).get("message") or "")
 
 

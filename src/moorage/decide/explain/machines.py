@@ -61,7 +61,7 @@ def guest_line(case: Case) -> GuestLine | None:
     used = sum(bool(guest.pod.node or guest.pod.annotations.get(PLACE_ANNOTATION)) for guest in guests)
     pool, obj = _pool_of(case.snapshot.machines, group, kind)
     if pool is None:
-        known = not case.snapshot.machines  # no Machine could be read: that it is absent is not said
+        known = not case.snapshot.machines  # no Machine could be read: so it is not called absent
         machine = MachineLine(group=group, type=kind, order="", available=0, used=used, known=known)
         return GuestLine(machine=machine, guests=guests)
     until, why = waits_of(case.me.annotations.get(WAITS_ANNOTATION, "")) or (None, "")

@@ -1,4 +1,4 @@
-"""What can be said about one pod's start: the verdict on each node, what is missing, who holds it, and when."""
+"""What is known about the start of a pod: the verdict on each node, what is missing, who holds it, and when."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Earliest:
     at: datetime
     node: str
     after: Holder | None = None
-    usual: Usual | None = None  # what the end of `after` was told by; None: its limit
+    usual: Usual | None = None  # what the end of `after` was foretold by; None: its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +116,12 @@ class MachineLine:
     used: int  # places held by guests, or on their way to one
     waits_for: str = ""  # a sentence: a place is free, and kept for somebody's reservation
     waits_until: datetime | None = None  # the end of that reservation
-    known: bool = True  # False: there is no such Machine
+    known: bool = True  # False: no such Machine exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that can be said about one pod's start, at `now`."""
+    """All that is known about the start of a pod, at `now`."""
 
     namespace: str
     name: str

@@ -80,7 +80,7 @@ class Report(Generic[G]):
 class Seen(Generic[G]):
     """One machine type and the calendar over it, at one moment."""
 
-    available: int | None  # machines offered; None: there is no such type
+    available: int | None  # machines offered; None: no such type exists
     bookings: Sequence[Booking]
     guests: Sequence[G]  # those that hold a place, or are promised one
     now: datetime

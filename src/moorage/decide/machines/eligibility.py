@@ -106,7 +106,7 @@ class Moment(Generic[G]):
 
 
 class Eligibility(Generic[G]):
-    """Who may be let through now; told of each that is."""
+    """Who may be let through now; `take` notes each that is."""
 
     def __init__(self, capacity: int, holds: Sequence[Hold], guests: Iterable[G], now: datetime) -> None:
         """`capacity`: places there are; `guests`: those that hold one."""
@@ -198,7 +198,7 @@ def by_age(guest: Guest) -> tuple[str, str, str]:
 
 
 def waits_of(note: str) -> tuple[datetime, str] | None:
-    """What `HeldBack.note` put down: until when, and why; None for what is no note of ours."""
+    """What `HeldBack.note` put down: until when, and why; None for any other text."""
     at, _, why = note.partition(WAITS_SEPARATOR)
     try:
         return parse_rfc3339(at), why

@@ -22,7 +22,7 @@ class Guest(Protocol):
     @property
     def limit(self) -> timedelta | None: ...  # running time allowed
     @property
-    def grace(self) -> timedelta: ...  # between being told to end and being killed
+    def grace(self) -> timedelta: ...  # between the request to end and the kill
     @property
     def backfill(self) -> bool: ...  # may be asked to leave
     @property

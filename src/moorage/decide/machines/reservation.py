@@ -48,7 +48,7 @@ class Reservation:
     ending: bool = False  # being deleted, or ended by itself
     unschedulable: bool = False  # the scheduler found no room
     alone: bool = False  # under no budget, though promised to nobody
-    preempted: bool = False  # the scheduler said that it takes its place away
+    preempted: bool = False  # the scheduler announced that it takes its place away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Guest:
     unschedulable: bool = False
     pod: PodInfo | None = None  # what placement needs to know; only for guests behind the gate
     limit: timedelta | None = None  # running time allowed
-    grace: timedelta = timedelta(seconds=30)  # between being told to end and being killed
+    grace: timedelta = timedelta(seconds=30)  # between the request to end and the kill
     backfill: bool = False  # may be asked to leave
     started: datetime | None = None  # from when the limit counts
     leaves: datetime | None = None  # being deleted: gone by then

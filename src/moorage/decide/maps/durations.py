@@ -162,7 +162,7 @@ def from_samples(samples: Sequence[float], *, longest: float | None = None, orig
     """Measured items as they are; beyond the longest of them a lognormal tail as wide as their upper part.
 
     A sample of 200 says nothing of the longest of 150,000: without a tail it would be missed. Items that were all
-    alike get none. `longest` cuts the tail. Raises UsageError when there is no sample, or one is no time.
+    alike get none. `longest` cuts the tail. Raises UsageError when there is no sample, or one is not a time.
     """
     if not samples:
         raise UsageError("the sample holds no item")
@@ -181,9 +181,7 @@ def from_samples(samples: Sequence[float], *, longest: float | None = None, orig
         ]
     if longest is not None:
         if longest < ordered[-1]:
-            raise UsageError(
-                f"the longest item is said to take {say(longest)}, and one of the sample took {say(top)}"
-            )
+            raise UsageError(f"the longest item is given as {say(longest)}, and one of the sample took {say(top)}")
         knots = [(share, min(value, longest)) for share, value in knots]
     knots.append((1.0, knots[-1][1]))
     return Durations(tuple(knots), origin or f"{count} measured items")

@@ -28,7 +28,7 @@ def plan_of(mapjob: Obj) -> dict[str, Any]:
 
 
 def fact_of(actual: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
-    """What came of a plan so far; `found` is the map as the server shows it.
+    """What came of a plan so far; `actual` is the map as the server shows it.
 
     Money: the items' time at the plan's price of a pod's share.
     """

@@ -404,7 +404,7 @@ def is_finished(target_map: Map, counts: Counts) -> bool:
 
 
 def expected_seconds(*, remaining: int, per_second: float | None) -> float | None:
-    """Seconds until `remaining` items are done at a steady rate; None when there is no rate to go by."""
+    """Seconds until `remaining` items are done at a steady rate; None when no rate is known."""
     if remaining <= 0:
         return 0.0
     return remaining / per_second if per_second else None
@@ -546,7 +546,7 @@ class _Book:
             return False
         item, fence = candidate.item, report.lease
         if fence not in (item.holder, item.twin):
-            return fence == item.settled  # told again after a lost reply
+            return fence == item.settled  # reported again after a lost reply
         if report.outcome is Outcome.DONE:
             self._put(of, tally, item, item_done(item, fence))
             self.changes.results.append(

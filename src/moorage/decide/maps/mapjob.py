@@ -62,22 +62,22 @@ class MapJobPlan:
 
     @property
     def documents(self) -> list[Obj]:
-        return [one for one in (self.secret, self.config_map, self.mapjob) if one is not None]
+        return [document for document in (self.secret, self.config_map, self.mapjob) if document is not None]
 
 
 def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> MapJobPlan:
     """The MapJob for a request, by the rules of runs: limits, nodes without GPUs, images, volumes, variables."""
     run = plan_run(request.run, caller, facts)
-    problems = [_of_a_map(one) for one in run.problems]
-    policy, told = _policy(request)
-    problems += told
-    limits, told = _limits(request.limits)
-    problems += told
+    problems = [_of_a_map(problem) for problem in run.problems]
+    policy, more = _policy(request)
+    problems += more
+    limits, more = _limits(request.limits)
+    problems += more
     if not 1 <= request.parallelism <= PARALLELISM_MAX:
         problems.append(
             Problem("parallelism", f"invalid parallelism {request.parallelism}: use 1 to {PARALLELISM_MAX:,}")
         )
-    notes = tuple(one.replace("a job that", "a worker that") for one in run.notes)
+    notes = tuple(note.replace("a job that", "a worker that") for note in run.notes)
     if problems or run.job is None:
         return MapJobPlan(name=run.name, mapjob={}, notes=notes, problems=tuple(problems))
     spec: Obj = {"parallelism": request.parallelism}
@@ -101,7 +101,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
     spec |= {name: value for name, value in optional.items() if value}
     if request.restart_limit == 0:
         spec["restartLimit"] = 0
-    said = COMMAND_ANNOTATION, shlex.join(request.run.command)
+    command = COMMAND_ANNOTATION, shlex.join(request.run.command)
     mapjob: Obj = {
         "apiVersion": MAPJOBS.api_version,
         "kind": MAPJOBS.kind,
@@ -109,13 +109,13 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
             "name": run.name,
             "namespace": request.run.namespace,
             "labels": {OWNER_LABEL: label_value(caller.user)},
-            "annotations": {OWNER_ANNOTATION: caller.user, said[0]: said[1], **request.annotations},
+            "annotations": {OWNER_ANNOTATION: caller.user, command[0]: command[1], **request.annotations},
         },
         "spec": {**spec, "template": template},
     }
     if request.function is not None:
         del mapjob["metadata"]["annotations"][COMMAND_ANNOTATION]
-    faults = tuple(_fault(one.field, one.value, one.message) for one in check_mapjob(mapjob))
+    faults = tuple(_fault(fault.field, fault.value, fault.message) for fault in check_mapjob(mapjob))
     return MapJobPlan(
         name=run.name, mapjob=mapjob, secret=secret, config_map=config_map, notes=notes, problems=faults
     )
@@ -154,22 +154,22 @@ def _of_a_map(problem: Problem) -> Problem:
 
 
 def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
-    found: Obj = {}
+    policy: Obj = {}
     problems: list[Problem] = []
     if request.retries is not None:
-        found["retries"] = request.retries
+        policy["retries"] = request.retries
     if isinstance(request.timeout, int | float):
-        found["timeoutSeconds"] = request.timeout
+        policy["timeoutSeconds"] = request.timeout
     elif request.timeout is not None:
         try:
-            found["timeoutSeconds"] = parse_time(request.timeout)
+            policy["timeoutSeconds"] = parse_time(request.timeout)
         except ValueError:
             problems.append(
                 Problem("timeout", f"invalid timeout {request.timeout!r}: use a time such as 30s, 5m or 2h")
             )
     if request.memory_limit is not None:
         try:
-            found["memoryLimitBytes"] = parse_count(request.memory_limit)
+            policy["memoryLimitBytes"] = parse_count(request.memory_limit)
         except QuantityError:
             problems.append(
                 Problem(
@@ -178,20 +178,22 @@ def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
                 )
             )
     if request.idempotent:
-        found["idempotent"] = True
+        policy["idempotent"] = True
     if request.rate is not None:
-        found["rate"] = request.rate
-    return found, problems
+        policy["rate"] = request.rate
+    return policy, problems
 
 
 def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
-    found: Obj = {}
+    limits: Obj = {}
     problems = []
     for text in texts:
         rest, _, tokens = text.partition(":")
         name, given, capacity = rest.partition("=")
-        numbers = [one for one in (capacity if given else None, tokens or None) if one is not None]
-        if not name or not all(one.isascii() and one.isdigit() and int(one) <= LIMIT_MAX for one in numbers):
+        numbers = [text for text in (capacity if given else None, tokens or None) if text is not None]
+        if not name or not all(
+            number.isascii() and number.isdigit() and int(number) <= LIMIT_MAX for number in numbers
+        ):
             problems.append(
                 Problem(
                     "limits",
@@ -200,19 +202,22 @@ def _limits(texts: tuple[str, ...]) -> tuple[Obj, list[Problem]]:
                 )
             )
             continue
-        found[name] = ({"tokens": int(tokens)} if tokens else {}) | ({"capacity": int(capacity)} if given else {})
-    return found, problems
+        limits[name] = ({"tokens": int(tokens)} if tokens else {}) | ({"capacity": int(capacity)} if given else {})
+    return limits, problems
 
 
 def _preflight(request: MapRequest, template: Obj) -> Obj | None:
     """What is tried first: what was asked for, else that volumes can be read, or written where they may be."""
-    claims = {one["name"] for one in template["spec"].get("volumes", ()) if "persistentVolumeClaim" in one}
-    mounts = [one for one in template["spec"]["containers"][0].get("volumeMounts", ()) if one["name"] in claims]
-    found = {
-        "read": list(request.preflight_read) or [one["mountPath"] for one in mounts if one.get("readOnly")],
-        "write": list(request.preflight_write) or [one["mountPath"] for one in mounts if not one.get("readOnly")],
+    spec = template["spec"]
+    claims = {volume["name"] for volume in spec.get("volumes", ()) if "persistentVolumeClaim" in volume}
+    mounts = [mount for mount in spec["containers"][0].get("volumeMounts", ()) if mount["name"] in claims]
+    readable = [mount["mountPath"] for mount in mounts if mount.get("readOnly")]
+    writable = [mount["mountPath"] for mount in mounts if not mount.get("readOnly")]
+    checks = {
+        "read": list(request.preflight_read) or readable,
+        "write": list(request.preflight_write) or writable,
     }
-    return {name: paths for name, paths in found.items() if paths} or None
+    return {name: paths for name, paths in checks.items() if paths} or None
 
 
 def _config_map(name: str, request: MapRequest, caller: Caller) -> Obj:
@@ -237,9 +242,9 @@ def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, O
     container: Obj = dict(pod["containers"][0])
     for key in ("command", "args"):
         container.pop(key, None)
-    container["env"] = [one for one in container["env"] if one["name"] != "MOORAGE_RUN"]
-    mounts = [_outside(one) for one in container.get("volumeMounts", ()) if one["mountPath"] != RUNNER_PATH]
-    volumes = [one for one in pod.get("volumes", ()) if "secret" not in one]
+    container["env"] = [variable for variable in container["env"] if variable["name"] != "MOORAGE_RUN"]
+    mounts = [_outside(mount) for mount in container.get("volumeMounts", ()) if mount["mountPath"] != RUNNER_PATH]
+    volumes = [volume for volume in pod.get("volumes", ()) if "secret" not in volume]
     if "workingDir" in container:
         container["workingDir"] = _outside({"mountPath": container["workingDir"]})["mountPath"]
     annotations = {

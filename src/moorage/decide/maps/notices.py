@@ -1,6 +1,6 @@
-"""When the owner of a map is told something, and what.
+"""When the owner of a map gets a notice, and its text.
 
-The caller keeps the marks of what was said, beside the map, and gives them back each time: a notice is due at most
+The caller keeps the marks of what was sent, beside the map, and gives them back each time: a notice is due at most
 once for each start of the map, however often the caller itself is restarted. Keep the new marks before sending:
 then a crash in between loses a notice rather than sending it again with every restart.
 """
@@ -40,7 +40,7 @@ class NoticeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapState:
-    """A map as it stands. `round` counts its starts, from 1: a retry is a new round, and may be told of anew."""
+    """A map as it stands. `round` counts its starts, from 1: a retry is a new round, and may be reported again."""
 
     namespace: str
     name: str
@@ -80,9 +80,9 @@ class Due:
 
 
 def due(rules: NoticeRules, state: MapState, marks: frozenset[str]) -> Due:
-    """What is to be said now. Asking again with the marks returned gives nothing until something happens.
+    """The notices due now. Asking again with the marks returned gives nothing until something happens.
 
-    At the end only the end is told: it has the counts, and what was not told until then counts as told.
+    At the end only the end is reported, with its counts; what was not reported until then counts as reported.
     """
     happened: list[Event] = []
     if rules.first_failure and state.failed:
@@ -118,7 +118,7 @@ def _notice(event: Event, rules: NoticeRules, state: MapState) -> Notice:
             title = f"{name}: an item failed"
         case Event.FAILURE_SHARE:
             seen = state.failed / finished
-            title = f"{name}: {seen:.1%} of the items finished have failed (told at {rules.failure_share:.1%})"
+            title = f"{name}: {seen:.1%} of the items finished have failed (reported at {rules.failure_share:.1%})"
         case Event.ENDED:
             title = f"{name}: {state.outcome or 'ended'}"
             if state.seconds is not None:

@@ -76,7 +76,7 @@ class Terms:
     daemon_pods: int = 0
     deadline_seconds: float | None = None
     budget: float | None = None
-    nodes: tuple[int, ...] = ()  # exactly these numbers; empty: found
+    nodes: tuple[int, ...] = ()  # exactly these numbers; empty: chosen here
     quotas: tuple[Quota, ...] = ()  # besides those of the price file
 
 

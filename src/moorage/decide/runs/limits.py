@@ -73,7 +73,7 @@ def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> in
 
 
 def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bool) -> int:
-    """Seconds between being told to end and being killed."""
+    """Seconds between the request to end and the kill."""
     grace = request.grace
     if grace is None:
         return CHECKPOINT_GRACE_SECONDS if keeps_checkpoints else GRACE_SECONDS

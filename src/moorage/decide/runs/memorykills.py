@@ -115,7 +115,7 @@ class Owner:
 
 
 def rule_of(policy: Policy | None) -> BombRule:
-    """What a policy says of restart bombs; total: what its schema would refuse counts as not said."""
+    """What a policy says of restart bombs; total: what its schema would refuse counts as not stated."""
     if policy is None:
         return BombRule()
     settings = policy.rules.get(RULE) or {}

@@ -1,4 +1,4 @@
-"""What is said about a request while it is planned: every problem at once, and notes for its user."""
+"""Problems and notes about a request, collected while it is planned."""
 
 from __future__ import annotations
 

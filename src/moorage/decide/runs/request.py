@@ -46,7 +46,7 @@ class Caller:
     user: str
     cwd: str  # empty: none
     environment: Mapping[str, str] = field(default_factory=dict)
-    program: str | None = None  # where the command's first word was found, or may be by the node; None: nowhere
+    program: str | None = None  # where the command's first word is, or may be for the node; None: nowhere
     python: str = "python3"  # the interpreter of the runner on this machine
     salt: str = ""  # random text, for a generated name
     token: str = ""  # random text, the run's own key for reporting checkpoints
@@ -96,7 +96,7 @@ class Problem:
 class RunPlan:
     """What to create, in this order: `claims` (kept for ever), `secret` (owned by the Job later), `job`.
 
-    With problems there is nothing to create. `notes` are told to the user either way.
+    With problems there is nothing to create. `notes` are shown to the user either way.
     """
 
     name: str = ""

@@ -103,7 +103,7 @@ HOLD_RULES: Mapping[str, HoldRule] = {
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One reason. `pod` None: the node's own. `why` says what was found."""
+    """One reason. `pod` None: the node's own. `why`: what breaks the rule."""
 
     rule: str
     why: str

@@ -35,10 +35,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainPlan:
-    """With `refused` pods nothing is evicted. `warnings` are said before the first eviction."""
+    """With `refused` pods nothing is evicted. `warnings` are shown before the first eviction."""
 
     evict: tuple[Obj, ...] = ()
-    leaving: tuple[Obj, ...] = ()  # told to go already; only waited for
+    leaving: tuple[Obj, ...] = ()  # asked to go already; only waited for
     kept: tuple[Key, ...] = ()
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()

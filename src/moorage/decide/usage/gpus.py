@@ -54,7 +54,7 @@ class Holder:
     namespace: str
     pod: str
     since: datetime | None  # None: bound, not yet started by its node
-    expected_until: datetime | None  # None: nobody said
+    expected_until: datetime | None  # None: not stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def owner_of(pod: PodInfo) -> str:
 def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime | None:
     """When the pod's owner (`moor run --time`) or its `activeDeadlineSeconds`, whichever is first, ends it.
 
-    None when neither is set, when the mark is no number, or when the pod has not started.
+    None when neither is set, when the mark is not a number, or when the pod has not started.
     """
     if started is None:
         return None
@@ -280,7 +280,7 @@ def _node_gpus(
 
 
 def device_type(kind: str, resource: str) -> str:
-    """The type of a device on a node of GPU type `kind`: its MIG profile, or that it is shared, said too."""
+    """The type of a device on a node of GPU type `kind`: with its MIG profile, or that it is shared."""
     if "/mig-" in resource:
         return f"{kind} {resource.partition('/mig-')[2]}"
     return f"{kind} shared" if resource.endswith(".shared") else kind
@@ -344,7 +344,7 @@ def _places(
 
 
 def _held_for(pod: PodInfo) -> str:
-    """The machine type that a reservation holds its place for; empty: it is no reservation."""
+    """The machine type that a reservation holds its place for; empty: not a reservation."""
     if not is_reservation(pod):
         return ""
     return f"for machine {pod.labels.get(MACHINE_GROUP_LABEL, '')}/{pod.labels.get(MACHINE_TYPE_LABEL, '')}"

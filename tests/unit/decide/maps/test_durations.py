@@ -194,7 +194,7 @@ def test_a_sample_gets_a_tail_beyond_its_longest_and_items_alike_get_none():
     assert times.longest_of(150_000) == pytest.approx(true, rel=0.5)
     assert from_samples(drawn, longest=60).longest == 60
     assert from_samples([4.0] * 50).longest == 4.0
-    with pytest.raises(UsageError, match=r"the longest item is said to take 1s"):
+    with pytest.raises(UsageError, match=r"the longest item is given as 1s"):
         from_samples(drawn, longest=1)
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from moorage.api.maps import PRIORITY_LIMIT
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import (
     COUNTERS,
@@ -451,7 +452,7 @@ def test_priority_goes_before_length_and_unknown_lengths_before_known_ones():
         leasing.rank_of(priority=-1),
     ]
     assert ranks == sorted(ranks)
-    assert leasing.rank_of(priority=leasing.PRIORITY_LIMIT) > -(2**63)
+    assert leasing.rank_of(priority=PRIORITY_LIMIT) > -(2**63)
 
 
 @pytest.mark.parametrize(
