@@ -106,7 +106,7 @@ class Around:
 
 def plan_container(body: Mapping[str, Any], name: str | None, around: Around) -> ContainerPlan:
     """The pod of a new container, gated until it is started; all faults at once."""
-    return _Making(body, around).plan(name)
+    return _Draft(body, around).plan(name)
 
 
 def next_pod(pod: Mapping[str, Any]) -> Obj:
@@ -114,13 +114,15 @@ def next_pod(pod: Mapping[str, Any]) -> Obj:
     body, meta = config_of(pod), pod["metadata"]
     start = start_of(pod) + 1
     name = container_name(pod)
-    made = _Making(body, Around(namespace=meta["namespace"])).pod(name, pod["spec"], start)
+    made = _Draft(body, Around(namespace=meta["namespace"])).pod(name, pod["spec"], start)
     made["metadata"]["annotations"][ID_ANNOTATION] = container_id(pod)
     made["spec"].pop("schedulingGates", None)
     return made
 
 
-class _Making:
+class _Draft:
+    """A container in the making: collects faults and warnings on the way. Used once."""
+
     def __init__(self, body: Mapping[str, Any], around: Around) -> None:
         self.body = body
         self.around = around

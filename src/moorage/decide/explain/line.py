@@ -18,7 +18,7 @@ from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import is_reservation, owner_of
 from moorage.model.names import EXPECTED_SECONDS_ANNOTATION, RUN_LABEL
 
-QUEUE_LIMIT = 200  # pods ahead that are played through when the start is foretold; beyond that nothing is foretold
+QUEUE_LIMIT = 200  # pods ahead that are played through for a forecast of the start; beyond that there is none
 
 
 def turn(pod: PodInfo) -> tuple[int, float, str, str]:

@@ -103,14 +103,14 @@ def held_by(case: Case, short: Sequence[Missing]) -> tuple[HeldBy, ...]:
 def hold_of(case: Case, other: ParsedPod, resource: str) -> HeldBy:
     assert other.holder is not None
     usual = None if is_reservation(other.pod) else case.lookup.usual(other, case.now)
-    is_foretold = usual is not None and usual.total is not None
+    has_forecast = usual is not None and usual.total is not None
     labels = other.pod.labels
     return HeldBy(
         holder=other.holder,
         node=other.pod.node,
         resource=resource,
         amount=other.pod.requests.get(resource, 0),
-        sure="limit" if other.holder.expected_until else "usual" if is_foretold else "unknown",
+        sure="limit" if other.holder.expected_until else "usual" if has_forecast else "unknown",
         usual=usual,
         reserved_for=f"{labels.get(MACHINE_GROUP_LABEL, '')}/{labels.get(MACHINE_TYPE_LABEL, '')}"
         if is_reservation(other.pod)

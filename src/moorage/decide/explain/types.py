@@ -67,7 +67,7 @@ class Earliest:
     at: datetime
     node: str
     after: Holder | None = None
-    usual: Usual | None = None  # what the end of `after` was foretold by; None: its limit
+    usual: Usual | None = None  # the past that the end of `after` is forecast by; None: its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

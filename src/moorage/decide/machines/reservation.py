@@ -394,15 +394,15 @@ class _TypePlan:
                 handed.add(given.uid)
                 self.steps.append(MoveOn(given, guest))
         room = self.kind.available - len(self.placed) - len(granted)
-        pace = self._pace([*self.placed, *(gated[uid] for uid in granted)])
+        eligibility = self._eligibility([*self.placed, *(gated[uid] for uid in granted)])
         line = self._line(gated, promised)
-        for guest in line if pace is None else pace.kept_first(line):
+        for guest in line if eligibility is None else eligibility.kept_first(line):
             if why := misfit(guest, self.kind):
                 self.misfits.append(Misfit(guest, why))
                 continue
             if room <= 0:
                 continue
-            if pace is not None and (waits := pace.refuse(guest)) is not None:
+            if eligibility is not None and (waits := eligibility.refuse(guest)) is not None:
                 if len(self.held_back) < room:
                     self.held_back.append(waits)
                 continue
@@ -410,10 +410,10 @@ class _TypePlan:
                 handed.add(given.uid)
                 room -= 1
                 self.steps.append(HandOver(given, guest))
-                if pace is not None:
-                    pace.take(guest)
+                if eligibility is not None:
+                    eligibility.take(guest)
         self._fill([place for place in free if place.uid not in handed], wanted - len(handed))
-        self._note(pace)
+        self._note(eligibility)
 
     def _pair(self, promised: dict[str, Reservation], free: list[Reservation]) -> list[Reservation]:
         """Find the place of each guest on its way that has no promise by name; returns what then is free.
@@ -451,7 +451,7 @@ class _TypePlan:
                     self.backed.add(guest.uid)
         return [place for place in free if place.uid not in used]
 
-    def _pace(self, holding: Sequence[Guest]) -> Eligibility[Guest] | None:
+    def _eligibility(self, holding: Sequence[Guest]) -> Eligibility[Guest] | None:
         """What the calendar allows; None when nothing is booked of this type."""
         bookings = [
             booking
@@ -466,9 +466,9 @@ class _TypePlan:
         capacity = self.kind.available - without_room if self.nodes else len(holding)
         return Eligibility(capacity, holds, holding, self.seen.now)
 
-    def _note(self, pace: Eligibility[Guest] | None) -> None:
+    def _note(self, eligibility: Eligibility[Guest] | None) -> None:
         """Say on the pods who is held back by the calendar, and no longer on those who are not."""
-        waiting = {held.guest.uid: held.note for held in self.held_back} if pace is not None else {}
+        waiting = {held.guest.uid: held.note for held in self.held_back} if eligibility is not None else {}
         let_through = {step.guest.uid for step in self.steps if isinstance(step, HandOver)}
         for guest in (*self.waiting, *self.placed):
             if guest.waits_for != (text := waiting.get(guest.uid, "")) and guest.uid not in let_through:

@@ -104,7 +104,7 @@ class Durations:
         return Durations(tuple((share, value * factor + plus) for share, value in self.knots), self.origin)
 
     def interrupted(self, per_second: float, away_seconds: float) -> Durations:
-        """The same items where each try is cut off at this rate, and begins anew when a node is back.
+        """The same items where each try is cut off at this rate, and begins again when a node is back.
 
         Mean time until an item of x seconds has run through once is (e^(rate x) - 1) / rate; each cut adds the
         time until the slot is back. Raises UsageError when the longest items would hardly ever run through.

@@ -1,4 +1,4 @@
-"""What was reckoned before a map was made, and what came of it."""
+"""What was planned before a map was created, and what came of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shown = Mapping[str, Any]
 
 
 def plan_of(mapjob: Obj) -> dict[str, Any]:
-    """What was reckoned before the map was made; empty when nothing was."""
+    """What was planned before the map was created; empty when nothing was."""
     in_status = (mapjob.get("status") or {}).get("plan")
     if in_status:
         return dict(in_status)

@@ -490,7 +490,7 @@ class _Book:
     ) -> None:
         """Match what the worker says it holds with what it was given.
 
-        A lease it does not know of (the reply was lost, and it asks anew) goes back. A heartbeat may have been
+        A lease it does not know of (the reply was lost, and it asks again) goes back. A heartbeat may have been
         sent before the last reply came, so only a numbered request says what is not held.
         """
         held = set(asked.held or ())

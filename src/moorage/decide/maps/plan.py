@@ -142,7 +142,7 @@ def durations_of_run(
     """The time of an item, from an earlier run that kept every slot of its nodes busy.
 
     `seconds` from the first item's start to the last one's end. How items differ it does not say: they count as
-    alike, and the run learned from is foretold as it was.
+    alike, and the forecast of the run learned from is as it was.
     """
     if nodes < 1 or seconds <= 0 or items < 1:
         raise UsageError("a run to learn from has nodes, a time and items above 0")
@@ -310,7 +310,7 @@ class Trial:
         return min(self.useful_nodes, self.quota_nodes, NODES_MAX)
 
     def choices(self) -> list[Choice]:
-        """Numbers of nodes worth a look, each worked out."""
+        """Numbers of nodes worth a look, each computed."""
         if self.terms.nodes:
             return [self.choice(nodes) for nodes in sorted(set(self.terms.nodes))]
         most = self.most

@@ -8,10 +8,10 @@ everybody's on this GPU type.
 
 The answer is an order statistic of those that took longer than this one has run already: the time by which SHARE
 of them were done. It assumes no shape of the distribution, and it is shown with its numbers ("8 of 10 like it"),
-never as a probability. Nothing is foretold below LEAST past stays, nor for what outlived too many of its like.
+never as a probability. There is no forecast below LEAST past stays, nor for what outlived too many of its like.
 
 What it does not know: a stay counts up to its end, however it ended (done, cancelled or moved away): its GPUs were
-free then. What still runs is not counted, so that work which has lately become slower is foretold too early.
+free then. What still runs is not counted, so that work which has lately become slower gets too early a forecast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-SHARE = 0.8  # the share of its like that was done by the time that is foretold
+SHARE = 0.8  # the share of its like that was done by the time of the forecast
 LEAST = 5  # past stays under a template before it is asked; 80 % of fewer says nothing
 LEAST_LEFT = 3  # of them that took longer than it has run already
 KEPT = 200  # newest stays under each template: what was long ago tells little
