@@ -228,7 +228,7 @@ def _spec(kind: Any, node: dict[str, Any]) -> Any:
         from moorage.localcluster.nodeagent.machine import this_machine
 
         return this_machine()
-    known = {one.name for one in fields(kind)}
+    known = {field.name for field in fields(kind)}
     return kind(**{name: value for name, value in node.items() if name in known})
 
 
@@ -240,7 +240,7 @@ async def _create(api: Any, resource: Resource, obj: dict[str, Any]) -> None:
 async def _publish_api(api: Any, port: int) -> None:
     """The Service `kubernetes` leads to this server, as every API server sees to."""
     labels = {"kubernetes.io/service-name": "kubernetes"}
-    found = {
+    endpoint_slice = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
@@ -249,9 +249,9 @@ async def _publish_api(api: Any, port: int) -> None:
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     }
     try:
-        await api.create(ENDPOINTSLICES, found)
+        await api.create(ENDPOINTSLICES, endpoint_slice)
     except AlreadyExists:
-        await api.patch(ENDPOINTSLICES, "kubernetes", {"ports": found["ports"]}, "default")
+        await api.patch(ENDPOINTSLICES, "kubernetes", {"ports": endpoint_slice["ports"]}, "default")
 
 
 async def _remove_other_nodes(api: Any, names: set[str]) -> None:

@@ -101,9 +101,9 @@ def pod_amounts(spec: Mapping[str, Any], side: str) -> Amounts:
     total = larger(total, highest)
     own = _amounts_of(spec, side)
     total |= {name: one for name, one in own.items() if name in ("cpu", "memory") or name.startswith("hugepages-")}
-    for name, one in read_amounts(spec.get("overhead")).items():
+    for name, amount in read_amounts(spec.get("overhead")).items():
         if side == "requests" or total.get(name, ZERO).value:
-            total[name] = total.get(name, ZERO).plus(one)
+            total[name] = total.get(name, ZERO).plus(amount)
     return total
 
 
@@ -132,11 +132,11 @@ def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantit
             out[name] = out[f"requests.{name}"] = requests[name]
         if name in limits:
             out[f"limits.{name}"] = limits[name]
-    for name, one in requests.items():
+    for name, request in requests.items():
         if name.startswith("hugepages-"):
-            out[name] = out[f"requests.{name}"] = one
+            out[name] = out[f"requests.{name}"] = request
         elif is_extended(name):
-            out[f"requests.{name}"] = one
+            out[f"requests.{name}"] = request
     return out
 
 
@@ -158,8 +158,8 @@ def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:
     needed -= set(compute_usage(_amounts_of(spec, "requests"), _amounts_of(spec, "limits")))
     missing: dict[str, set[str]] = {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        said = compute_usage(_amounts_of(container, "requests"), _amounts_of(container, "limits"))
-        for name in needed - set(said):
+        usage = compute_usage(_amounts_of(container, "requests"), _amounts_of(container, "limits"))
+        for name in needed - set(usage):
             missing.setdefault(name, set()).add(container["name"])
     return "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
 
@@ -179,7 +179,7 @@ def tracked(resource: Resource, hard: Iterable[str]) -> list[str]:
             case ("", "pods"):
                 mine = (
                     name in ("pods", *POD_AMOUNTS)
-                    or name in {f"{side}.{one}" for side in ("requests", "limits") for one in POD_AMOUNTS}
+                    or name in {f"{side}.{amount}" for side in ("requests", "limits") for amount in POD_AMOUNTS}
                     or name.startswith(("hugepages-", "requests.hugepages-"))
                     or (name.startswith("requests.") and is_extended(name.removeprefix("requests.")))
                 )
@@ -197,7 +197,7 @@ def tracked(resource: Resource, hard: Iterable[str]) -> list[str]:
 def scopes_match(quota: Mapping[str, Any], resource: Resource, obj: Mapping[str, Any]) -> bool:
     """Whether all scopes of the quota hold for the object. Scopes are about pods: of other kinds none holds."""
     spec = quota.get("spec") or {}
-    wanted = [{"scopeName": one, "operator": "Exists"} for one in spec.get("scopes") or ()]
+    wanted = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     wanted += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     if wanted and (resource.group, resource.plural) != ("", "pods"):
         return False

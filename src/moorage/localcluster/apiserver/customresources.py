@@ -39,8 +39,12 @@ def kinds_of(obj: Obj) -> list[Kind]:
     """The served versions of a definition as kinds."""
     spec = obj["spec"]
     terminating = bool(obj["metadata"].get("deletionTimestamp"))
-    storage = next((one["name"] for one in spec["versions"] if one.get("storage")), spec["versions"][0]["name"])
-    return [_kind(spec, one, storage, terminating) for one in spec["versions"] if one.get("served", True)]
+    storage = next(
+        (version["name"] for version in spec["versions"] if version.get("storage")), spec["versions"][0]["name"]
+    )
+    return [
+        _kind(spec, version, storage, terminating) for version in spec["versions"] if version.get("served", True)
+    ]
 
 
 def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> Kind:
@@ -64,7 +68,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
         )
     columns = version.get("additionalPrinterColumns") or [_AGE]
     stored_version = f"{group}/{storage_version}"
-    selectable = frozenset(one["jsonPath"].lstrip(".") for one in version.get("selectableFields") or ())
+    selectable = frozenset(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ())
     deprecated = None
     if version.get("deprecated"):
         deprecated = version.get("deprecationWarning") or f"{resource.api_version} {resource.kind} is deprecated"
@@ -88,7 +92,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
         short_names=tuple(names.get("shortNames") or ()),
         categories=tuple(names.get("categories") or ()),
         subresources=subresources,
-        columns=(_NAME_COLUMN, *(_column(one) for one in columns)),
+        columns=(_NAME_COLUMN, *(_column(column) for column in columns)),
         prefix=f"{group}/{names['plural']}/",
         custom=True,
         schema=schema,
@@ -153,7 +157,7 @@ def _column(one: Mapping[str, Any]) -> Column:
 
 
 def _cells(columns: Sequence[Mapping[str, Any]]) -> Callable[[Obj, datetime], Sequence[Any]]:
-    paths = [(one["jsonPath"], one["type"]) for one in columns]
+    paths = [(column["jsonPath"], column["type"]) for column in columns]
 
     def cells(obj: Obj, now: datetime) -> Sequence[Any]:
         return (obj["metadata"]["name"], *(_cell(obj, path, kind, now) for path, kind in paths))
@@ -162,10 +166,10 @@ def _cells(columns: Sequence[Mapping[str, Any]]) -> Callable[[Obj, datetime], Se
 
 
 def _cell(obj: Obj, path: str, kind: str, now: datetime) -> Any:
-    found = jsonpath.find(path, obj)
-    if not found or found[0] is None:
+    values = jsonpath.find(path, obj)
+    if not values or values[0] is None:
         return None
-    value = found[0]
+    value = values[0]
     match kind:
         case "integer":
             return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -263,7 +267,9 @@ class CustomResources:
 
             async def release(current: Obj) -> Obj:
                 meta = current["metadata"]
-                meta["finalizers"] = [one for one in meta.get("finalizers") or () if one != CLEANUP]
+                meta["finalizers"] = [
+                    finalizer for finalizer in meta.get("finalizers") or () if finalizer != CLEANUP
+                ]
                 if not meta["finalizers"]:
                     del meta["finalizers"]
                 return current

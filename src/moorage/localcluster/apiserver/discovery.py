@@ -50,11 +50,11 @@ def group(kinds: Kinds, name: str) -> Obj | None:
 
 
 def resource_list(kinds: Kinds, group_name: str, version: str) -> Obj | None:
-    found = _of_version(kinds, group_name, version)
-    if not found:
+    served = _of_version(kinds, group_name, version)
+    if not served:
         return None
     resources: list[Obj] = []
-    for kind in found:
+    for kind in served:
         where = kind.resource
         entry: Obj = {
             "name": where.plural,
@@ -70,16 +70,16 @@ def resource_list(kinds: Kinds, group_name: str, version: str) -> Obj | None:
         if kind.custom:
             entry["storageVersionHash"] = _storage_version_hash(kind)
         resources.append(entry)
-        for one in kind.subresources.values():
+        for subresource in kind.subresources.values():
             described: Obj = {
-                "name": f"{where.plural}/{one.name}",
+                "name": f"{where.plural}/{subresource.name}",
                 "singularName": "",
                 "namespaced": where.namespaced,
-                "kind": one.kind,
-                "verbs": list(one.verbs),
+                "kind": subresource.kind,
+                "verbs": list(subresource.verbs),
             }
-            if one.group is not None:
-                described |= {"group": one.group, "version": one.version or ""}
+            if subresource.group is not None:
+                described |= {"group": subresource.group, "version": subresource.version or ""}
             resources.append(described)
     return {
         "kind": "APIResourceList",
@@ -149,7 +149,9 @@ def _aggregated_resource(kind: Kind) -> Obj:
     if kind.categories:
         out["categories"] = list(kind.categories)
     if kind.subresources:
-        out["subresources"] = [_aggregated_subresource(kind, one) for one in kind.subresources.values()]
+        out["subresources"] = [
+            _aggregated_subresource(kind, subresource) for subresource in kind.subresources.values()
+        ]
     return out
 
 

@@ -78,12 +78,12 @@ def v3(kinds: Kinds, path: str) -> Obj | None:
         group, version = parts[1], parts[2]
     else:
         return None
-    found = [one for one in kinds.all() if (one.resource.group, one.resource.version) == (group, version)]
-    if not found:
+    served = [kind for kind in kinds.all() if (kind.resource.group, kind.resource.version) == (group, version)]
+    if not served:
         return None
     paths: Obj = {}
     schemas: dict[str, Obj] = {}
-    for kind in found:
+    for kind in served:
         name = _schema_name(kind)
         if kind.custom:
             schemas[name] = _custom_schema(kind)
@@ -179,8 +179,8 @@ def _property(code: Any, base: str, version: int) -> Obj:
     if isinstance(code, str):
         if code in _SCALARS:
             return _SCALARS[code]
-        found = _reference(_NAMED[code][0] if code in _NAMED else code[1:], base)
-        return found if version == 2 else {"allOf": [found]}
+        reference = _reference(_NAMED[code][0] if code in _NAMED else code[1:], base)
+        return reference if version == 2 else {"allOf": [reference]}
     match code[0]:
         case "e":
             return {"type": "string", "enum": code[1]}
@@ -222,8 +222,8 @@ def _paths(kind: Kind, name: str) -> Obj:
         return out
 
     patches = {
-        one: {"schema": {"type": "object"}}
-        for one in ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
+        name: {"schema": {"type": "object"}}
+        for name in ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
     }
     if kind.codec.patch_type is not None:
         patches["application/strategic-merge-patch+json"] = {"schema": {"type": "object"}}

@@ -99,8 +99,8 @@ class ApiServer(Operations):
         api = self.client("system:apiserver")
         boot: list[tuple[Resource, Obj]] = [(NAMESPACES, {"metadata": {"name": name}}) for name in BOOT_NAMESPACES]
         boot += [
-            (PRIORITYCLASSES, {"metadata": {"name": name}, "value": value, "description": said})
-            for name, (value, said) in SYSTEM_PRIORITIES.items()
+            (PRIORITYCLASSES, {"metadata": {"name": name}, "value": value, "description": description})
+            for name, (value, description) in SYSTEM_PRIORITIES.items()
         ]
         boot.append((SERVICES, KUBERNETES_SERVICE))
         await self._ensure(api, boot[0:1])

@@ -25,12 +25,12 @@ def aggregate(role: Obj, roles: Sequence[Obj]) -> list[dict[str, Any]] | None:
     rule = role.get("aggregationRule")
     if not rule:
         return None
-    found: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
     for selector in map(label_selector_of, rule.get("clusterRoleSelectors") or ()):
-        for one in sorted(roles, key=lambda one: str(one["metadata"]["name"])):
+        for one in sorted(roles, key=lambda role: str(role["metadata"]["name"])):
             if one["metadata"]["name"] != role["metadata"]["name"] and selector.matches(labels_of(one)):
-                found += [rule for rule in one.get("rules") or () if rule not in found]
-    return found
+                rules += [rule for rule in one.get("rules") or () if rule not in rules]
+    return rules
 
 
 class ClusterRoleAggregator:

@@ -165,16 +165,16 @@ class DisruptionController:
             if ref is None:
                 return None
             owner = {"ReplicaSet": self._sets, "StatefulSet": self._stateful}.get(ref["kind"])
-            found = owner.get(ref["name"], namespace) if owner is not None else None
-            if found is None or found["metadata"]["uid"] != ref["uid"]:
+            controller = owner.get(ref["name"], namespace) if owner is not None else None
+            if controller is None or controller["metadata"]["uid"] != ref["uid"]:
                 return None
-            above = controller_ref(found)
+            above = controller_ref(controller)
             if above is not None and above["kind"] == "Deployment":
-                found = self._deployments.get(above["name"], namespace) or found
-            uid = found["metadata"]["uid"]
+                controller = self._deployments.get(above["name"], namespace) or controller
+            uid = controller["metadata"]["uid"]
             if uid not in counted:
                 counted.add(uid)
-                replicas = found["spec"].get("replicas")
+                replicas = controller["spec"].get("replicas")
                 total += 1 if replicas is None else int(replicas)
         return total
 

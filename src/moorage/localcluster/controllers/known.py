@@ -80,10 +80,12 @@ KNOWN: tuple[Resource, ...] = (
 def resource_of_crd(crd: Mapping[str, Any]) -> Resource | None:
     """The collection a CustomResourceDefinition serves (its stored version), or None while it is not served."""
     conditions = (crd.get("status") or {}).get("conditions") or ()
-    if not any(one.get("type") == "Established" and one.get("status") == "True" for one in conditions):
+    if not any(
+        condition.get("type") == "Established" and condition.get("status") == "True" for condition in conditions
+    ):
         return None
     spec = crd["spec"]
-    for version in sorted(spec.get("versions") or (), key=lambda one: not one.get("storage")):
+    for version in sorted(spec.get("versions") or (), key=lambda version: not version.get("storage")):
         if version.get("served"):
             names = spec["names"]
             return Resource(

@@ -31,14 +31,14 @@ def claims(owner: Mapping[str, Any], selector: LabelSelector, candidates: Iterab
     owned: list[Obj] = []
     adopt: list[Obj] = []
     release: list[Obj] = []
-    for one in candidates:
-        ref = controller_ref(one)
-        matches = bool(selector.requirements) and selector.matches(labels_of(one))
+    for candidate in candidates:
+        ref = controller_ref(candidate)
+        matches = bool(selector.requirements) and selector.matches(labels_of(candidate))
         if ref is not None:
             if ref["uid"] == uid:
-                (owned if matches or is_deleting(owner) else release).append(one)
-        elif matches and not is_deleting(owner) and not is_deleting(one):
-            adopt.append(one)
+                (owned if matches or is_deleting(owner) else release).append(candidate)
+        elif matches and not is_deleting(owner) and not is_deleting(candidate):
+            adopt.append(candidate)
     return Claims(tuple(owned), tuple(adopt), tuple(release))
 
 

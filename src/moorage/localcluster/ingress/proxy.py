@@ -49,7 +49,7 @@ class Limits:
     connect: float = 5.0  # for each address tried
     answer: float = 600.0  # from a request's last byte to the answer's head
     kept: float = 4.0  # an idle connection to a backend; most servers wait 5 s or longer
-    # clients at once; who waits the longest makes room, else new ones are told to come back
+    # clients at once; who waits the longest makes room, else new ones are asked to come back
     connections: int = 1000
     of_address: int = 750  # of them from one address; the rest is kept for the others
 

@@ -69,8 +69,8 @@ class IngressPublisher:
 
     def _class_changed(self, _before: Obj | None, _after: Obj | None) -> None:
         self._tables.queue.add(TABLE_KEY)
-        for one in self._ingresses.all():
-            self._statuses.queue.add(key_of(one))
+        for ingress in self._ingresses.all():
+            self._statuses.queue.add(key_of(ingress))
 
     def _service_changed(self, before: Obj | None, after: Obj | None) -> None:
         if str(key_of(after or before or {})) in self._led_to:
@@ -83,8 +83,10 @@ class IngressPublisher:
 
     async def _write_table(self, _: Key) -> timedelta | None:
         ingresses = self._ingresses.all()
-        self._led_to = {f"{key_of(one).namespace}/{name}" for one in ingresses for name in services_of(one)}
-        services = {str(key_of(one)): one for one in self._services.all()}
+        self._led_to = {
+            f"{key_of(ingress).namespace}/{name}" for ingress in ingresses for name in services_of(ingress)
+        }
+        services = {str(key_of(service)): service for service in self._services.all()}
         table = make_table(
             Observed(
                 ingresses=ingresses,

@@ -144,7 +144,7 @@ def resource_value(
     """A request or limit in units of the divisor, rounded up; without a limit, what the node has."""
     wanted = ref.get("containerName")
     if wanted and wanted != container.get("name"):
-        named = [one for one in all_containers(pod.get("spec") or {}) if one["name"] == wanted]
+        named = [container for container in all_containers(pod.get("spec") or {}) if container["name"] == wanted]
         if not named:
             raise ConfigError(f"container {wanted} not found")
         container = named[0]

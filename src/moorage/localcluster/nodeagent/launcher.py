@@ -21,7 +21,7 @@ from moorage.localcluster.nodeagent.shim.launching import LAUNCHED, LOCKED, STAR
 PATH_MAX = 4096  # bytes a path may have (linux/limits.h): room for it in the command line that shims show
 
 
-END_SECONDS = 5.0  # a server that was told to end has that long; then it is killed
+END_SECONDS = 5.0  # for a server to end; then it is killed
 TRY_SECONDS = 20.0  # a try of the fence takes some 40 ms
 
 

@@ -29,9 +29,9 @@ def marked_processes(uids: frozenset[str]) -> dict[int, str]:
             continue
         if prefix not in environ:
             continue
-        for one in environ.split(b"\0"):
-            uid = one[len(prefix) :].decode("utf-8", "replace")
-            if one.startswith(prefix) and uid in uids:
+        for part in environ.split(b"\0"):
+            uid = part[len(prefix) :].decode("utf-8", "replace")
+            if part.startswith(prefix) and uid in uids:
                 found[int(name)] = uid
     return found
 
@@ -61,11 +61,11 @@ def kill_leftovers(uid: str) -> int:
     killed: set[int] = set()
     until = time.monotonic() + KILL_SECONDS
     while time.monotonic() < until:
-        found = marked_processes(frozenset({uid}))
-        found.pop(os.getpid(), None)
-        if not found:
+        processes = marked_processes(frozenset({uid}))
+        processes.pop(os.getpid(), None)
+        if not processes:
             break
-        for pid in found:
+        for pid in processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
@@ -107,8 +107,8 @@ def stop_all(nodes: Path, grace_seconds: float = STOP_GRACE_SECONDS) -> int:
 def _folders(nodes: Path) -> list[PodFolder]:
     if not nodes.is_dir():
         return []
-    found = [pod for node in sorted(nodes.iterdir()) if node.is_dir() for pod in sorted(node.iterdir())]
-    return [PodFolder(pod) for pod in found if pod.is_dir()]
+    pods = [pod for node in sorted(nodes.iterdir()) if node.is_dir() for pod in sorted(node.iterdir())]
+    return [PodFolder(pod) for pod in pods if pod.is_dir()]
 
 
 def _lives(folder: PodFolder, nodes: Path) -> bool:

@@ -60,7 +60,7 @@ def this_machine() -> NodeSpec:
     counts: dict[str, int] = {}
     for gpu in gpus:
         counts[gpu.product] = counts.get(gpu.product, 0) + 1
-    product = max(counts, key=lambda one: (counts[one], one), default="")
+    product = max(counts, key=lambda product: (counts[product], product), default="")
     chosen = [gpu for gpu in gpus if gpu.product == product]
     if len(chosen) < len(gpus):
         log.warning(

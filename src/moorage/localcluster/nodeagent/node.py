@@ -89,7 +89,7 @@ def node_status(
     spec: NodeSpec, before: Mapping[str, Any], *, now: str, storage_bytes: int, ready: bool = True, why: str = ""
 ) -> Obj:
     """The node's status; `before` is the one it replaces, for the times of its conditions."""
-    old = {one["type"]: one for one in before.get("conditions") or ()}
+    old = {condition["type"]: condition for condition in before.get("conditions") or ()}
     conditions = []
     for kind, status, reason, message in (
         *HEALTHY[:-1],
@@ -129,7 +129,8 @@ def is_doubted(node: Mapping[str, Any] | None) -> bool:
     five minutes between two unchanged reports.
     """
     status_of = {
-        one["type"]: one.get("status") for one in ((node or {}).get("status") or {}).get("conditions") or ()
+        condition["type"]: condition.get("status")
+        for condition in ((node or {}).get("status") or {}).get("conditions") or ()
     }
     return any(status_of.get(kind) != status for kind, status, _, _ in HEALTHY)
 

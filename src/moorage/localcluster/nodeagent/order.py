@@ -65,12 +65,12 @@ def is_privileged(container: Mapping[str, Any]) -> bool:
 def gpu_counts(containers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """GPUs each container asks for."""
     out = {}
-    for one in containers:
-        resources = one.get("resources") or {}
+    for container in containers:
+        resources = container.get("resources") or {}
         text = (resources.get("limits") or {}).get(gpu.RESOURCE) or (resources.get("requests") or {}).get(
             gpu.RESOURCE
         )
-        out[one["name"]] = int(text or 0)
+        out[container["name"]] = int(text or 0)
     return out
 
 
@@ -146,7 +146,7 @@ def _container(
         "env": env,
         "workingDir": container.get("workingDir") or f"{place.folder}/work/{container['name']}",
         "memoryLimitBytes": memory_limit(container),
-        "mounts": [_mount(one, own, volumes) for one in container.get("volumeMounts") or ()],
+        "mounts": [_mount(mount, own, volumes) for mount in container.get("volumeMounts") or ()],
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),

@@ -110,10 +110,10 @@ class PodFolder:
     def state_mark(self) -> tuple[int, int]:
         """Changes whenever the shim has written its state."""
         try:
-            found = os.stat(self.path / "state.json")
+            status = os.stat(self.path / "state.json")
         except OSError:
             return (0, 0)
-        return (found.st_mtime_ns, found.st_ino)
+        return (status.st_mtime_ns, status.st_ino)
 
     def lost_at(self) -> str | None:
         record = read_lost(self.path / "lost.json")

@@ -54,8 +54,8 @@ class PodVolumes:
             else:
                 persistent: dict[str, Obj | None] = {}
                 claim = volume.get("persistentVolumeClaim")
-                found = lookup.get(Ref("PersistentVolumeClaim", claim["claimName"])) if claim else None
-                if found is not None and (bound := (found.get("spec") or {}).get("volumeName")):
+                stored = lookup.get(Ref("PersistentVolumeClaim", claim["claimName"])) if claim else None
+                if stored is not None and (bound := (stored.get("spec") or {}).get("volumeName")):
                     persistent[bound] = await self._context.get(PVS, bound)
                 where, read_only = volumes.host_path(volume, lookup, persistent)
                 volumes.make_ready(volume, where)

@@ -59,11 +59,11 @@ class Verdict:
 
 def probes_of(container: Mapping[str, Any]) -> list[Probe]:
     """The probes of a container; kinds of action this agent cannot do are left out (they count as good)."""
-    found = []
+    probes = []
     for kind in KINDS:
         spec = container.get(kind)
         if spec and any(spec.get(action) for action in ("exec", "httpGet", "tcpSocket")):
-            found.append(
+            probes.append(
                 Probe(
                     kind=kind,
                     action=spec,
@@ -74,7 +74,7 @@ def probes_of(container: Mapping[str, Any]) -> list[Probe]:
                     failures=int(spec.get("failureThreshold") or 3),
                 )
             )
-    return found
+    return probes
 
 
 def port_of(container: Mapping[str, Any], port: int | str) -> int:
@@ -187,7 +187,7 @@ async def _http(container: Mapping[str, Any], action: Mapping[str, Any], address
         context.verify_mode = ssl.CERT_NONE
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
-        headers = {one["name"]: one["value"] for one in action.get("httpHeaders") or ()}
+        headers = {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
         headers.setdefault("Host", f"{host}:{port}")
         headers |= {"Connection": "close", "User-Agent": "kube-probe/1.32"}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

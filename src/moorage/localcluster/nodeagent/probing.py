@@ -26,7 +26,7 @@ class Probing:
     def probe(self, pod: Obj, state: Mapping[str, Any] | None) -> None:
         """Probe each running attempt that has probes, and no other."""
         uid = uid_of(pod)
-        reports = {one["name"]: one for one in (state or {}).get("containers") or ()}
+        reports = {container["name"]: container for container in (state or {}).get("containers") or ()}
         known = self._context.state_of(uid)
         for container in all_containers(pod["spec"]):
             name = container["name"]
@@ -45,9 +45,9 @@ class Probing:
                 continue
             published: Mapping[str, Any] = next(
                 (
-                    one
-                    for one in (pod.get("status") or {}).get("containerStatuses") or ()
-                    if one["name"] == name and (one.get("containerID") or "").endswith(report["containerID"])
+                    status
+                    for status in (pod.get("status") or {}).get("containerStatuses") or ()
+                    if status["name"] == name and (status.get("containerID") or "").endswith(report["containerID"])
                 ),
                 {},
             )

@@ -15,4 +15,4 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 def not_written(pod: Obj, error: OSError) -> Problems:
     """The problem of a pod whose folder cannot be written: a full disk, mostly."""
     message = f"the pod's folder cannot be written: {os.strerror(error.errno or 0).lower()}"
-    return {one["name"]: ("CreateContainerError", message) for one in all_containers(pod["spec"])}
+    return {container["name"]: ("CreateContainerError", message) for container in all_containers(pod["spec"])}

@@ -96,8 +96,9 @@ class Publishing:
         uid = uid_of(pod)
         known = self._context.state_of(uid)
         ended = any(
-            (one.get("state") or {}).get("terminated") or (one.get("lastState") or {}).get("terminated")
-            for one in (state or {}).get("containers") or ()
+            (container.get("state") or {}).get("terminated")
+            or (container.get("lastState") or {}).get("terminated")
+            for container in (state or {}).get("containers") or ()
         )
         is_recent = known.peak_written is not None and now - known.peak_written < PEAK_SECONDS
         if is_recent and not (over and ended):

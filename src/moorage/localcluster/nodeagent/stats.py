@@ -30,7 +30,7 @@ class Mounted:
 
 def mounted(pods: Iterable[Obj], claims: Mapping[Key, Obj], volumes: Mapping[str, Obj]) -> list[Mounted]:
     """The claims that pods mount which have not ended; `claims` by namespace and name, `volumes` by name."""
-    found = []
+    mounts = []
     for pod in pods:
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
@@ -40,8 +40,8 @@ def mounted(pods: Iterable[Obj], claims: Mapping[Key, Obj], volumes: Mapping[str
             behind = volumes.get(((claim or {}).get("spec") or {}).get("volumeName") or "")
             folder = (((behind or {}).get("spec") or {}).get("hostPath") or {}).get("path")
             if name and folder:
-                found.append(Mounted(pod, volume["name"], name, folder))
-    return found
+                mounts.append(Mounted(pod, volume["name"], name, folder))
+    return mounts
 
 
 class VolumeStats:
@@ -56,7 +56,7 @@ class VolumeStats:
         pods: dict[str, Obj] = {}
         for one in found:
             meta = one.pod["metadata"]
-            told = pods.setdefault(
+            entry = pods.setdefault(
                 meta["uid"],
                 {
                     "podRef": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
@@ -67,7 +67,7 @@ class VolumeStats:
                 continue
             used, files = size
             room = shutil.disk_usage(one.folder)
-            told["volume"].append(
+            entry["volume"].append(
                 {
                     "time": rfc3339(self._clock.now()),
                     "name": one.volume,

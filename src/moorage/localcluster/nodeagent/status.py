@@ -1,4 +1,4 @@
-"""What the API is told of a pod: the shim's report put into Kubernetes' words. Pure.
+"""What the API learns of a pod: the shim's report put into Kubernetes' words. Pure.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
@@ -62,9 +62,12 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
         return status
     if local.state is not None and local.address:
         status |= {"podIP": local.address, "podIPs": [{"ip": local.address}]}
-    reports = {one["name"]: one for one in (local.state or {}).get("containers") or ()}
-    inits = [_container_status(one, reports, spec, local, init=True) for one in spec.get("initContainers") or ()]
-    mains = [_container_status(one, reports, spec, local, init=False) for one in spec["containers"]]
+    reports = {container["name"]: container for container in (local.state or {}).get("containers") or ()}
+    inits = [
+        _container_status(container, reports, spec, local, init=True)
+        for container in spec.get("initContainers") or ()
+    ]
+    mains = [_container_status(container, reports, spec, local, init=False) for container in spec["containers"]]
     if inits:
         status["initContainerStatuses"] = inits
     status["containerStatuses"] = mains
@@ -100,21 +103,24 @@ def qos_class(spec: Mapping[str, Any]) -> str:
 
 def peak_memory(state: Mapping[str, Any] | None) -> int:
     """Largest memory of any one container of the pod, in bytes; 0 when not known."""
-    return max((int(one.get("peakMemoryBytes") or 0) for one in (state or {}).get("containers") or ()), default=0)
+    return max(
+        (int(container.get("peakMemoryBytes") or 0) for container in (state or {}).get("containers") or ()),
+        default=0,
+    )
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Events (type, reason, message) for what happened to the containers between two statuses."""
-    old = {one["name"]: one for one in _statuses(before)}
+    old = {status["name"]: status for status in _statuses(before)}
     out: list[tuple[str, str, str]] = []
-    for one in _statuses(after):
-        name, state = one["name"], one.get("state") or {}
+    for status in _statuses(after):
+        name, state = status["name"], status.get("state") or {}
         was = old.get(name) or {}
         if state == (was.get("state") or {}):
             continue
         if state.get("running") or (state.get("terminated") or {}).get("startedAt"):
             started = (state.get("running") or state["terminated"]).get("startedAt")
-            if started and not _same_run(was, one):
+            if started and not _same_run(was, status):
                 out.append(("Normal", "Started", f"Started container {name}"))
         ended = state.get("terminated")
         if ended and ended.get("reason") == "OOMKilled":
@@ -143,7 +149,9 @@ def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:
     if local.state is None:
         return "Pending"
     phase = str(local.state["pod"]["phase"])
-    if phase == "Pending" and any(one["state"].get("running") or one.get("lastState") for one in mains):
+    if phase == "Pending" and any(
+        container["state"].get("running") or container.get("lastState") for container in mains
+    ):
         return "Running"
     return phase
 
@@ -193,7 +201,7 @@ def _container_status(
         out["allocatedResourcesStatus"] = [
             {
                 "name": RESOURCE,
-                "resources": [{"resourceID": one, "health": "Healthy"} for one in devices],
+                "resources": [{"resourceID": device, "health": "Healthy"} for device in devices],
             }
         ]
     return out
@@ -236,22 +244,32 @@ def _conditions(
     local: Local,
     now: str,
 ) -> list[Obj]:
-    found: dict[str, Obj] = {one["type"]: dict(one) for one in (pod.get("status") or {}).get("conditions") or ()}
+    found: dict[str, Obj] = {
+        condition["type"]: dict(condition) for condition in (pod.get("status") or {}).get("conditions") or ()
+    }
     over = status["phase"] in TERMINAL
     succeeded = status["phase"] == "Succeeded"
     if "PodScheduled" not in found:
         _set(found, "PodScheduled", True, now)
     if local.rejected is None:
         _set(found, "PodReadyToStartContainers", local.state is not None and not over, now)
-        undone = [one["name"] for one in inits if not one["ready"] and not _is_sidecar(pod, one["name"])]
-        undone += [one["name"] for one in inits if not one["started"] and _is_sidecar(pod, one["name"])]
-        begun = any("waiting" not in one["state"] or one["lastState"] for one in mains)
+        undone = [
+            container["name"]
+            for container in inits
+            if not container["ready"] and not _is_sidecar(pod, container["name"])
+        ]
+        undone += [
+            container["name"]
+            for container in inits
+            if not container["started"] and _is_sidecar(pod, container["name"])
+        ]
+        begun = any("waiting" not in container["state"] or container["lastState"] for container in mains)
         if succeeded or begun or not undone:
             _set(found, "Initialized", True, now, reason="PodCompleted" if succeeded else "")
         else:
             message = f"containers with incomplete status: [{' '.join(undone)}]"
             _set(found, "Initialized", False, now, reason="ContainersNotInitialized", message=message)
-        unready = [one["name"] for one in mains if not one["ready"]]
+        unready = [container["name"] for container in mains if not container["ready"]]
         if succeeded or over:
             why = "PodCompleted" if succeeded else "PodFailed"
             _set(found, "ContainersReady", False, now, reason=why)
@@ -262,8 +280,8 @@ def _conditions(
             _set(found, "Ready", False, now, reason="ContainersNotReady", message=message)
         else:
             _set(found, "ContainersReady", True, now)
-            gates = [one["conditionType"] for one in pod["spec"].get("readinessGates") or ()]
-            shut = [one for one in gates if found.get(one, {}).get("status") != "True"]
+            gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+            shut = [gate for gate in gates if found.get(gate, {}).get("status") != "True"]
             message = f'corresponding condition of pod readiness gate "{shut[0]}" is not "True"' if shut else ""
             _set(found, "Ready", not shut, now, reason="ReadinessGatesNotReady" if shut else "", message=message)
     stopped = ((local.state or {}).get("pod") or {}).get("reason") == SHUTDOWN_REASON
@@ -275,7 +293,7 @@ def _conditions(
 
 def _is_sidecar(pod: Mapping[str, Any], name: str) -> bool:
     inits = pod["spec"].get("initContainers") or ()
-    return any(one["name"] == name and one.get("restartPolicy") == "Always" for one in inits)
+    return any(container["name"] == name and container.get("restartPolicy") == "Always" for container in inits)
 
 
 def _set(found: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str = "", message: str = "") -> None:

@@ -124,13 +124,13 @@ def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str
         raise VolumeError(
             f'Unable to attach or mount volume "{name}": this node cannot mount {", ".join(kinds)} volumes'
         )
-    found = lookup.get(Ref("PersistentVolumeClaim", claim["claimName"]))
-    if found is None:
+    stored = lookup.get(Ref("PersistentVolumeClaim", claim["claimName"]))
+    if stored is None:
         raise VolumeError(
             f'Unable to attach or mount volume "{name}": persistentvolumeclaim "{claim["claimName"]}" not found'
         )
-    bound = (found.get("spec") or {}).get("volumeName")
-    if not bound or (found.get("status") or {}).get("phase") not in (None, "Bound"):
+    bound = (stored.get("spec") or {}).get("volumeName")
+    if not bound or (stored.get("status") or {}).get("phase") not in (None, "Bound"):
         raise VolumeError(f'Unable to attach or mount volume "{name}": claim "{claim["claimName"]}" is not bound')
     volume_object = persistent.get(bound)
     if volume_object is None:
@@ -141,7 +141,7 @@ def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str
         raise VolumeError(
             f'Unable to attach or mount volume "{name}": persistentvolume "{bound}" is no folder of this machine'
         )
-    only = (found.get("spec") or {}).get("accessModes") or []
+    only = (stored.get("spec") or {}).get("accessModes") or []
     return path, bool(claim.get("readOnly")) or only == ["ReadOnlyMany"]
 
 
@@ -258,7 +258,7 @@ def _render_source(
                 text = field_value(pod, item["fieldRef"]["fieldPath"])
             else:
                 owner = item["resourceFieldRef"].get("containerName") or ""
-                named = [one for one in all_containers(pod["spec"]) if one["name"] == owner]
+                named = [container for container in all_containers(pod["spec"]) if container["name"] == owner]
                 if not named:
                     raise _setup_failed(name, f"container {owner!r} not found")
                 text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)

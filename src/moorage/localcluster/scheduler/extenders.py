@@ -131,7 +131,7 @@ class Extender:
         self.config = config
         self._session: aiohttp.ClientSession | None = None
         self._failing = False
-        self._managed = frozenset(one.name for one in config.managed_resources)
+        self._managed = frozenset(resource.name for resource in config.managed_resources)
 
     @property
     def name(self) -> str:
@@ -195,16 +195,19 @@ class Extender:
         body: Obj = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": None}
         if self.config.node_cache_capable:
             body["NodeNameToMetaVictims"] = {
-                one.node: {
-                    "Pods": [{"UID": victim.info.uid} for victim in one.victims],
-                    "NumPDBViolations": one.violations,
+                candidate.node: {
+                    "Pods": [{"UID": victim.info.uid} for victim in candidate.victims],
+                    "NumPDBViolations": candidate.violations,
                 }
-                for one in candidates
+                for candidate in candidates
             }
         else:
             body["NodeNameToVictims"] = {
-                one.node: {"Pods": [victim.obj for victim in one.victims], "NumPDBViolations": one.violations}
-                for one in candidates
+                candidate.node: {
+                    "Pods": [victim.obj for victim in candidate.victims],
+                    "NumPDBViolations": candidate.violations,
+                }
+                for candidate in candidates
             }
         answer = await self._send(self.config.preempt_verb, body)
         found = []

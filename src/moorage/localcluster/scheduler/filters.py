@@ -91,9 +91,9 @@ def judge(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
     if rivals:
         fuller = node.with_pods(*rivals)
         world = snapshot.with_node(fuller)
-        found = check(pod, fuller, world, facts_of(pod, world))
-        if found:
-            return found
+        refusal = check(pod, fuller, world, facts_of(pod, world))
+        if refusal:
+            return refusal
     return check(pod, node, snapshot, facts)
 
 
@@ -111,7 +111,7 @@ def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
         return (Refusal("node(s) didn't match Pod's node affinity/selector", False),)
     if info.host_ports and any(info.host_ports & other.info.host_ports for other in node.pods):
         return (Refusal("node(s) didn't have free ports for the requested pod ports", True),)
-    found = tuple(
+    refusals = tuple(
         Refusal(
             "Too many pods" if name == "pods" else f"Insufficient {name}",
             asked <= node.info.allocatable.get(name, 0),
@@ -119,8 +119,8 @@ def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
         for name, (asked, _) in sorted(shortages(info, node.info, node.used).items())
         if name not in snapshot.ignored_resources
     )
-    if found:
-        return found
+    if refusals:
+        return refusals
     for judged in (
         _refused_by_volumes(node, snapshot, facts),
         _refused_by_spread(node, facts),
@@ -147,14 +147,14 @@ def blanket_message(total: int, refusal: Refusal, note: str = "") -> str:
 
 
 def _tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:
-    return any(one.tolerates(taint) for one in tolerations)
+    return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
 # volumes
 
 
 def _claims_of(pod: PodView, snapshot: Snapshot) -> tuple[tuple[tuple[Key, Claim], ...], Refusal | None]:
-    found: list[tuple[Key, Claim]] = []
+    claims: list[tuple[Key, Claim]] = []
     for name in pod.claims:
         key = Key(pod.info.namespace, name)
         claim = snapshot.claims.get(key)
@@ -177,8 +177,8 @@ def _claims_of(pod: PodView, snapshot: Snapshot) -> tuple[tuple[tuple[Key, Claim
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
                 True,
             )
-        found.append((key, claim))
-    return tuple(found), None
+        claims.append((key, claim))
+    return tuple(claims), None
 
 
 def is_delayed(claim: Claim, snapshot: Snapshot) -> bool:
@@ -245,7 +245,7 @@ def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
     if not hard:
         return ()
     keys = {one.topology_key for one in hard}
-    found = []
+    refusals = []
     for constraint in hard:
         counts: dict[str, int] = {}
         for node in snapshot.nodes.values():
@@ -256,7 +256,7 @@ def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
         lowest = min(counts.values(), default=0)
         if constraint.min_domains is not None and len(counts) < constraint.min_domains:
             lowest = 0
-        found.append(
+        refusals.append(
             SpreadFacts(
                 constraint=constraint,
                 counts=counts,
@@ -264,7 +264,7 @@ def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
                 selects_itself=constraint.selector is not None and constraint.selector.matches(pod.info.labels),
             )
         )
-    return tuple(found)
+    return tuple(refusals)
 
 
 def _refused_by_spread(node: NodeState, facts: Facts) -> Refusal | None:

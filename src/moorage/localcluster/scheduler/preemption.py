@@ -53,7 +53,7 @@ def find_candidates(
     pod: PodView, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
 ) -> tuple[list[Candidate], dict[str, tuple[Refusal, ...]]]:
     """Nodes where removing pods makes room, in the snapshot's order, and why the others are none."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     failed: dict[str, tuple[Refusal, ...]] = {}
     for name, node in snapshot.nodes.items():
         if any(not one.resolvable for one in refusals.get(name, ())):
@@ -61,10 +61,10 @@ def find_candidates(
             continue
         judged = _victims_on(pod, node, snapshot)
         if isinstance(judged, Candidate):
-            found.append(judged)
+            candidates.append(judged)
         else:
             failed[name] = judged
-    return found, failed
+    return candidates, failed
 
 
 def choose(candidates: Sequence[Candidate], rng: random.Random) -> Candidate | None:
@@ -73,7 +73,7 @@ def choose(candidates: Sequence[Candidate], rng: random.Random) -> Candidate | N
     if not candidates:
         return None
     best = min(map(_cost, candidates))
-    return rng.choice([one for one in candidates if _cost(one) == best])
+    return rng.choice([candidate for candidate in candidates if _cost(candidate) == best])
 
 
 def by_importance(pod: PodView) -> tuple[int, datetime, str]:
@@ -83,7 +83,7 @@ def by_importance(pod: PodView) -> tuple[int, datetime, str]:
 
 def split_by_budget(pods: Sequence[PodView], budgets: Sequence[Budget]) -> tuple[list[PodView], list[PodView]]:
     """Those that a disruption budget protects, and the others; order is kept."""
-    left = [one.allowed for one in budgets]
+    left = [budget.allowed for budget in budgets]
     protected: list[PodView] = []
     free: list[PodView] = []
     for pod in pods:

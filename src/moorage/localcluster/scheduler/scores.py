@@ -107,7 +107,8 @@ def _taint_toleration(pod: PodView, nodes: Sequence[NodeState]) -> Scores:
         node.name: sum(
             1
             for taint in node.info.taints
-            if taint.effect == "PreferNoSchedule" and not any(one.tolerates(taint) for one in pod.info.tolerations)
+            if taint.effect == "PreferNoSchedule"
+            and not any(toleration.tolerates(taint) for toleration in pod.info.tolerations)
         )
         for node in nodes
     }
@@ -141,10 +142,10 @@ def _inter_pod_affinity(pod: PodView, nodes: Sequence[NodeState], snapshot: Snap
                 (term, weight) for term, weight in wants if term.selects(other.info, theirs)
             ]
             if other.has_terms:
-                told = [(term, HARD_AFFINITY_WEIGHT) for term in other.info.affinity]
-                told += [(term, term.weight) for term in other.info.preferred_affinity]
-                told += [(term, -term.weight) for term in other.info.preferred_anti_affinity]
-                judged += [(term, weight) for term, weight in told if term.selects(info, own)]
+                terms = [(term, HARD_AFFINITY_WEIGHT) for term in other.info.affinity]
+                terms += [(term, term.weight) for term in other.info.preferred_affinity]
+                terms += [(term, -term.weight) for term in other.info.preferred_anti_affinity]
+                judged += [(term, weight) for term, weight in terms if term.selects(info, own)]
             for term, weight in judged:
                 if term.topology_key in labels:
                     worth[term.topology_key, labels[term.topology_key]] += weight
@@ -162,7 +163,7 @@ def _topology_spread(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapsho
     constraints, strict = _soft_constraints(pod)
     if not constraints:
         return {node.name: 0 for node in nodes}
-    keys = {one.topology_key for one in constraints}
+    keys = {constraint.topology_key for constraint in constraints}
     ignored = {node.name for node in nodes if strict and not keys <= node.info.labels.keys()}
     counted = [node for node in nodes if node.name not in ignored]
     raw = {node.name: 0.0 for node in counted}
@@ -185,11 +186,11 @@ def _topology_spread(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapsho
                 raw[node.name] += count * weight + (constraint.max_skew - 1)
     rounded = {name: round(score) for name, score in raw.items()}
     low, high = min(rounded.values(), default=0), max(rounded.values(), default=0)
-    found = {
+    points = {
         name: MAX_SCORE if high == 0 else MAX_SCORE * (high + low - score) // high
         for name, score in rounded.items()
     }
-    return {node.name: found.get(node.name, 0) for node in nodes}
+    return {node.name: points.get(node.name, 0) for node in nodes}
 
 
 def _soft_constraints(pod: PodView) -> tuple[list[SpreadConstraint], bool]:

@@ -185,10 +185,14 @@ def parse_pod_view(obj: Obj) -> PodView:
         info=info,
         obj=obj,
         nonzero=_nonzero(spec),
-        spread=tuple(_spread(one, info.labels) for one in spec.get("topologySpreadConstraints") or ()),
+        spread=tuple(
+            _spread(constraint, info.labels) for constraint in spec.get("topologySpreadConstraints") or ()
+        ),
         owner=owner["uid"] if owner is not None and owner.get("kind") in SPREAD_OWNERS else "",
         claims=info.claims
-        + tuple(f"{info.name}-{one['name']}" for one in spec.get("volumes") or () if one.get("ephemeral")),
+        + tuple(
+            f"{info.name}-{volume['name']}" for volume in spec.get("volumes") or () if volume.get("ephemeral")
+        ),
         preempted=info.deleting
         and target is not None
         and target.get("status") == "True"
@@ -233,7 +237,7 @@ def parse_volume(obj: Obj) -> Volume:
         if required is None
         else tuple(
             NodeSelectorTerm(
-                tuple(requirement_of(one) for one in term.get("matchExpressions") or ()),
+                tuple(requirement_of(expression) for expression in term.get("matchExpressions") or ()),
                 tuple(requirement_of(one) for one in term.get("matchFields") or ()),
             )
             for term in required.get("nodeSelectorTerms") or ()
@@ -417,8 +421,8 @@ def _nonzero(spec: Mapping[str, Any]) -> dict[str, int]:
 
     total = pod_requests(
         {
-            "containers": [filled(one) for one in spec.get("containers") or ()],
-            "initContainers": [filled(one) for one in spec.get("initContainers") or ()],
+            "containers": [filled(container) for container in spec.get("containers") or ()],
+            "initContainers": [filled(container) for container in spec.get("initContainers") or ()],
             "overhead": spec.get("overhead"),
         }
     )

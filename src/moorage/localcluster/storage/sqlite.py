@@ -2,7 +2,7 @@
 
 One thread writes. It takes all writes that wait, puts them into one transaction
 (WAL, synchronous=FULL: the commit is on the disk when it returns) and only then are they
-seen and acknowledged, so a `kill -9` loses nothing that anybody was told of. Reads come from
+seen and acknowledged, so a `kill -9` loses nothing that was acknowledged. Reads come from
 a mirror in memory.
 
 Writes to one key wait for each other; writes to different keys share a commit. A transaction

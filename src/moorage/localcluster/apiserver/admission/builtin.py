@@ -90,10 +90,13 @@ class BuiltinAdmission:
         where = kind.resource
         if not where.namespaced or not namespace or where.plural in _UNNAMESPACED_BY_NATURE:
             return
-        found = self._peek(NAMESPACES, namespace)
-        if found is None:
+        stored = self._peek(NAMESPACES, namespace)
+        if stored is None:
             raise not_found(NAMESPACES, namespace)
-        if found["metadata"].get("deletionTimestamp") or (found.get("status") or {}).get("phase") == "Terminating":
+        if (
+            stored["metadata"].get("deletionTimestamp")
+            or (stored.get("status") or {}).get("phase") == "Terminating"
+        ):
             raise forbidden(
                 where,
                 name,
@@ -142,10 +145,10 @@ class BuiltinAdmission:
 
     def _priority(self, asked: Admission, spec: Obj) -> None:
         wanted = spec.get("priorityClassName")
-        found: Obj | None = None
+        priority_class: Obj | None = None
         if wanted:
-            found = self._peek(PRIORITYCLASSES, wanted)
-            if found is None:
+            priority_class = self._peek(PRIORITYCLASSES, wanted)
+            if priority_class is None:
                 raise Forbidden(
                     f'pods "{asked.name}" is forbidden: no PriorityClass with name {wanted} was found',
                     details={"name": asked.name, "kind": "pods"},
@@ -153,10 +156,10 @@ class BuiltinAdmission:
         else:
             defaults = [one for one in self._every(PRIORITYCLASSES) if one.get("globalDefault")]
             if defaults:
-                found = min(defaults, key=lambda one: int(one.get("value", 0)))
-                spec["priorityClassName"] = found["metadata"]["name"]
-        value = int(found.get("value", 0)) if found else 0
-        policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+                priority_class = min(defaults, key=lambda default: int(default.get("value", 0)))
+                spec["priorityClassName"] = priority_class["metadata"]["name"]
+        value = int(priority_class.get("value", 0)) if priority_class else 0
+        policy = (priority_class or {}).get("preemptionPolicy", "PreemptLowerPriority")
         if spec.get("priority") is not None and spec["priority"] != value:
             raise forbidden(
                 asked.kind.resource,
@@ -199,7 +202,10 @@ class BuiltinAdmission:
             if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
         ]
         if defaults:
-            newest = max(defaults, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+            newest = max(
+                defaults,
+                key=lambda default: (default["metadata"]["creationTimestamp"], default["metadata"]["name"]),
+            )
             spec["storageClassName"] = newest["metadata"]["name"]
 
     def _resize(self, asked: Admission, obj: Obj, old: Obj) -> None:
@@ -214,8 +220,8 @@ class BuiltinAdmission:
         if (old.get("status") or {}).get("phase") != "Bound":
             return  # the check of the spec refuses it
         name = old["spec"].get("storageClassName")
-        found = self._peek(STORAGECLASSES, name) if name else None
-        if found is None or not found.get("allowVolumeExpansion"):
+        storage_class = self._peek(STORAGECLASSES, name) if name else None
+        if storage_class is None or not storage_class.get("allowVolumeExpansion"):
             raise forbidden(
                 asked.kind.resource,
                 asked.name,
@@ -240,7 +246,7 @@ class BuiltinAdmission:
         spec.setdefault("ipFamilyPolicy", "RequireDualStack" if plain_headless else "SingleStack")
         if not spec.get("clusterIP"):
             given = spec.get("clusterIPs") or ()
-            taken = {(one.get("spec") or {}).get("clusterIP") for one in others}
+            taken = {(other.get("spec") or {}).get("clusterIP") for other in others}
             spec["clusterIP"] = given[0] if given else _free_address(taken)
         elif spec["clusterIP"] != "None":
             _check_address(asked, spec["clusterIP"], others)
@@ -248,8 +254,8 @@ class BuiltinAdmission:
         if spec.get("type") in ("NodePort", "LoadBalancer"):
             used = {
                 port.get("nodePort")
-                for one in others
-                for port in (one.get("spec") or {}).get("ports") or ()
+                for other in others
+                for port in (other.get("spec") or {}).get("ports") or ()
                 if port.get("nodePort")
             }
             for port in spec.get("ports") or ():
@@ -297,7 +303,7 @@ def _check_address(asked: Admission, address: str, others: list[Obj]) -> None:
                 [address],
                 f"failed to allocate IP {address}: the provided network does not match the current range",
             )
-        elif any((one.get("spec") or {}).get("clusterIP") == address for one in others):
+        elif any((other.get("spec") or {}).get("clusterIP") == address for other in others):
             errors.invalid(
                 "spec.clusterIPs", [address], f"failed to allocate IP {address}: provided IP is already allocated"
             )

@@ -56,11 +56,11 @@ class LimitRanger:
             return
         check = pod_problems if asked.kind.resource.plural == "pods" else claim_problems
         for one in self._of(asked):
-            found = list(dict.fromkeys(check(asked.obj, one)))
-            if found:
+            problems = list(dict.fromkeys(check(asked.obj, one)))
+            if problems:
                 name = asked.name or asked.obj["metadata"].get("name") or ""
-                said = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-                raise forbidden(asked.kind.resource, name, said)
+                text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+                raise forbidden(asked.kind.resource, name, text)
 
     def _concerns(self, asked: Admission) -> bool:
         if not asked.namespace or asked.namespace not in self._ranges or asked.subresource:
@@ -86,12 +86,12 @@ def fill_in(pod: Obj, limit_range: Mapping[str, Any]) -> None:
     """Give the pod's containers the defaults they lack, and note it on the pod."""
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
-    for one in (limit_range.get("spec") or {}).get("limits") or ():
-        if one.get("type") == "Container":
-            limits |= one.get("default") or {}
-            requests |= one.get("defaultRequest") or {}
+    for limit in (limit_range.get("spec") or {}).get("limits") or ():
+        if limit.get("type") == "Container":
+            limits |= limit.get("default") or {}
+            requests |= limit.get("defaultRequest") or {}
     spec = pod.setdefault("spec", {})
-    said = []
+    changes = []
     for field, what in (("containers", "container"), ("initContainers", "init container")):
         for container in spec.get(field) or ():
             resources = dict(container.get("resources") or {})
@@ -99,12 +99,12 @@ def fill_in(pod: Obj, limit_range: Mapping[str, Any]) -> None:
                 missing = {name: text for name, text in defaults.items() if name not in resources.get(side, {})}
                 if missing:
                     resources[side] = {**resources.get(side, {}), **missing}
-                    said.append(f"{', '.join(sorted(missing))} {word} for {what} {container['name']}")
+                    changes.append(f"{', '.join(sorted(missing))} {word} for {what} {container['name']}")
             if resources:
                 container["resources"] = resources
-    if said:
+    if changes:
         notes = pod["metadata"].setdefault("annotations", {})
-        notes[NOTE] = f"LimitRanger plugin set: {'; '.join(said)}"
+        notes[NOTE] = f"LimitRanger plugin set: {'; '.join(changes)}"
 
 
 def pod_problems(pod: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
@@ -113,15 +113,15 @@ def pod_problems(pod: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list
 
     spec = pod.get("spec") or {}
     found: list[str] = []
-    for one in (limit_range.get("spec") or {}).get("limits") or ():
-        if one.get("type") == "Container":
+    for limit in (limit_range.get("spec") or {}).get("limits") or ():
+        if limit.get("type") == "Container":
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
                 resources = container.get("resources") or {}
                 requests, limits = (read_amounts(resources.get(side)) for side in ("requests", "limits"))
-                found += _problems(one, requests, limits)
-        elif one.get("type") == "Pod":
+                found += _problems(limit, requests, limits)
+        elif limit.get("type") == "Pod":
             bare = {key: value for key, value in spec.items() if key != "overhead"}
-            found += _problems(one, pod_amounts(bare, "requests"), pod_amounts(bare, "limits"))
+            found += _problems(limit, pod_amounts(bare, "requests"), pod_amounts(bare, "limits"))
     return found
 
 
@@ -131,13 +131,13 @@ def claim_problems(claim: Mapping[str, Any], limit_range: Mapping[str, Any]) -> 
 
     requests = read_amounts(((claim.get("spec") or {}).get("resources") or {}).get("requests"))
     found: list[str] = []
-    for one in (limit_range.get("spec") or {}).get("limits") or ():
-        if one.get("type") != "PersistentVolumeClaim":
+    for limit in (limit_range.get("spec") or {}).get("limits") or ():
+        if limit.get("type") != "PersistentVolumeClaim":
             continue
-        for name, bound in read_amounts(one.get("min")).items():
-            found += _too_little(one["type"], name, bound, requests, {})
-        for name, bound in read_amounts(one.get("max")).items():
-            what = f"maximum {name} usage per {one['type']} is {bound}"
+        for name, bound in read_amounts(limit.get("min")).items():
+            found += _too_little(limit["type"], name, bound, requests, {})
+        for name, bound in read_amounts(limit.get("max")).items():
+            what = f"maximum {name} usage per {limit['type']} is {bound}"
             if name not in requests:
                 found.append(f"{what}.  No request is specified")
             elif requests[name].value > bound.value:

@@ -165,7 +165,7 @@ class QuotaAdmission:
 def _read_used(quotas: list[Obj]) -> dict[str, Amounts]:
     from moorage.localcluster.quota import read_amounts
 
-    return {one["metadata"]["name"]: read_amounts((one.get("status") or {}).get("used")) for one in quotas}
+    return {quota["metadata"]["name"]: read_amounts((quota.get("status") or {}).get("used")) for quota in quotas}
 
 
 def _judge(
@@ -196,7 +196,7 @@ def _judge(
             continue
         if resource.plural == "pods" and not resource.group and (missing := q.unsaid(obj, names)):
             return refuse(f"failed quota: {name}: must specify {missing}")
-        if any(one not in (status.get("used") or {}) for one in names):
+        if any(name not in (status.get("used") or {}) for name in names):
             return refuse(f"status unknown for quota: {name}, resources: {','.join(sorted(names))}")
         matching.append((name, hard, names))
     taken = q.usage(resource, obj, now)
@@ -208,7 +208,7 @@ def _judge(
         }
     out: dict[str, Amounts] = {}
     for name, hard, names in matching:
-        wanted = {one: taken[one] for one in names if one in taken and taken[one].value}
+        wanted = {name: taken[name] for name in names if name in taken and taken[name].value}
         if not wanted or name in done:
             continue
         now_used = q.added(used[name], wanted)

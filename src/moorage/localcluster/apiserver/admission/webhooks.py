@@ -183,13 +183,13 @@ class Webhooks:
             if hook.spec.get("matchPolicy") == "Exact" or not served & set(versions):
                 return False
         sub = asked.subresource or ""
-        for one in rule.get("resources") or ():
-            plural, _, subresource = one.partition("/")
+        for resource in rule.get("resources") or ():
+            plural, _, subresource = resource.partition("/")
             if plural in ("*", where.plural) and (
                 subresource == sub or (subresource == "*" and (sub or plural == "*"))
             ):
                 return True
-            if one == "*/*":
+            if resource == "*/*":
                 return True
         return False
 
@@ -202,8 +202,8 @@ class Webhooks:
             return None
         kind = self._pipeline.kinds.of(NAMESPACES)
         assert kind is not None
-        found = self._pipeline.peek(kind, asked.namespace)
-        return {} if found is None else found["metadata"].get("labels") or {}
+        stored = self._pipeline.peek(kind, asked.namespace)
+        return {} if stored is None else stored["metadata"].get("labels") or {}
 
     # --- the call
 
@@ -226,9 +226,9 @@ class Webhooks:
         if response.get("allowed"):
             return response
         status = response.get("status") or {}
-        said = status.get("message") or status.get("reason") or ""
+        explanation = status.get("message") or status.get("reason") or ""
         message = f'admission webhook "{hook.name}" denied the request' + (
-            f": {said}" if said else " without explanation"
+            f": {explanation}" if explanation else " without explanation"
         )
         code = int(status.get("code") or 403)
         if not 400 <= code < 600:
@@ -283,17 +283,17 @@ class Webhooks:
         return answered
 
     def _tls_of(self, bundle: str) -> ssl.SSLContext:
-        found = self._tls.get(bundle)
-        if found is None:
+        context = self._tls.get(bundle)
+        if context is None:
             import ssl
 
             try:
                 pem = base64.b64decode(bundle).decode() if bundle else None
-                found = ssl.create_default_context(cadata=pem)
+                context = ssl.create_default_context(cadata=pem)
             except (ssl.SSLError, binascii.Error, ValueError) as error:
                 raise CallFailed(f"caBundle is unreadable: {error}") from error
-            self._tls[bundle] = found
-        return found
+            self._tls[bundle] = context
+        return context
 
 
 def _check_shape(response: Obj) -> None:

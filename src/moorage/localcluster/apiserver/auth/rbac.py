@@ -113,19 +113,19 @@ class Rule:
             ("ResourceNames", self.names),
             ("Verbs", self.verbs),
         )
-        said = (f"{name}:[{' '.join(json.dumps(one) for one in values)}]" for name, values in parts if values)
-        return "{" + ", ".join(said) + "}"
+        shown = (f"{name}:[{' '.join(json.dumps(value) for value in values)}]" for name, values in parts if values)
+        return "{" + ", ".join(shown) + "}"
 
 
 def missing_rights(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
     """What of `wanted` nobody who holds `held` may do: one rule for each thing, its verbs together."""
     lacking: dict[Rule, list[str]] = {}
     for rule in wanted:
-        for one in rule.atoms():
-            if not any(mine.covers(one) for mine in held):
-                verbs = lacking.setdefault(replace(one, verbs=()), [])
-                if one.verbs[0] not in verbs:
-                    verbs.append(one.verbs[0])
+        for atom in rule.atoms():
+            if not any(mine.covers(atom) for mine in held):
+                verbs = lacking.setdefault(replace(atom, verbs=()), [])
+                if atom.verbs[0] not in verbs:
+                    verbs.append(atom.verbs[0])
     return sorted((replace(one, verbs=tuple(verbs)) for one, verbs in lacking.items()), key=str)
 
 
@@ -149,7 +149,7 @@ class Binding:
             namespace=namespace,
             role_kind=str(ref["kind"]),
             role=str(ref["name"]),
-            subjects=tuple(_subject(one, namespace) for one in obj.get("subjects") or ()),
+            subjects=tuple(_subject(subject, namespace) for subject in obj.get("subjects") or ()),
         )
 
     @property
@@ -188,7 +188,7 @@ class RbacAuthorizer:
             if before is not None and after is None:
                 self._index.roles.pop(_key(before), None)
             if after is not None:
-                self._index.roles[_key(after)] = tuple(Rule.of(one) for one in after.get("rules") or ())
+                self._index.roles[_key(after)] = tuple(Rule.of(rule) for rule in after.get("rules") or ())
         elif kind.resource in (ROLEBINDINGS, CLUSTERROLEBINDINGS):
             bindings = self._index.bindings
             if before is not None:
@@ -216,8 +216,8 @@ class RbacAuthorizer:
                 return Decision(True, binding.why + _said(subject))
         if not gone:
             return Decision(False)
-        said = gone[0] if len(gone) == 1 else f"[{', '.join(gone)}]"
-        return Decision(False, f"RBAC: {said}")
+        problems = gone[0] if len(gone) == 1 else f"[{', '.join(gone)}]"
+        return Decision(False, f"RBAC: {problems}")
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
         """All that a user may do in a namespace ("": what is bound for the whole cluster)."""
@@ -273,7 +273,7 @@ class NoEscalation:
         may = Attributes(verb="escalate", group=GROUP, resource=plural, namespace=namespace, name=asked.name)
         if self._authorizer.authorize(user, may).allowed:
             return
-        wanted = [Rule.of(one) for one in obj.get("rules") or ()]
+        wanted = [Rule.of(rule) for rule in obj.get("rules") or ()]
         if obj.get("aggregationRule"):
             wanted.append(Rule(verbs=(EVERYTHING,), groups=(EVERYTHING,), resources=(EVERYTHING,)))
             wanted.append(Rule(verbs=(EVERYTHING,), paths=(EVERYTHING,)))
@@ -296,7 +296,7 @@ class NoEscalation:
         if not lacking:
             return
         resource = asked.kind.resource
-        groups = " ".join(json.dumps(one) for one in user.groups)
+        groups = " ".join(json.dumps(group) for group in user.groups)
         rights = "\n".join(str(rule) for rule in lacking)
         raise Forbidden(
             f'{resource.plural}.{GROUP} "{asked.name}" is forbidden: user "{user.name}" (groups=[{groups}]) is'

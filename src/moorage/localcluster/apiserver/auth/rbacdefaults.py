@@ -123,7 +123,7 @@ def default_objects() -> list[tuple[Resource, Obj]]:
         _binding("system:discovery", AUTHENTICATED),
         _binding("system:public-info-viewer", AUTHENTICATED, UNAUTHENTICATED),
     ]
-    return [(CLUSTERROLES, one) for one in roles] + [(CLUSTERROLEBINDINGS, one) for one in bindings]
+    return [(CLUSTERROLES, role) for role in roles] + [(CLUSTERROLEBINDINGS, binding) for binding in bindings]
 
 
 def _role(name: str, rules: tuple[Rule, ...], *, to: str = "", of: str = "") -> Obj:

@@ -180,8 +180,8 @@ def impersonate(
 
 
 def _groups(groups: Any) -> tuple[str, ...]:
-    found = tuple(str(one) for one in groups)
-    return found if AUTHENTICATED in found else (*found, AUTHENTICATED)
+    names = tuple(str(group) for group in groups)
+    return names if AUTHENTICATED in names else (*names, AUTHENTICATED)
 
 
 def _b64(data: bytes) -> str:

@@ -18,8 +18,8 @@ from moorage.localcluster.apiserver.wire.requests import YAML_TYPES, Request, re
 
 ANSWERED_WHOLE = frozenset(
     {
-        *(("", one) for one in ("persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates")),
-        *(("", one) for one in ("resourcequotas", "serviceaccounts", "services")),
+        *(("", name) for name in ("persistentvolumeclaims", "persistentvolumes", "pods", "podtemplates")),
+        *(("", name) for name in ("resourcequotas", "serviceaccounts", "services")),
         ("storage.k8s.io", "storageclasses"),
     }
 )

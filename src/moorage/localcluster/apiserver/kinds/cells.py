@@ -45,17 +45,17 @@ def selector_text(spec: Mapping[str, Any] | None) -> str:
     if not spec:
         return NONE
     parts = [f"{key}={value}" for key, value in sorted((spec.get("matchLabels") or {}).items())]
-    for one in spec.get("matchExpressions") or ():
-        values = ",".join(sorted(one.get("values") or ()))
-        match one.get("operator"):
+    for expression in spec.get("matchExpressions") or ():
+        values = ",".join(sorted(expression.get("values") or ()))
+        match expression.get("operator"):
             case "In":
-                parts.append(f"{one['key']} in ({values})")
+                parts.append(f"{expression['key']} in ({values})")
             case "NotIn":
-                parts.append(f"{one['key']} notin ({values})")
+                parts.append(f"{expression['key']} notin ({values})")
             case "Exists":
-                parts.append(one["key"])
+                parts.append(expression["key"])
             case "DoesNotExist":
-                parts.append(f"!{one['key']}")
+                parts.append(f"!{expression['key']}")
     return ",".join(parts) or NONE
 
 
@@ -65,8 +65,8 @@ def labels_text(labels: Mapping[str, str] | None) -> str:
 
 def template_containers(template: Mapping[str, Any] | None) -> tuple[str, str]:
     containers = ((template or {}).get("spec") or {}).get("containers") or ()
-    return ",".join(one.get("name", "") for one in containers), ",".join(
-        one.get("image", "") for one in containers
+    return ",".join(container.get("name", "") for container in containers), ",".join(
+        container.get("image", "") for container in containers
     )
 
 

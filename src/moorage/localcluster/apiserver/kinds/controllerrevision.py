@@ -14,11 +14,11 @@ from moorage.localcluster.apiserver.kinds.kind import Rules
 
 def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     owner = controller_ref(obj)
-    said = NONE
+    owner_text = NONE
     if owner is not None:
         group = owner["apiVersion"].rpartition("/")[0]
-        said = f"{owner['kind'].lower()}{'.' + group if group else ''}/{owner['name']}"
-    return obj["metadata"]["name"], said, obj.get("revision", 0), created(obj, now)
+        owner_text = f"{owner['kind'].lower()}{'.' + group if group else ''}/{owner['name']}"
+    return obj["metadata"]["name"], owner_text, obj.get("revision", 0), created(obj, now)
 
 
 RULES = {("apps", "controllerrevisions"): Rules(cells=_cells)}

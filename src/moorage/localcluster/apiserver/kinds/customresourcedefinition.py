@@ -51,7 +51,7 @@ def _prepare(obj: Obj) -> None:
                 "message": "the initial names have been accepted",
             },
         ],
-        "storedVersions": [one["name"] for one in spec.get("versions") or () if one.get("storage")],
+        "storedVersions": [version["name"] for version in spec.get("versions") or () if version.get("storage")],
     }
 
 
@@ -83,9 +83,9 @@ def _prepare_update(new: Obj, old: Obj) -> None:
     status = {**(old.get("status") or {})}
     stored = list(status.get("storedVersions") or ())
     stored += [
-        one["name"]
-        for one in new["spec"].get("versions") or ()
-        if one.get("storage") and one["name"] not in stored
+        version["name"]
+        for version in new["spec"].get("versions") or ()
+        if version.get("storage") and version["name"] not in stored
     ]
     status["storedVersions"] = stored
     status["acceptedNames"] = dict(new["spec"].get("names") or {})
@@ -206,7 +206,7 @@ def _validate_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
         value, was = (new["spec"].get("names") or {}).get(key), (old["spec"].get("names") or {}).get(key)
         if value != was:
             errors.invalid(f"spec.names.{key}", value, "field is immutable")
-    names = {one.get("name") for one in new["spec"].get("versions") or ()}
+    names = {version.get("name") for version in new["spec"].get("versions") or ()}
     for at, stored in enumerate((old.get("status") or {}).get("storedVersions") or ()):
         if stored not in names:
             errors.invalid(

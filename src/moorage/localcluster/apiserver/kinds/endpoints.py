@@ -36,17 +36,17 @@ def _slice_changed(new: Obj, old: Obj) -> bool:
 
 
 def _endpoints_cells(obj: Obj, now: datetime) -> Sequence[Any]:
-    found = []
+    addresses = []
     for subset in obj.get("subsets") or ():
         ports = subset.get("ports") or ()
         for address in subset.get("addresses") or ():
-            found += [f"{address.get('ip')}:{port.get('port')}" for port in ports] or [str(address.get("ip"))]
-    return obj["metadata"]["name"], with_more(found, NONE), created(obj, now)
+            addresses += [f"{address.get('ip')}:{port.get('port')}" for port in ports] or [str(address.get("ip"))]
+    return obj["metadata"]["name"], with_more(addresses, NONE), created(obj, now)
 
 
 def _endpointslice_cells(obj: Obj, now: datetime) -> Sequence[Any]:
-    ports = [str(one.get("port") or one.get("name") or "*") for one in obj.get("ports") or ()]
-    addresses = [one for endpoint in obj.get("endpoints") or () for one in endpoint.get("addresses") or ()]
+    ports = [str(port.get("port") or port.get("name") or "*") for port in obj.get("ports") or ()]
+    addresses = [address for endpoint in obj.get("endpoints") or () for address in endpoint.get("addresses") or ()]
     name, kind = obj["metadata"]["name"], obj.get("addressType", "")
     return name, kind, with_more(ports), with_more(addresses), created(obj, now)
 

@@ -29,7 +29,7 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     return (
         obj["metadata"]["name"],
         f"{target.get('kind', '')}/{target.get('name', '')}",
-        with_more([f"<unknown> ({one.get('type')})" for one in spec.get("metrics") or ()], NONE, 2),
+        with_more([f"<unknown> ({metric.get('type')})" for metric in spec.get("metrics") or ()], NONE, 2),
         str(spec.get("minReplicas", UNSET)),
         spec.get("maxReplicas", 0),
         status_of(obj).get("currentReplicas", 0),

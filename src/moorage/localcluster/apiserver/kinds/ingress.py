@@ -159,7 +159,7 @@ def _port_name_problems(name: str) -> list[str]:
 
 def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     spec = spec_of(obj)
-    hosts = [one["host"] for one in spec.get("rules") or () if one.get("host")]
+    hosts = [rule["host"] for rule in spec.get("rules") or () if rule.get("host")]
     addresses = [
         one.get("ip") or one.get("hostname") or ""
         for one in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
@@ -177,14 +177,14 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
 def _class_cells(obj: Obj, now: datetime) -> Sequence[Any]:
     spec = spec_of(obj)
     wanted = spec.get("parameters")
-    said = NONE
+    parameters = NONE
     if wanted:
         group = f".{wanted['apiGroup']}" if wanted.get("apiGroup") else ""
-        said = f"{wanted.get('kind', '')}{group}/{wanted.get('name', '')}"
+        parameters = f"{wanted.get('kind', '')}{group}/{wanted.get('name', '')}"
     notes = obj["metadata"].get("annotations") or {}
     default = notes.get("ingressclass.kubernetes.io/is-default-class") == "true"
     name = obj["metadata"]["name"] + (" (default)" if default else "")
-    return name, spec.get("controller", ""), said, created(obj, now)
+    return name, spec.get("controller", ""), parameters, created(obj, now)
 
 
 RULES = {

@@ -81,8 +81,8 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
     spec, meta = own_spec(obj), obj["metadata"]
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
     if not spec.get("manualSelector"):
-        for label, wanted in [(one, meta.get("uid")) for one in JOB_UID_LABELS] + [
-            (one, meta.get("name")) for one in JOB_NAME_LABELS
+        for label, wanted in [(label, meta.get("uid")) for label in JOB_UID_LABELS] + [
+            (label, meta.get("name")) for label in JOB_NAME_LABELS
         ]:
             if labels.get(label) != wanted:
                 path = f"spec.template.metadata.labels[{label}]"
@@ -266,23 +266,23 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     if status.get("startTime"):
         end = parse_rfc3339(status["completionTime"]) if status.get("completionTime") else now
         took = format_duration(end - parse_rfc3339(status["startTime"]))
-    said = "Running"
+    status_text = "Running"
     for word, shown in (("Complete", "Complete"), ("Failed", "Failed")):
         if is_condition_true(obj, word):
-            said = shown
+            status_text = shown
             break
     else:
         if obj["metadata"].get("deletionTimestamp"):
-            said = "Terminating"
+            status_text = "Terminating"
         else:
             for word in ("Suspended", "FailureTarget", "SuccessCriteriaMet"):
                 if is_condition_true(obj, word):
-                    said = word
+                    status_text = word
                     break
     names, images = template_containers(spec.get("template"))
     return (
         obj["metadata"]["name"],
-        said,
+        status_text,
         completions,
         took,
         created(obj, now),

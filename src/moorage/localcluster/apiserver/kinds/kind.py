@@ -216,11 +216,11 @@ class Kinds:
         return self._preferred
 
     def _count(self) -> None:
-        found: dict[str, set[str]] = {}
+        by_group: dict[str, set[str]] = {}
         for group, version, _ in self._by_path:
-            found.setdefault(group, set()).add(version)
+            by_group.setdefault(group, set()).add(version)
         self._preferred = {
-            group: sorted(versions, key=version_priority, reverse=True) for group, versions in found.items()
+            group: sorted(versions, key=version_priority, reverse=True) for group, versions in by_group.items()
         }
         self.edition += 1
 
@@ -232,8 +232,8 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
     """
     import re
 
-    found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
-    if not found:
+    match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
+    if not match:
         return (0, 0, 0, version)
-    stage = {None: 3, "beta": 2, "alpha": 1}[found[2]]
-    return (stage, int(found[1]), int(found[3] or 0), "")
+    stage = {None: 3, "beta": 2, "alpha": 1}[match[2]]
+    return (stage, int(match[1]), int(match[3] or 0), "")

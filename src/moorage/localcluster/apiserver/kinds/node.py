@@ -72,7 +72,7 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
             roles.add(key.partition("/")[2])
         elif key == "kubernetes.io/role" and value:
             roles.add(value)
-    addresses = {one["type"]: one["address"] for one in reversed(status.get("addresses") or ())}
+    addresses = {address["type"]: address["address"] for address in reversed(status.get("addresses") or ())}
     kernel = info.get("kernelVersion") or UNKNOWN
     if info.get("architecture"):
         kernel += f" ({info['architecture']})"

@@ -17,15 +17,15 @@ from moorage.localcluster.apiserver.kinds.kind import Rules
 
 
 def _default_limitrange(obj: Obj) -> None:
-    for one in own_spec(obj).get("limits") or ():
-        if one.get("type") != "Container":
+    for limit in own_spec(obj).get("limits") or ():
+        if limit.get("type") != "Container":
             continue
-        default = {**(one.get("max") or {}), **(one.get("default") or {})}
-        request = {**(one.get("min") or {}), **default, **(one.get("defaultRequest") or {})}
+        default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+        request = {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
         if default:
-            one["default"] = default
+            limit["default"] = default
         if request:
-            one["defaultRequest"] = request
+            limit["defaultRequest"] = request
 
 
 def _resourcequota_cells(obj: Obj, now: datetime) -> Sequence[Any]:

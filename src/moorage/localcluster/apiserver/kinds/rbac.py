@@ -19,9 +19,9 @@ from moorage.localcluster.apiserver.types.fields import FieldErrors
 def _default_binding(obj: Obj) -> None:
     if obj.get("roleRef"):
         obj["roleRef"].setdefault("apiGroup", "rbac.authorization.k8s.io")
-    for one in obj.get("subjects") or ():
-        if one.get("kind") in ("User", "Group"):
-            one.setdefault("apiGroup", "rbac.authorization.k8s.io")
+    for subject in obj.get("subjects") or ():
+        if subject.get("kind") in ("User", "Group"):
+            subject.setdefault("apiGroup", "rbac.authorization.k8s.io")
 
 
 def _validate_binding(obj: Obj, errors: FieldErrors) -> None:
@@ -40,11 +40,13 @@ def _validate_binding_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
 def _binding_cells(obj: Obj, now: datetime) -> Sequence[Any]:
     ref = obj.get("roleRef") or {}
     by_kind: dict[str, list[str]] = {"User": [], "Group": [], "ServiceAccount": []}
-    for one in obj.get("subjects") or ():
+    for subject in obj.get("subjects") or ():
         name = (
-            f"{one.get('namespace')}/{one['name']}" if one.get("kind") == "ServiceAccount" else one.get("name", "")
+            f"{subject.get('namespace')}/{subject['name']}"
+            if subject.get("kind") == "ServiceAccount"
+            else subject.get("name", "")
         )
-        by_kind.setdefault(one.get("kind", ""), []).append(name)
+        by_kind.setdefault(subject.get("kind", ""), []).append(name)
     return (
         obj["metadata"]["name"],
         f"{ref.get('kind', '')}/{ref.get('name', '')}",

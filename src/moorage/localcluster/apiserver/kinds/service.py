@@ -48,7 +48,7 @@ def _prepare_update(new: Obj, old: Obj) -> None:
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
             if not spec.get(key) and key in had:
                 spec[key] = had[key]
-    had_ports = {(one.get("port"), one.get("protocol")): one for one in had.get("ports") or ()}
+    had_ports = {(port.get("port"), port.get("protocol")): port for port in had.get("ports") or ()}
     if spec.get("type") in ("NodePort", "LoadBalancer"):
         for port in spec.get("ports") or ():
             was = had_ports.get((port.get("port"), port.get("protocol"))) or {}
@@ -102,10 +102,10 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     if kind == "ExternalName":
         external = spec.get("externalName", "")
     ports = ",".join(
-        f"{one.get('port')}:{one['nodePort']}/{one.get('protocol')}"
-        if one.get("nodePort")
-        else f"{one.get('port')}/{one.get('protocol')}"
-        for one in spec.get("ports") or ()
+        f"{port.get('port')}:{port['nodePort']}/{port.get('protocol')}"
+        if port.get("nodePort")
+        else f"{port.get('port')}/{port.get('protocol')}"
+        for port in spec.get("ports") or ()
     )
     addresses = spec.get("clusterIPs") or ()
     return (

@@ -51,7 +51,7 @@ def _csidriver_cells(obj: Obj, now: datetime) -> Sequence[Any]:
         spec.get("attachRequired", True),
         bool(spec.get("podInfoOnMount")),
         bool(spec.get("storageCapacity")),
-        ",".join(one.get("audience", "") for one in spec.get("tokenRequests") or ()) or UNSET,
+        ",".join(request.get("audience", "") for request in spec.get("tokenRequests") or ()) or UNSET,
         bool(spec.get("requiresRepublish")),
         ",".join(spec.get("volumeLifecycleModes") or ()) or NONE,
         created(obj, now),

@@ -114,18 +114,18 @@ class Writer(Reader):
         if kind.has_status and not rules.keep_status_on_create and kind.custom:
             obj.pop("status", None)
         name = obj["metadata"].get("name") or ""
-        found = FieldErrors()
-        found.causes += errors.causes
+        all_errors = FieldErrors()
+        all_errors.causes += errors.causes
         metadata.validate_meta(
             obj,
             namespaced=kind.resource.namespaced,
             form=rules.name_form,
-            errors=found,
+            errors=all_errors,
             qualified_finalizers=kind.rules.qualified_finalizers,
         )
-        rules.validate(obj, found)
-        rules.validate_create(obj, found)
-        found.raise_if_any(kind.resource, name)
+        rules.validate(obj, all_errors)
+        rules.validate_create(obj, all_errors)
+        all_errors.raise_if_any(kind.resource, name)
         request = replace(request, name=name, settle=[])
         try:
             await self.admit(request)
@@ -347,8 +347,8 @@ class Writer(Reader):
     ) -> tuple[Obj, FieldErrors]:
         """From what the client sent to what may be stored. Raises Invalid and what admission raises."""
         rules = kind.rules
-        found = FieldErrors()
-        metadata.validate_identity(new, old, found)
+        all_errors = FieldErrors()
+        metadata.validate_identity(new, old, all_errors)
         metadata.keep_system_fields(new, old)
         rules.default(new)
         keep_other_side(kind, new, old, subresource)
@@ -370,21 +370,21 @@ class Writer(Reader):
             keep_other_side(kind, new, old, subresource)
         if rules.generation is not None and subresource != "status" and rules.generation(new, old):
             new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
-        found.causes += errors.causes
+        all_errors.causes += errors.causes
         metadata.validate_meta(
             new,
             namespaced=kind.resource.namespaced,
             form="path",
-            errors=found,
+            errors=all_errors,
             qualified_finalizers=kind.rules.qualified_finalizers,
         )
-        metadata.validate_meta_update(new, old, found)
+        metadata.validate_meta_update(new, old, all_errors)
         if subresource == "status":
-            rules.validate_status(new, old, found)
+            rules.validate_status(new, old, all_errors)
         else:
-            rules.validate(new, found)
-            rules.validate_update(new, old, found)
-        found.raise_if_any(kind.resource, new["metadata"]["name"])
+            rules.validate(new, all_errors)
+            rules.validate_update(new, old, all_errors)
+        all_errors.raise_if_any(kind.resource, new["metadata"]["name"])
         if admit:
             await self.admit(replace(request, obj=new))
         return new, errors

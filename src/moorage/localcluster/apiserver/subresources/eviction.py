@@ -60,10 +60,10 @@ async def _spend_budget(core: Core, call: Call, pod: Obj, namespace: str | None)
     budgets = core.kind_of(PDBS)
     labels = pod["metadata"].get("labels") or {}
     matching = [
-        one
-        for one in core.pipeline.every(budgets, namespace)
-        if (one.get("spec") or {}).get("selector") is not None
-        and label_selector_of(one["spec"]["selector"]).matches(labels)
+        budget
+        for budget in core.pipeline.every(budgets, namespace)
+        if (budget.get("spec") or {}).get("selector") is not None
+        and label_selector_of(budget["spec"]["selector"]).matches(labels)
     ]
     if not matching:
         return

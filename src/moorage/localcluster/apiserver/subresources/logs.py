@@ -22,8 +22,8 @@ async def logs(
     kind = core.kind_of(PODS)
     core.pipeline.authorise(call, "get", kind, namespace, name, "log")
     pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
-    containers = [one["name"] for one in pod["spec"].get("containers") or ()]
-    every = [one["name"] for one in pod["spec"].get("initContainers") or ()] + containers
+    containers = [container["name"] for container in pod["spec"].get("containers") or ()]
+    every = [container["name"] for container in pod["spec"].get("initContainers") or ()] + containers
     container = options.get("container")
     if container is None:
         wanted = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")

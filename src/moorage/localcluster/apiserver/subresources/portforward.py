@@ -124,7 +124,7 @@ class _Tunnel:
                 await self._socket.send_bytes(self._writer.ping(number))
 
     async def _open(self, number: int, headers: Mapping[str, str], *, fin: bool) -> None:
-        kind, request, port = (headers.get(one, "") for one in ("streamtype", "requestid", "port"))
+        kind, request, port = (headers.get(name, "") for name in ("streamtype", "requestid", "port"))
         proper = kind in ("error", "data") and integer_or(port, 0, maximum=65535, signed=False) > 0
         if not proper or number in self._streams or len(self._streams) >= STREAMS_MAX:
             await self._socket.send_bytes(self._writer.reset(number, spdy.REFUSED_STREAM))
@@ -143,13 +143,13 @@ class _Tunnel:
             self._tasks[pair["data"].number] = task
 
     async def _forward(self, data: _Stream, errors: _Stream, port: int) -> None:
-        said = ""
+        problem = ""
         try:
             try:
                 reader, writer = await self._source(self._pod, port)
             except (ApiError, OSError) as error:
                 meta = self._pod["metadata"]
-                said = f"error forwarding port {port} to pod {meta['uid']}, uid : {error}"
+                problem = f"error forwarding port {port} to pod {meta['uid']}, uid : {error}"
                 return
             try:
                 await self._join(data, reader, writer)
@@ -163,7 +163,7 @@ class _Tunnel:
                 self._streams.pop(stream.number, None)
             self._tasks.pop(data.number, None)
             with contextlib.suppress(OSError, RuntimeError):
-                await self._socket.send_bytes(self._writer.data(errors.number, said.encode(), fin=True))
+                await self._socket.send_bytes(self._writer.data(errors.number, problem.encode(), fin=True))
                 await self._socket.send_bytes(self._writer.data(data.number, b"", fin=True))
 
     async def _join(self, data: _Stream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -32,7 +32,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # best first; v5 can say
 
 def asked_for(path: str) -> tuple[str, str, str] | None:
     """(namespace, pod, subresource) of a path that is served here."""
-    parts = [unquote(one) for one in path.strip("/").split("/")]
+    parts = [unquote(part) for part in path.strip("/").split("/")]
     if len(parts) != 7 or parts[:3] != ["api", "v1", "namespaces"] or parts[4] != "pods":
         return None
     return (parts[3], parts[5], parts[6]) if parts[6] in ("exec", "attach", "portforward") else None
@@ -77,8 +77,8 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
 def container_of(pod: Obj, wanted: str) -> str:
     """The container meant. Raises BadRequest."""
     spec = pod["spec"]
-    containers = [one["name"] for one in spec.get("containers") or ()]
-    every = [one["name"] for one in spec.get("initContainers") or ()] + containers
+    containers = [container["name"] for container in spec.get("containers") or ()]
+    every = [container["name"] for container in spec.get("initContainers") or ()] + containers
     default = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
     name = pod["metadata"]["name"]
     if not wanted:
@@ -109,22 +109,22 @@ def final_status(code: int) -> Obj:
 
 async def serve(core: Core, user: User, scope: Scope, receive: Receive, send: Send) -> None:
     """One WebSocket from its handshake to its end. Raises ApiError before it is accepted."""
-    found = asked_for(scope["path"])
-    if found is None:
+    target = asked_for(scope["path"])
+    if target is None:
         raise NotFound("the server could not find the requested resource", details={})
-    namespace, name, subresource = found
+    namespace, name, subresource = target
     query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     pod = authorise(core, user, namespace, name, subresource)
     container = check(pod, subresource, query)
-    offered = [str(one) for one in scope.get("subprotocols") or ()]
+    offered = [str(subprotocol) for subprotocol in scope.get("subprotocols") or ()]
     if subresource == "portforward":
         await serve_ports(core.port_source, pod, query, offered, receive, send)
         return
-    protocol = next((one for one in PROTOCOLS if one in offered), None)
+    protocol = next((protocol for protocol in PROTOCOLS if protocol in offered), None)
     if protocol is None:
         raise BadRequest(f"no subprotocol that is served here was asked for; there are {', '.join(PROTOCOLS)}")
     wants = {
-        one: (query.get(one) or ["false"])[0] in ("true", "1") for one in ("stdin", "stdout", "stderr", "tty")
+        name: (query.get(name) or ["false"])[0] in ("true", "1") for name in ("stdin", "stdout", "stderr", "tty")
     }
     if subresource == "exec":
         if core.exec_source is None:
@@ -179,9 +179,9 @@ async def _run(socket: Socket, running: Running, protocol: str, wants: MutableMa
         for task in (taking, giving):
             task.cancel()
         results = await asyncio.gather(taking, giving, return_exceptions=True)
-        for one in results:
-            if isinstance(one, Exception) and not isinstance(one, OSError):
-                log.warning("a command's stream broke", extra={"error": f"{type(one).__name__}: {one}"})
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, OSError):
+                log.warning("a command's stream broke", extra={"error": f"{type(result).__name__}: {result}"})
 
 
 def _side(value: Any) -> int:

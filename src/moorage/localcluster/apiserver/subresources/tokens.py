@@ -109,8 +109,8 @@ def authenticate(core: Core, token: str, audiences: tuple[str, ...] = ()) -> Use
     bound = claims.get("kubernetes.io") or {}
     namespace = bound.get("namespace") or ""
     account = bound.get("serviceaccount") or {}
-    found = core.pipeline.peek(core.kind_of(SERVICEACCOUNTS), account.get("name", ""), namespace)
-    if found is None or found["metadata"]["uid"] != account.get("uid"):
+    stored = core.pipeline.peek(core.kind_of(SERVICEACCOUNTS), account.get("name", ""), namespace)
+    if stored is None or stored["metadata"]["uid"] != account.get("uid"):
         return None
     extra: dict[str, tuple[str, ...]] = {}
     if secret := bound.get("secret"):

@@ -92,20 +92,22 @@ def type_of(schema: dict[str, Any]) -> Any:
 
 def types_of(definitions: dict[str, Any]) -> dict[str, Any]:
     """All definitions of OpenAPI v2 as types; those without properties hold anything."""
-    found: dict[str, Any] = {}
-    for name, one in sorted(definitions.items()):
+    types: dict[str, Any] = {}
+    for name, definition in sorted(definitions.items()):
         if name in _SPECIAL:
             continue
-        if "properties" not in one:
-            found[name] = {"any": True}
+        if "properties" not in definition:
+            types[name] = {"any": True}
             continue
-        entry: dict[str, Any] = {"f": {field: type_of(schema) for field, schema in one["properties"].items()}}
-        if one.get("required"):
-            entry["r"] = one["required"]
-        if kinds := one.get("x-kubernetes-group-version-kind"):
+        entry: dict[str, Any] = {
+            "f": {field: type_of(schema) for field, schema in definition["properties"].items()}
+        }
+        if definition.get("required"):
+            entry["r"] = definition["required"]
+        if kinds := definition.get("x-kubernetes-group-version-kind"):
             entry["k"] = [[kind["group"], kind["version"], kind["kind"]] for kind in kinds]
-        found[name] = entry
-    return found
+        types[name] = entry
+    return types
 
 
 def reachable(types: dict[str, Any], roots: set[str]) -> dict[str, Any]:
@@ -134,8 +136,8 @@ class Source:
             self._url + path, headers={"Authorization": f"Bearer {self._token}", "Accept": accept}
         )
         with urllib.request.urlopen(request, context=self._tls) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+            document: dict[str, Any] = json.load(answer)
+            return document
 
 
 def distil(source: Source) -> dict[str, Any]:

@@ -84,9 +84,9 @@ class FieldErrors:
 
 def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     """The 422 for an object; `name` may be empty (generateName)."""
-    said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(one) for one in causes) + "]"
+    problems = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-    details: Obj = {"causes": [one.to_obj() for one in causes]}
+    details: Obj = {"causes": [cause.to_obj() for cause in causes]}
     if resource.kind:
         details["kind"] = resource.kind
     if name:
@@ -94,7 +94,7 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
     if resource.group:
         details["group"] = resource.group
     return Invalid(
-        f"{kind} {json.dumps(name)} is invalid: {said}",
+        f"{kind} {json.dumps(name)} is invalid: {problems}",
         details=details,
     )
 

@@ -15,10 +15,10 @@ Step = Callable[[Any], list[Any]]
 
 def find(path: str, obj: Any) -> list[Any]:
     """Everything the path leads to; empty when it leads nowhere or cannot be read."""
-    found = [obj]
+    values = [obj]
     for step in _steps(path):
-        found = [more for one in found for more in step(one)]
-    return found
+        values = [more for one in values for more in step(one)]
+    return values
 
 
 @lru_cache(maxsize=1024)

@@ -104,7 +104,7 @@ def qualified_name_problems(text: str) -> list[str]:
         if not prefix:
             problems.append("prefix part must be non-empty")
         else:
-            problems += [f"prefix part {one}" for one in name_problems(prefix, "subdomain")]
+            problems += [f"prefix part {problem}" for problem in name_problems(prefix, "subdomain")]
     if not name:
         problems.append("name part must be non-empty")
     elif len(name) > 63:
@@ -158,21 +158,21 @@ def validate_meta(
         size += len(key) + len(value)
     if size > ANNOTATIONS_MAX_BYTES:
         errors.too_long("metadata.annotations", ANNOTATIONS_MAX_BYTES)
-    for at, one in enumerate(meta.get("finalizers") or ()):
-        for problem in qualified_name_problems(one):
-            errors.invalid(f"metadata.finalizers[{at}]", one, problem)
-        if qualified_finalizers and "/" not in one and one not in STANDARD_FINALIZERS:
+    for at, finalizer in enumerate(meta.get("finalizers") or ()):
+        for problem in qualified_name_problems(finalizer):
+            errors.invalid(f"metadata.finalizers[{at}]", finalizer, problem)
+        if qualified_finalizers and "/" not in finalizer and finalizer not in STANDARD_FINALIZERS:
             errors.invalid(
                 f"metadata.finalizers[{at}]",
-                one,
+                finalizer,
                 "name is neither a standard finalizer name nor is it fully qualified",
             )
     controllers = 0
     for ref in meta.get("ownerReferences") or ():
         for key in ("apiVersion", "kind", "name", "uid"):
             if not ref.get(key):
-                said = "version must not be empty" if key == "apiVersion" else "must not be empty"
-                errors.invalid(f"metadata.ownerReferences.{key}", "", said)
+                text = "version must not be empty" if key == "apiVersion" else "must not be empty"
+                errors.invalid(f"metadata.ownerReferences.{key}", "", text)
         controllers += bool(ref.get("controller"))
     if controllers > 1:
         errors.invalid(
@@ -214,7 +214,7 @@ def validate_meta_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     """Once deletion has begun no finalizer may come."""
     if old["metadata"].get("deletionTimestamp"):
         had = old["metadata"].get("finalizers") or []
-        added = [one for one in new["metadata"].get("finalizers") or [] if one not in had]
+        added = [finalizer for finalizer in new["metadata"].get("finalizers") or [] if finalizer not in had]
         if added:
             quoted = ", ".join(f'"{one}"' for one in added)
             errors.forbidden(

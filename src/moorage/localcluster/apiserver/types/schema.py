@@ -36,8 +36,8 @@ TypeCode = Any  # see `distil`
 @cache
 def builtin() -> dict[str, Any]:
     """The content of `builtin.json`: kubernetes, types, resources."""
-    found: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "builtin.json").read_bytes())
-    return found
+    content: dict[str, Any] = msgspec.json.decode((Path(__file__).parent / "builtin.json").read_bytes())
+    return content
 
 
 class WrongType(Exception):
@@ -65,8 +65,8 @@ Reader = Callable[[Any, Reading], Any]
 
 def read(type_name: str, obj: Obj, reading: Reading) -> Obj:
     """Read an object of a named type. Raises WrongType."""
-    found: Obj = struct_reader(type_name)(obj, reading)
-    return found
+    decoded: Obj = struct_reader(type_name)(obj, reading)
+    return decoded
 
 
 @cache
@@ -130,13 +130,13 @@ def reader(code: TypeCode) -> Reader:
 
 
 def _reference(name: str) -> Reader:
-    found: Reader | None = None
+    read_struct: Reader | None = None
 
     def read_reference(value: Any, reading: Reading) -> Any:
-        nonlocal found
-        if found is None:
-            found = struct_reader(name)
-        return found(value, reading)
+        nonlocal read_struct
+        if read_struct is None:
+            read_struct = struct_reader(name)
+        return read_struct(value, reading)
 
     return read_reference
 

@@ -51,9 +51,9 @@ class StructuralCodec:
         try:
             meta = types.read(types.OBJECT_META, obj.get("metadata") or {}, reading)
         except types.WrongType as error:
-            said = str(error).replace(" ObjectMeta.metadata.", " ObjectMeta.")  # this part is read by itself
+            text = str(error).replace(" ObjectMeta.metadata.", " ObjectMeta.")  # this part is read by itself
             raise BadRequest(
-                f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: {said}'
+                f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: {text}'
             ) from None
         errors = FieldErrors()
         errors.causes += self.check(pruned)
@@ -260,23 +260,23 @@ def field_path(parts: list[Any]) -> str:
     return out
 
 
-_STRING_RULES = ("MaxLength", "MinLength", "Pattern")  # in their order; the first broken one is told
+_STRING_RULES = ("MaxLength", "MinLength", "Pattern")  # in their order; only the first broken rule is reported
 
 
-def _causes(found: Iterable[Any]) -> list[Cause]:
+def _causes(violations: Iterable[Any]) -> list[Cause]:
     """Errors of jsonschema-rs as causes: of a string's rules the first, of alternatives the first's errors too."""
-    errors = list(found)
-    told: dict[str, int] = {}
+    errors = list(violations)
+    first_broken: dict[str, int] = {}
     for error in errors:
         name = _name(error)
         if name in _STRING_RULES:
             where = field_path(list(error.instance_path))
-            told[where] = min(told.get(where, len(_STRING_RULES)), _STRING_RULES.index(name))
+            first_broken[where] = min(first_broken.get(where, len(_STRING_RULES)), _STRING_RULES.index(name))
     causes = []
     for error in errors:
         name = _name(error)
         where = field_path(list(error.instance_path))
-        if name in _STRING_RULES and told[where] != _STRING_RULES.index(name):
+        if name in _STRING_RULES and first_broken[where] != _STRING_RULES.index(name):
             continue
         causes.append(_cause(error))
         if name in ("OneOfNotValid", "AnyOf"):
@@ -310,7 +310,7 @@ def _cause(error: Any) -> Cause:
                 f'Invalid value: "{got}": {path} in body must be of type {wanted}: "{got}"',
             )
         case "Enum":
-            allowed = ", ".join(shown(one) for one in kind.options if one is not None)
+            allowed = ", ".join(shown(option) for option in kind.options if option is not None)
             return Cause(
                 "FieldValueNotSupported", where, f"Unsupported value: {shown(value)}: supported values: {allowed}"
             )
@@ -341,15 +341,15 @@ def _cause(error: Any) -> Cause:
     rule = rules.get(name)
     if rule is None:
         return Cause("FieldValueInvalid", where, f"Invalid value: {shown(value)}: {error.message}")
-    said = (
+    problem = (
         f'"{path}" {rule()}'
         if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf", "Not")
         else (f"{path} in body {rule()}")
     )
     if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf"):
-        return Cause("FieldValueInvalid", "<nil>", f'Invalid value: "": {said}')
+        return Cause("FieldValueInvalid", "<nil>", f'Invalid value: "": {problem}')
     reason = "FieldValueTypeInvalid" if name == "Format" else "FieldValueInvalid"
-    return Cause(reason, where, f"Invalid value: {shown(value)}: {said}")
+    return Cause(reason, where, f"Invalid value: {shown(value)}: {problem}")
 
 
 def _json_type(value: Any) -> str:

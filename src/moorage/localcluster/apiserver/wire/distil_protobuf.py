@@ -33,14 +33,14 @@ def numbers_of(folder: Path) -> dict[str, dict[str, str]]:
         for name, body in _STRUCT.findall(source.read_text()):
             fields = {}
             for field, kind, tag in _FIELD.findall(body):
-                number, said = _NUMBER.search(tag), _JSON.search(tag)
+                number, json_name = _NUMBER.search(tag), _JSON.search(tag)
                 if number is None:
                     continue
                 plain = kind.lstrip("*")
-                if said is None or not said[1]:
+                if json_name is None or not json_name[1]:
                     fields[number[1]] = f">{package}.{plain or field}"
                 else:
-                    fields[number[1]] = ("*" if kind.startswith("*") else "") + said[1]
+                    fields[number[1]] = ("*" if kind.startswith("*") else "") + json_name[1]
             if fields:
                 found[f"{package}.{name}"] = fields
     return found
@@ -54,7 +54,7 @@ def wanted(numbers: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         if name in out or name not in numbers:
             continue
         out[name] = numbers[name]
-        todo += [one[1:] for one in numbers[name].values() if one.startswith(">")]
+        todo += [number[1:] for number in numbers[name].values() if number.startswith(">")]
     return out
 
 

@@ -127,7 +127,7 @@ class Reader:
             (size,) = struct.unpack_from(">I", plain, at)
             words.append(plain[at + 4 : at + 4 + size].decode("latin-1"))
             at += 4 + size
-        return dict(zip((one.lower() for one in words[::2]), words[1::2], strict=True))
+        return dict(zip((word.lower() for word in words[::2]), words[1::2], strict=True))
 
 
 class Writer:

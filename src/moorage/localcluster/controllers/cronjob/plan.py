@@ -149,7 +149,7 @@ def plan(seen: Observed) -> Plan:
     if policy == "Forbid" and active:
         text = "Not starting job because prior execution is running and concurrency policy is Forbid"
         return done(Tell("Normal", "JobAlreadyActive", text), look_again=look_again)
-    running = [one for one in seen.jobs if not is_job_finished(one) and one["metadata"]["name"] != name]
+    running = [job for job in seen.jobs if not is_job_finished(job) and job["metadata"]["name"] != name]
     return Plan(
         status=status,
         events=(*events, *warnings),
@@ -202,7 +202,7 @@ def make_job(cron: Mapping[str, Any], scheduled: datetime, zone: ZoneInfo) -> Ob
 def _settled(seen: Observed) -> tuple[Obj, list[Tell]]:
     """The status with what became of its Jobs, and what there is to tell of that."""
     status, events = dict(seen.cron.get("status") or {}), []
-    jobs = {one["metadata"]["uid"]: one for one in seen.jobs}
+    jobs = {job["metadata"]["uid"]: job for job in seen.jobs}
     active = []
     for ref in status.get("active") or ():
         job = jobs.get(ref.get("uid"))
@@ -220,7 +220,7 @@ def _settled(seen: Observed) -> tuple[Obj, list[Tell]]:
             text = f"Saw a job that the controller did not create or forgot: {job['metadata']['name']}"
             events.append(Tell("Warning", "UnexpectedJob", text))
     ends = [
-        (one.get("status") or {}).get("completionTime") for one in seen.jobs if is_condition_true(one, "Complete")
+        (job.get("status") or {}).get("completionTime") for job in seen.jobs if is_condition_true(job, "Complete")
     ]
     last = max((end for end in (*ends, status.get("lastSuccessfulTime")) if end), key=parse_rfc3339, default=None)
     status.pop("active", None)
@@ -238,7 +238,7 @@ def _history(seen: Observed) -> list[Obj]:
         limit = spec.get(field)
         if limit is None:
             continue
-        ended = [one for one in seen.jobs if is_condition_true(one, kind) and not is_deleting(one)]
+        ended = [job for job in seen.jobs if is_condition_true(job, kind) and not is_deleting(job)]
         ended.sort(
             key=lambda one: (str((one.get("status") or {}).get("startTime") or "~"), one["metadata"]["name"])
         )

@@ -62,12 +62,12 @@ class DeploymentController:
             elif one is after:
                 self._offer(one, namespace)
 
-    def _offer(self, one: Obj, namespace: str) -> None:
+    def _offer(self, obj: Obj, namespace: str) -> None:
         for deployment in self._deployments.all():
             selector = deployment["spec"].get("selector")
             if deployment["metadata"].get("namespace") != namespace or not selector:
                 continue
-            if label_selector_of(selector).matches(labels_of(one)):
+            if label_selector_of(selector).matches(labels_of(obj)):
                 self.loop.queue.add(key_of(deployment))
 
     def _pod_changed(self, _before: Obj | None, after: Obj | None) -> None:

@@ -90,7 +90,7 @@ class Plan:
 
 
 def plan(seen: Observed) -> Plan:
-    """The next steps of the rollout; none when it is complete and said so."""
+    """The next steps of the rollout; none when it is complete and its status shows it."""
     return _Pass(seen).decide()
 
 
@@ -136,17 +136,17 @@ class _Pass:
 
     # -- sizes ------------------------------------------------------------------------------------------------
 
-    def _size(self, one: Obj) -> int:
-        return self.sizes[one["metadata"]["uid"]]
+    def _size(self, obj: Obj) -> int:
+        return self.sizes[obj["metadata"]["uid"]]
 
-    def _resize(self, one: Obj, size: int) -> None:
-        self.sizes[one["metadata"]["uid"]] = max(0, size)
+    def _resize(self, obj: Obj, size: int) -> None:
+        self.sizes[obj["metadata"]["uid"]] = max(0, size)
 
     def _resized(self) -> bool:
         """Whether somebody changed `spec.replicas` since the sets were last sized."""
         for one in self.sets:
-            said = annotations_of(one).get(DESIRED)
-            if self._size(one) > 0 and said is not None and said != str(self.replicas):
+            annotated = annotations_of(one).get(DESIRED)
+            if self._size(one) > 0 and annotated is not None and annotated != str(self.replicas):
                 return True
         return False
 
@@ -244,11 +244,11 @@ class _Pass:
         if left:
             self._resize(ordered[0], self._size(ordered[0]) + left)
 
-    def _saturated(self, one: Obj) -> bool:
+    def _saturated(self, obj: Obj) -> bool:
         return (
-            self._size(one) == self.replicas
-            and annotations_of(one).get(DESIRED) == str(self.replicas)
-            and available_of(one) == self.replicas
+            self._size(obj) == self.replicas
+            and annotations_of(obj).get(DESIRED) == str(self.replicas)
+            and available_of(obj) == self.replicas
         )
 
     # -- writes -----------------------------------------------------------------------------------------------
@@ -271,9 +271,9 @@ class _Pass:
                 wanted[REVISION] = revision
         return wanted
 
-    def _dressed(self, one: Obj, revision: str | None) -> Obj:
-        meta = {**one["metadata"], "annotations": self._annotations(one, revision)}
-        return {**one, "metadata": meta}
+    def _dressed(self, obj: Obj, revision: str | None) -> Obj:
+        meta = {**obj["metadata"], "annotations": self._annotations(obj, revision)}
+        return {**obj, "metadata": meta}
 
     def _updates(self, revision: str | None) -> list[Action]:
         actions: list[Action] = []
@@ -323,13 +323,13 @@ class _Pass:
 
     def _counts(self) -> dict[str, int]:
         statuses = [one.get("status") or {} for one in self.sets]
-        total = sum(int(one.get("replicas") or 0) for one in statuses)
-        available = sum(int(one.get("availableReplicas") or 0) for one in statuses)
+        total = sum(int(status.get("replicas") or 0) for status in statuses)
+        available = sum(int(status.get("availableReplicas") or 0) for status in statuses)
         wanted = sum(size_of(one) for one in self.sets)
         return {
             "replicas": total,
             "updatedReplicas": int(((self.new or {}).get("status") or {}).get("replicas") or 0),
-            "readyReplicas": sum(int(one.get("readyReplicas") or 0) for one in statuses),
+            "readyReplicas": sum(int(status.get("readyReplicas") or 0) for status in statuses),
             "availableReplicas": available,
             "unavailableReplicas": max(0, wanted - available),
         }
@@ -354,9 +354,9 @@ class _Pass:
     def _failures(self, conditions: list[Obj]) -> list[Obj]:
         """What its ReplicaSets say of pods that could not be made, the new one first."""
         for one in (self.new, *self.old):
-            found = condition(one, "ReplicaFailure") if one is not None else None
-            if found is not None and found.get("status") == "True":
-                reason, message = str(found.get("reason") or ""), str(found.get("message") or "")
+            failure = condition(one, "ReplicaFailure") if one is not None else None
+            if failure is not None and failure.get("status") == "True":
+                reason, message = str(failure.get("reason") or ""), str(failure.get("message") or "")
                 return self._with(conditions, "ReplicaFailure", "True", reason, message)
         return [one for one in conditions if one.get("type") != "ReplicaFailure"]
 

@@ -89,7 +89,7 @@ class EndpointsController:
         return Seen(
             service=service,
             pods=[pod for pod in self._pods.by_index("namespace", key.namespace) if _selects(service, pod)],
-            nodes={one["metadata"]["name"]: labels_of(one).get(ZONE) or "" for one in self._nodes.all()},
+            nodes={node["metadata"]["name"]: labels_of(node).get(ZONE) or "" for node in self._nodes.all()},
             slices=[
                 one
                 for one in self._slices.by_index("service", str(key))
@@ -162,11 +162,15 @@ def _selects(service: Obj, pod: Obj) -> bool:
 
 
 def _is_news(before: Obj, after: Obj) -> bool:
-    """Whether anything changed that endpoints tell of: heartbeats of probes and annotations do not."""
+    """Whether anything changed that endpoints show; times of probes and annotations do not count."""
 
-    def told(pod: Obj) -> tuple[object, ...]:
+    def published(pod: Obj) -> tuple[object, ...]:
         status = pod.get("status") or {}
-        ready = [one.get("status") for one in status.get("conditions") or () if one.get("type") == "Ready"]
+        ready = [
+            condition.get("status")
+            for condition in status.get("conditions") or ()
+            if condition.get("type") == "Ready"
+        ]
         return (
             labels_of(pod),
             is_deleting(pod),
@@ -176,4 +180,4 @@ def _is_news(before: Obj, after: Obj) -> bool:
             pod["spec"].get("nodeName"),
         )
 
-    return told(before) != told(after)
+    return published(before) != published(after)

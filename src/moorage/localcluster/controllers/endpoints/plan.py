@@ -96,15 +96,15 @@ def plan_slices(seen: Seen) -> SlicePlan:
     updated: list[Obj] = []
     used = sum(1 for _, kept in contents if kept) + len(created)
     spare = used == 0  # a Service without endpoints keeps one slice that says so
-    for one, kept in contents:
+    for content, kept in contents:
         if not kept and not spare:
-            deleted.append(one)
+            deleted.append(content)
             continue
         if not kept:
             spare = False
-        if (one.get("endpoints") or []) != kept or dict(labels_of(one)) != labels:
-            meta = {**one["metadata"], "labels": labels}
-            updated.append({**one, "metadata": meta, "endpoints": kept})
+        if (content.get("endpoints") or []) != kept or dict(labels_of(content)) != labels:
+            meta = {**content["metadata"], "labels": labels}
+            updated.append({**content, "metadata": meta, "endpoints": kept})
     if spare:
         created.append(_slice(seen, [], [], labels))
     reused = [one for one in deleted if one.get("addressType") == "IPv4"]
@@ -223,8 +223,8 @@ def _hostname(service: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 def _address(pod: Mapping[str, Any]) -> str:
     """The pod's IPv4 address, or nothing."""
     status = pod.get("status") or {}
-    found = [one.get("ip") or "" for one in status.get("podIPs") or ()] or [status.get("podIP") or ""]
-    return next((one for one in found if "." in one), "")
+    addresses = [one.get("ip") or "" for one in status.get("podIPs") or ()] or [status.get("podIP") or ""]
+    return next((one for one in addresses if "." in one), "")
 
 
 def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:
@@ -261,7 +261,9 @@ def find_port(pod: Mapping[str, Any], port: Mapping[str, Any]) -> int | None:
         return target
     protocol = port.get("protocol") or "TCP"
     spec = pod["spec"]
-    sidecars = [one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"]
+    sidecars = [
+        container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
+    ]
     for container in (*(spec.get("containers") or ()), *sidecars):
         for one in container.get("ports") or ():
             if one.get("name") == target and (one.get("protocol") or "TCP") == protocol:
@@ -302,7 +304,7 @@ def _slice(seen: Seen, ports: list[Obj], endpoints: list[Obj], labels: dict[str,
 
 
 def _frozen(ports: Iterable[Mapping[str, Any]]) -> Ports:
-    return tuple(sorted(tuple(sorted(one.items())) for one in ports))
+    return tuple(sorted(tuple(sorted(port.items())) for port in ports))
 
 
 def _in_order(pods: Sequence[Obj]) -> list[Obj]:

@@ -153,9 +153,9 @@ class GarbageCollector:
         if obj is None:
             return None
         refs = obj["metadata"].get("ownerReferences") or ()
-        owners = {} if is_deleting(obj) else {one["uid"]: await self._state(obj, one) for one in refs}
-        found = [self._read(one) for one in self._dependents.get(obj["metadata"]["uid"], ())]
-        dependents = [one for one in found if one is not None]
+        owners = {} if is_deleting(obj) else {ref["uid"]: await self._state(obj, ref) for ref in refs}
+        records = [self._read(one) for one in self._dependents.get(obj["metadata"]["uid"], ())]
+        dependents = [one for one in records if one is not None]
         for action in plan(Observed(obj=obj, owners=owners, dependents=dependents)):
             await self._act(ref, obj, action)
         return None
@@ -195,22 +195,28 @@ class GarbageCollector:
                         ref.resource, meta["name"], namespace, uid=meta["uid"], propagation=propagation
                     )
             case DropOwners(uids):
-                left = [one for one in meta["ownerReferences"] if one["uid"] not in uids]
+                left = [reference for reference in meta["ownerReferences"] if reference["uid"] not in uids]
                 await self._patch(ref.resource, obj, {"ownerReferences": left or None})
             case Unblock():
-                open_ = [{**one, "blockOwnerDeletion": False} for one in meta["ownerReferences"]]
+                open_ = [{**reference, "blockOwnerDeletion": False} for reference in meta["ownerReferences"]]
                 await self._patch(ref.resource, obj, {"ownerReferences": open_})
             case OrphanDependents(dependents):
-                for one in dependents:
-                    where = self._refs.get(one["metadata"]["uid"])
+                for dependent in dependents:
+                    where = self._refs.get(dependent["metadata"]["uid"])
                     if where is None:
                         continue
-                    left = [owner for owner in one["metadata"]["ownerReferences"] if owner["uid"] != meta["uid"]]
-                    await self._patch(where.resource, one, {"ownerReferences": left or None})
+                    left = [
+                        owner for owner in dependent["metadata"]["ownerReferences"] if owner["uid"] != meta["uid"]
+                    ]
+                    await self._patch(where.resource, dependent, {"ownerReferences": left or None})
             case Visit(dependents):
-                below = [self._refs[uid] for one in dependents if (uid := one["metadata"]["uid"]) in self._refs]
-                for dependent in sorted(below, key=self._has_place):
-                    self.loop.queue.add(dependent)
+                below = [
+                    self._refs[uid]
+                    for dependent in dependents
+                    if (uid := dependent["metadata"]["uid"]) in self._refs
+                ]
+                for below_ref in sorted(below, key=self._has_place):
+                    self.loop.queue.add(below_ref)
             case RemoveFinalizer(finalizer):
                 left_over = [one for one in meta.get("finalizers") or () if one != finalizer]
                 await self._patch(ref.resource, obj, {"finalizers": left_over or None})

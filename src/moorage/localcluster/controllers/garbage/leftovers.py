@@ -51,20 +51,20 @@ class Remove:
 def plan(seen: Observed) -> tuple[Remove, ...]:
     """Pods to remove: those of nodes that are no more, those deleted before they had a node, and the oldest
     finished ones beyond the limit."""
-    found: dict[str, Remove] = {}
+    removals: dict[str, Remove] = {}
     for pod in seen.pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if node and node not in seen.nodes:
-            found[pod["metadata"]["uid"]] = Remove(pod, "PodGC: node no longer exists")
+            removals[pod["metadata"]["uid"]] = Remove(pod, "PodGC: node no longer exists")
         elif not node and is_deleting(pod) and not _unmarked(pod):
-            found[pod["metadata"]["uid"]] = Remove(pod)
+            removals[pod["metadata"]["uid"]] = Remove(pod)
     finished = [pod for pod in seen.pods if is_finished(pod) and not is_deleting(pod)]
     surplus = len(finished) - seen.finished_max
     if surplus > 0:
         finished.sort(key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]))
         for pod in finished[:surplus]:
-            found.setdefault(pod["metadata"]["uid"], Remove(pod))
-    return tuple(found.values())
+            removals.setdefault(pod["metadata"]["uid"], Remove(pod))
+    return tuple(removals.values())
 
 
 def _unmarked(pod: Mapping[str, Any]) -> bool:

@@ -80,7 +80,7 @@ class NamespaceController:
             finalizers = (now.get("spec") or {}).get("finalizers") or []
             if FINALIZER not in finalizers:
                 return
-            left = [one for one in finalizers if one != FINALIZER]
+            left = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
             spec = {**(now.get("spec") or {}), "finalizers": left}
             await self._api.update(NAMESPACES, {**now, "spec": spec}, subresource="finalize")
 

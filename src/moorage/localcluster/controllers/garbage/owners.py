@@ -84,9 +84,9 @@ def plan(seen: Observed) -> tuple[Action, ...]:
             return (*orphans, RemoveFinalizer(ORPHAN))
         if FOREGROUND in finalizers:
             uid = seen.obj["metadata"]["uid"]
-            if not any(uid in blocked_owners(one) for one in seen.dependents):
+            if not any(uid in blocked_owners(dependent) for dependent in seen.dependents):
                 return (RemoveFinalizer(FOREGROUND),)
-            return (Visit(tuple(one for one in seen.dependents if not is_deleting(one))),)
+            return (Visit(tuple(dependent for dependent in seen.dependents if not is_deleting(dependent))),)
         return ()
     refs = seen.obj["metadata"].get("ownerReferences") or ()
     if not refs:
@@ -98,7 +98,7 @@ def plan(seen: Observed) -> tuple[Action, ...]:
     if len(gone) < len(states):
         return (DropOwners(gone),)  # somebody still holds it
     if Owner.WAITING in states.values() and seen.dependents:
-        circle = any(waits_for_dependents(one) for one in seen.dependents)
+        circle = any(waits_for_dependents(dependent) for dependent in seen.dependents)
         return (*((Unblock(),) if circle else ()), Delete("Foreground"))
     if ORPHAN in finalizers:
         return (Delete("Orphan"),)

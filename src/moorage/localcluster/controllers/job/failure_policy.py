@@ -49,8 +49,10 @@ def _cause(rule: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
                 pod_name = f"{meta['namespace']}/{meta['name']}"
                 return f"Container {one['name']} for pod {pod_name} failed with exit code {code}"
         return None
-    for one in status.get("conditions") or ():
+    for condition in status.get("conditions") or ():
         for pattern in rule.get("onPodConditions") or ():
-            if one.get("type") == pattern.get("type") and one.get("status") == (pattern.get("status") or "True"):
-                return f"Pod {meta['namespace']}/{meta['name']} has condition {one['type']}"
+            if condition.get("type") == pattern.get("type") and condition.get("status") == (
+                pattern.get("status") or "True"
+            ):
+                return f"Pod {meta['namespace']}/{meta['name']} has condition {condition['type']}"
     return None

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable
 
 def parse_indexes(text: str, limit: int) -> frozenset[int]:
     """Read "1,3-5,7"; indexes at or above `limit` are left out (a Job may have been made smaller)."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in (text or "").split(","):
         if not part:
             continue
         first, _, last = part.partition("-")
-        found.update(range(int(first), min(int(last or first), limit - 1) + 1))
-    return frozenset(found)
+        indexes.update(range(int(first), min(int(last or first), limit - 1) + 1))
+    return frozenset(indexes)
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
@@ -35,10 +35,10 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 def first_missing(done: Collection[int], completions: int, count: int) -> list[int]:
     """The lowest `count` indexes below `completions` that are not in `done`."""
-    found: list[int] = []
+    indexes: list[int] = []
     for index in range(completions):
-        if len(found) >= count:
+        if len(indexes) >= count:
             break
         if index not in done:
-            found.append(index)
-    return found
+            indexes.append(index)
+    return indexes

@@ -17,6 +17,8 @@ controller does not decide on a cache that lacks what it wrote (`freshness`).
 
 Not supported, and refused by failing the Job with reason `NotSupported`: `backoffLimitPerIndex`,
 `maxFailedIndexes` and the action `FailIndex`, which needs them.
+
+One module of over 600 lines because it is one pass: every method reads what the ones before it counted.
 """
 
 from __future__ import annotations
@@ -244,7 +246,7 @@ class _Pass:
             indexes = {
                 completion_index(pod) for pod in self.pods if phase_of(pod) == "Succeeded" and is_tracked(pod)
             }
-            self.done = self.done_before | {one for one in indexes if one is not None and one < limit}
+            self.done = self.done_before | {index for index in indexes if index is not None and index < limit}
             self.succeeded = len(self.done)
             outcome = outcome or self._success_policy()
         left, deleted, made = active, [], 0

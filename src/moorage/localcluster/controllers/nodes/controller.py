@@ -122,9 +122,9 @@ class NodeController:
         lease = self._leases.get(name, LEASE_NAMESPACE)
         beats = [str((lease.get("spec") or {}).get("renewTime"))] if lease is not None else []
         beats += [
-            str(one.get("lastHeartbeatTime"))
-            for one in (node.get("status") or {}).get("conditions") or ()
-            if one.get("type") == "Ready"
+            str(condition.get("lastHeartbeatTime"))
+            for condition in (node.get("status") or {}).get("conditions") or ()
+            if condition.get("type") == "Ready"
         ]
         heard = " ".join(beats)
         known = self._heard.get(name)

@@ -188,7 +188,7 @@ def leaves_at(
 
 def _tolerated_for(tolerations: Iterable[Toleration], taint: Taint) -> int | None:
     """Seconds the taint is tolerated: 0 not at all, None for ever; the shortest of all that match."""
-    matching = [one.seconds for one in tolerations if one.tolerates(taint)]
+    matching = [toleration.seconds for toleration in tolerations if toleration.tolerates(taint)]
     if not matching:
         return 0
     limited = [seconds for seconds in matching if seconds is not None]

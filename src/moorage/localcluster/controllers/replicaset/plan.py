@@ -94,7 +94,9 @@ def plan(seen: Observed) -> Plan:
     old = seen.set.get("status") or {}
     # a failure to make a pod stands until all are made
     missing_any = len(active) < wanted
-    conditions = [one for one in old.get("conditions") or () if missing_any or one.get("type") != FAILURE]
+    conditions = [
+        condition for condition in old.get("conditions") or () if missing_any or condition.get("type") != FAILURE
+    ]
     if conditions:
         status["conditions"] = conditions
     if {name: value for name, value in old.items() if value or name == "replicas"} != status:
@@ -106,7 +108,7 @@ def with_failure(owner: Obj, message: str, now: datetime) -> Obj | None:
     """The status that says why a pod could not be made, as the real controller does; None: it says so already."""
     status: Obj = owner.get("status") or {}
     conditions = status.get("conditions") or []
-    known = next((one for one in conditions if one.get("type") == FAILURE), None)
+    known = next((condition for condition in conditions if condition.get("type") == FAILURE), None)
     if known is not None and known.get("message") == message:
         return None
     changed = with_condition(conditions, FAILURE, "True", now=rfc3339(now), reason="FailedCreate", message=message)

@@ -90,11 +90,11 @@ class StatefulSetController:
             await self._writer.patch_child(key, self._pods, pod, adoption(owner, pod))
         for pod in sorted_out.release:
             await self._writer.patch_child(key, self._pods, pod, release(owner, pod))
-        names = [one["metadata"]["name"] for one in owner["spec"].get("volumeClaimTemplates") or ()]
+        names = [template["metadata"]["name"] for template in owner["spec"].get("volumeClaimTemplates") or ()]
         there = {
-            one["metadata"]["name"]: one
-            for one in (self._claims.all() if names else ())
-            if one["metadata"].get("namespace") == key.namespace
+            claim["metadata"]["name"]: claim
+            for claim in (self._claims.all() if names else ())
+            if claim["metadata"].get("namespace") == key.namespace
         }
         decided = plan(
             Observed(
@@ -108,7 +108,7 @@ class StatefulSetController:
         refused: MoorageError | None = None
         for action in decided.actions:
             if refused is not None and not isinstance(action, WriteStatus):
-                continue  # the status is told all the same
+                continue  # the status is written all the same
             try:
                 await self._act(key, owner, action)
             except MoorageError as error:

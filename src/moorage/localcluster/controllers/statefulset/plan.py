@@ -94,8 +94,8 @@ class Plan:
 
 def ordinal_of(owner_name: str, pod: Mapping[str, Any]) -> int | None:
     """The number in the pod's name, or None when the name is not one of this set's."""
-    found = _ORDINAL.fullmatch(pod["metadata"]["name"])
-    return int(found[2]) if found and found[1] == owner_name else None
+    match = _ORDINAL.fullmatch(pod["metadata"]["name"])
+    return int(match[2]) if match and match[1] == owner_name else None
 
 
 def plan(seen: Observed) -> Plan:
@@ -114,11 +114,11 @@ class _Pass:
         self.min_ready = span_of(self.spec.get("minReadySeconds") or 0)
         self.update, self.revising = find_revision(seen.set, seen.revisions)
         wanted = (seen.set.get("status") or {}).get("currentRevision")
-        known = (one for one in seen.revisions if one["metadata"]["name"] == wanted)
+        known = (revision for revision in seen.revisions if revision["metadata"]["name"] == wanted)
         self.current = next(known, self.update)
         self.replicas: dict[int, Obj] = {}
         self.condemned: list[Obj] = []
-        for pod in sorted(seen.pods, key=lambda one: ordinal_of(self.name, one) or 0):
+        for pod in sorted(seen.pods, key=lambda pod: ordinal_of(self.name, pod) or 0):
             at = ordinal_of(self.name, pod)
             if at is None:
                 continue
@@ -209,7 +209,7 @@ class _Pass:
         volumes = [
             {"name": volume, "persistentVolumeClaim": {"claimName": claim}} for volume, claim in claimed.items()
         ]
-        volumes += [one for one in spec.get("volumes") or () if one["name"] not in claimed]
+        volumes += [volume for volume in spec.get("volumes") or () if volume["name"] not in claimed]
         if volumes:
             spec["volumes"] = volumes
         spec["hostname"] = name
@@ -234,8 +234,8 @@ class _Pass:
     def _claim_names(self, at: int) -> dict[str, str]:
         """Names of claims by the names of their volumes."""
         return {
-            one["metadata"]["name"]: f"{one['metadata']['name']}-{self.name}-{at}"
-            for one in self.spec.get("volumeClaimTemplates") or ()
+            template["metadata"]["name"]: f"{template['metadata']['name']}-{self.name}-{at}"
+            for template in self.spec.get("volumeClaimTemplates") or ()
         }
 
     def _make_claims(self, at: int) -> None:

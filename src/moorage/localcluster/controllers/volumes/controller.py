@@ -45,13 +45,13 @@ TRASH = ".deleted-"  # how the name of a folder begins that is being removed
 def index_by_claim(pod: Obj) -> Iterable[str]:
     """Pods by the claims they name, as "namespace/claim"; those of generic ephemeral volumes too."""
     namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
-    found = []
+    claims = []
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         if volume.get("persistentVolumeClaim"):
-            found.append(f"{namespace}/{volume['persistentVolumeClaim']['claimName']}")
+            claims.append(f"{namespace}/{volume['persistentVolumeClaim']['claimName']}")
         elif volume.get("ephemeral"):
-            found.append(f"{namespace}/{name}-{volume['name']}")
-    return found
+            claims.append(f"{namespace}/{name}-{volume['name']}")
+    return claims
 
 
 class Folders:

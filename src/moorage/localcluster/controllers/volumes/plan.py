@@ -174,7 +174,7 @@ def _plan_unbound(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
 def _plan_named(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
     claim = seen.claim
     name = claim["spec"]["volumeName"]
-    volume = next((one for one in seen.volumes if one["metadata"]["name"] == name), None)
+    volume = next((volume for volume in seen.volumes if volume["metadata"]["name"] == name), None)
     completed = BIND_COMPLETED in annotations_of(claim)
     if volume is None:
         if completed:
@@ -233,7 +233,9 @@ def _bind(claim: Obj, volume: Obj, *, by_controller: bool) -> tuple[ClaimAction,
     if by_controller and not claim["spec"].get("volumeName"):
         annotations[BOUND_BY_CONTROLLER] = "yes"
     known = annotations_of(claim)
-    if claim["spec"].get("volumeName") != name or any(known.get(one) != "yes" for one in annotations):
+    if claim["spec"].get("volumeName") != name or any(
+        known.get(annotation) != "yes" for annotation in annotations
+    ):
         actions.append(
             PatchClaim(
                 {
@@ -258,10 +260,10 @@ def _bound_status(claim: Obj, volume: Obj) -> tuple[ClaimAction, ...]:
 
 def _pending(claim: Obj, kind: str, reason: str, message: str) -> tuple[ClaimAction, ...]:
     status = claim.get("status") or {}
-    told = Tell(kind, reason, message)
+    event = Tell(kind, reason, message)
     if status.get("phase") == "Pending":
-        return (told,)
-    return (SetClaimStatus({"phase": "Pending"}), told)
+        return (event,)
+    return (SetClaimStatus({"phase": "Pending"}), event)
 
 
 def _lost(claim: Obj, message: str) -> tuple[ClaimAction, ...]:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 START_ERROR = 128  # exit code containerd gives a container that could not be started
 
 
-def fork(one: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
+def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
     """Start a container of the pod whose order is `pod`; its process and its pipes are in `one` then.
 
     `mode` says how it sees its mounts: "namespace", "translated" or "none". Returns what went wrong and the text
     for it, both empty when it runs.
     """
-    spec = one.spec
+    spec = container.spec
     argv: list[str] = list(spec["argv"])
     env: dict[str, str] = dict(spec["env"])
     workdir: str = spec["workingDir"]
@@ -38,13 +38,13 @@ def fork(one: Container, mode: str, hidden: str, pod: dict[str, Any], folder: st
         env = {name: translate(text, mounts) for name, text in env.items()}
         workdir = translate(workdir, mounts)
     env[UID_MARK] = pod["uid"]
-    env[CONTAINER_MARK] = one.name
+    env[CONTAINER_MARK] = container.name
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     tell_read, tell_write = os.pipe2(os.O_CLOEXEC)
     scratch = ""
     if mode == "namespace":
-        scratch = os.path.join(folder, "root", one.name)
+        scratch = os.path.join(folder, "root", container.name)
         if not hidden:
             os.makedirs(scratch, exist_ok=True)
     shim = os.getpid()
@@ -62,7 +62,7 @@ def fork(one: Container, mode: str, hidden: str, pod: dict[str, Any], folder: st
                     Point(mount).open()  # its subPath is made as with namespaces
             if mode != "namespace":
                 mounts = []
-            kept = os.path.join(folder, "work", one.name)
+            kept = os.path.join(folder, "work", container.name)
             inode = pod.get("hiddenInode")
             _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode)
         except FenceRefused as error:
@@ -89,8 +89,8 @@ def fork(one: Container, mode: str, hidden: str, pod: dict[str, Any], folder: st
         return kind.decode(), text.decode("utf-8", "replace")
     for fd, stream in ((out_read, b"stdout"), (err_read, b"stderr")):
         os.set_blocking(fd, False)
-        one.pipes[fd] = stream
-    one.pid = pid
+        container.pipes[fd] = stream
+    container.pid = pid
     return "", ""
 
 

@@ -31,7 +31,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
         if not _is_main(pid, folder):
             raise StartError(f"process {pid} is not the main process of a container of this pod")
         with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = [one.partition(b"=") for one in file.read().split(b"\0") if one]
+            pairs = [part.partition(b"=") for part in file.read().split(b"\0") if part]
         env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
         workdir = os.readlink(f"/proc/{pid}/cwd")
         is_apart = os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")

@@ -45,7 +45,7 @@ class Watch:
 
     One process: its resident pages. Several: shared pages are counted once by `proportional`, which is slow and
     so is done once a second, and sooner when the growth of the resident sum says that the limit or the peak may be
-    passed. Nobody is killed before a fair count, or its own anonymous pages alone, have said so.
+    passed. A container is killed only after a fair count, or when its own anonymous pages alone pass the limit.
     """
 
     def __init__(self, limit: int | None) -> None:

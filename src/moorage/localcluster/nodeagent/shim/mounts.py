@@ -86,26 +86,26 @@ def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidde
     """Bind every volume to its place. `writable`: folders in which missing mount points are made."""
     if not points:
         return
-    for one in points:
-        one.target = os.path.realpath(one.target)
+    for point in points:
+        point.target = os.path.realpath(point.target)
     points.sort(key=lambda one: one.target.count("/"))
     writable = [os.path.realpath(folder) for folder in writable]
     missing: list[Point] = []
-    for one in points:
-        if os.path.lexists(one.target) or any(is_below(one.target, other.target) for other in points):
+    for point in points:
+        if os.path.lexists(point.target) or any(is_below(point.target, other.target) for other in points):
             continue
-        is_hidden = hidden and is_below(one.target, os.path.realpath(hidden))
-        if not is_hidden and any(is_below(one.target, folder) for folder in writable):
-            _make_point(one.target, one.is_folder)
+        is_hidden = hidden and is_below(point.target, os.path.realpath(hidden))
+        if not is_hidden and any(is_below(point.target, folder) for folder in writable):
+            _make_point(point.target, point.is_folder)
         else:
-            missing.append(one)
+            missing.append(point)
     root = ""
     if missing:
         root = scratch
         _build_root(root, missing)
     os.chdir("/proc/self/fd")  # see `_bind`
-    for one in points:
-        _bind_volume(one, root)
+    for point in points:
+        _bind_volume(point, root)
     if root:
         mount(None, root, None, MS_PRIVATE)
         _pivot(root)
@@ -121,16 +121,16 @@ def _make_point(path: str, folder: bool) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
 
 
-def _bind_volume(one: Point, root: str) -> None:
-    target = root + one.target
+def _bind_volume(point: Point, root: str) -> None:
+    target = root + point.target
     if not os.path.lexists(target):  # inside another volume
-        _make_point(target, one.is_folder)
-    bind(one.fd, target, host_path(one.volume, one.below))
-    if one.read_only:
+        _make_point(target, point.is_folder)
+    bind(point.fd, target, host_path(point.volume, point.below))
+    if point.read_only:
         # of a place in another volume, the pod may change the path meanwhile
         top = os.open(target, os.O_PATH | os.O_CLOEXEC)
-        if not os.path.samestat(os.fstat(top), os.fstat(one.fd)):
-            raise MountFailed(f'the mount point "{one.target}" was replaced while its volume was mounted')
+        if not os.path.samestat(os.fstat(top), os.fstat(point.fd)):
+            raise MountFailed(f'the mount point "{point.target}" was replaced while its volume was mounted')
         kept = os.fstatvfs(top).f_flag
         flags = kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)
         mount("none", str(top), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)

@@ -53,10 +53,10 @@ class Shim:
         self._policy: str = spec.get("restartPolicy") or "Always"
         self._grace = float(spec.get("terminationGracePeriodSeconds", 30))
         self._inits = [
-            Container(one, "sidecar" if one.get("restartPolicy") == "Always" else "init")
-            for one in spec.get("initContainers") or []
+            Container(container, "sidecar" if container.get("restartPolicy") == "Always" else "init")
+            for container in spec.get("initContainers") or []
         ]
-        self._apps = [Container(one, "app") for one in spec["containers"]]
+        self._apps = [Container(container, "app") for container in spec["containers"]]
         self._all = self._inits + self._apps
         self._by_pid: dict[int, Container] = {}
         self._tree = Tree(os.getpid())
@@ -161,32 +161,34 @@ class Shim:
         if self._pod.get("outcome"):
             return self._step_ending(now)
         if ready:
-            for one in self._apps:
-                self._start_if_due(one, now)
-            if all(one.done and not one.running for one in self._apps):
-                failed = any(one.failed for one in self._apps)
+            for container in self._apps:
+                self._start_if_due(container, now)
+            if all(container.done and not container.running for container in self._apps):
+                failed = any(container.failed for container in self._apps)
                 self._pod["outcome"] = "Failed" if failed else "Succeeded"
                 return self._step_ending(now)
         return False
 
     def _step_inits(self, now: float) -> bool:
         """Run init containers in order; True once all are done (sidecars: started)."""
-        for one in self._inits:
-            if one.role == "sidecar":
-                if one.attempt < 0 and one.start_at is None:
-                    one.start_at = now
-                self._start_if_due(one, now)
-                if one.attempt < 0 or (not one.running and one.report["restartCount"] == 0 and one.failed):
+        for container in self._inits:
+            if container.role == "sidecar":
+                if container.attempt < 0 and container.start_at is None:
+                    container.start_at = now
+                self._start_if_due(container, now)
+                if container.attempt < 0 or (
+                    not container.running and container.report["restartCount"] == 0 and container.failed
+                ):
                     return False
                 continue
-            if one.done:
-                if one.failed:
+            if container.done:
+                if container.failed:
                     self._pod["outcome"] = "Failed"
                     return False
                 continue
-            if not one.running and one.attempt < 0 and one.start_at is None:
-                one.start_at = now
-            self._start_if_due(one, now)
+            if not container.running and container.attempt < 0 and container.start_at is None:
+                container.start_at = now
+            self._start_if_due(container, now)
             return False
         return True
 
@@ -205,10 +207,10 @@ class Shim:
         if not running:
             return True
         mains = [one for one in running if one.role != "sidecar"]
-        for one in mains or running:
-            if one.name not in self._terms:
-                self._terms.add(one.name)
-                ask_to_end(one.pid)
+        for container in mains or running:
+            if container.name not in self._terms:
+                self._terms.add(container.name)
+                ask_to_end(container.pid)
         assert self._stop_at is not None
         if now >= self._stop_at:
             for one in running:
@@ -238,21 +240,21 @@ class Shim:
     def _is_removed(self) -> bool:
         return not os.path.exists("spec.json")
 
-    def _look_for_restart(self, one: Container) -> None:
+    def _look_for_restart(self, container: Container) -> None:
         """Read `restart.<container>`: {"attempt", "graceSeconds"}: end that attempt; the policy decides on."""
         try:
-            path = f"restart.{one.name}"
+            path = f"restart.{container.name}"
             mtime = os.stat(path).st_mtime_ns
-            if mtime == one.restart_seen:
+            if mtime == container.restart_seen:
                 return
             with open(path, "rb") as file:
                 order = json.load(file)
         except (OSError, ValueError):
             return
-        one.restart_seen = mtime
-        if one.running and one.attempt == order["attempt"] and one.kill_at is None:
-            one.kill_at = time.monotonic() + float(order["graceSeconds"])
-            ask_to_end(one.pid)
+        container.restart_seen = mtime
+        if container.running and container.attempt == order["attempt"] and container.kill_at is None:
+            container.kill_at = time.monotonic() + float(order["graceSeconds"])
+            ask_to_end(container.pid)
 
     def _stop(self, grace: float, reason: str, message: str, why: str) -> None:
         at = time.monotonic() + max(0.0, grace)
@@ -268,58 +270,58 @@ class Shim:
 
     # -- one container
 
-    def _start_if_due(self, one: Container, now: float) -> None:
-        if one.running or one.start_at is None or now < one.start_at:
+    def _start_if_due(self, container: Container, now: float) -> None:
+        if container.running or container.start_at is None or now < container.start_at:
             return
-        one.start_at = None
-        one.attempt += 1
-        if one.attempt > 0:
-            one.report["restartCount"] += 1
-            terminated = one.report["state"].get("terminated") or one.report.get("ended")
+        container.start_at = None
+        container.attempt += 1
+        if container.attempt > 0:
+            container.report["restartCount"] += 1
+            terminated = container.report["state"].get("terminated") or container.report.get("ended")
             if terminated:
-                one.report["lastState"] = {"terminated": terminated}
-        one.reason_pending = one.message_pending = ""
-        one.watch = Watch(one.spec.get("memoryLimitBytes"))
-        path = os.path.join(self._folder, "logs", one.name, f"{one.attempt}.log")
-        one.report["attempt"] = one.attempt
-        one.report["containerID"] = f"{self._spec['uid']}/{one.name}/{one.attempt}"
+                container.report["lastState"] = {"terminated": terminated}
+        container.reason_pending = container.message_pending = ""
+        container.watch = Watch(container.spec.get("memoryLimitBytes"))
+        path = os.path.join(self._folder, "logs", container.name, f"{container.attempt}.log")
+        container.report["attempt"] = container.attempt
+        container.report["containerID"] = f"{self._spec['uid']}/{container.name}/{container.attempt}"
         try:
-            one.log = Log(
+            container.log = Log(
                 path,
                 int(self._spec.get("logMaxBytes") or LOG_MAX_BYTES),
                 int(self._spec.get("logMaxFiles") or LOG_MAX_FILES),
             )
-            self._spawn(one)
+            self._spawn(container)
         except StartError as error:
-            self._ended(one, START_ERROR, 0, "StartError", str(error), started=False)
+            self._ended(container, START_ERROR, 0, "StartError", str(error), started=False)
             return
         except OSError as error:
-            self._ended(one, START_ERROR, 0, "StartError", f"cannot start: {error}", started=False)
+            self._ended(container, START_ERROR, 0, "StartError", f"cannot start: {error}", started=False)
             return
-        one.started_wall = time.time()
-        one.report["pid"] = one.pid
-        one.report["state"] = {"running": {"startedAt": stamp(one.started_wall)}}
-        one.report.pop("ended", None)
-        if self._pod["phase"] == "Pending" and one.role == "app":
+        container.started_wall = time.time()
+        container.report["pid"] = container.pid
+        container.report["state"] = {"running": {"startedAt": stamp(container.started_wall)}}
+        container.report.pop("ended", None)
+        if self._pod["phase"] == "Pending" and container.role == "app":
             self._pod["phase"] = "Running"
-        self._by_pid[one.pid] = one
-        one.watch.due = time.monotonic() + 0.01
+        self._by_pid[container.pid] = container
+        container.watch.due = time.monotonic() + 0.01
         self._dirty = True
 
-    def _spawn(self, one: Container) -> None:
+    def _spawn(self, container: Container) -> None:
         """Fork and exec; raises StartError with containerd's words.
 
         A container that must not see a folder starts behind a fence or not at all. For the others a refused
         namespace falls back to translated paths, for the rest of the pod's life.
         """
-        mounts = one.spec.get("mounts") or []
-        hidden = str(one.spec.get("hidden") or "")
+        mounts = container.spec.get("mounts") or []
+        hidden = str(container.spec.get("hidden") or "")
         mode = "none"
         if mounts:
             mode = str(self._spec.get("mountMode") or "namespace")
             if self._mounts == "translated" and not hidden:
                 mode = "translated"
-        kind, text = fork(one, mode, hidden, self._spec, self._folder)
+        kind, text = fork(container, mode, hidden, self._spec, self._folder)
         if kind == "unfenced":
             raise StartError(
                 f'the folder "{hidden}" of the cluster cannot be hidden from the container, so it is not started:'
@@ -328,12 +330,12 @@ class Shim:
         if kind == "refused":
             self._mounts_error = text
             mode = "translated"
-            kind, text = fork(one, mode, hidden, self._spec, self._folder)
+            kind, text = fork(container, mode, hidden, self._spec, self._folder)
         if mounts and self._mounts != "translated":
             self._mounts = mode
         if kind:
             raise StartError(text)
-        for fd in one.pipes:
+        for fd in container.pipes:
             self._poll.register(fd, select.POLLIN)
 
     def _read(self, fd: int, chunks: int = 4) -> bool:
@@ -357,10 +359,10 @@ class Shim:
             return False
         return True
 
-    def _close_pipe(self, one: Container, fd: int) -> None:
+    def _close_pipe(self, container: Container, fd: int) -> None:
         self._poll.unregister(fd)
         os.close(fd)
-        del one.pipes[fd]
+        del container.pipes[fd]
 
     def _reap(self) -> None:
         while True:
@@ -382,19 +384,19 @@ class Shim:
                 reason, message = one.reason_pending, one.message_pending
             self._ended(one, code, number, reason, message, started=True)
 
-    def _collect(self, one: Container) -> None:
+    def _collect(self, container: Container) -> None:
         """The main process ended: end the rest of its tree, take the last of its output."""
-        main = one.pid
+        main = container.pid
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             if not may_have_children(besides=self._by_pid.keys()):
-                for pid in self._tree.of(one.name):
+                for pid in self._tree.of(container.name):
                     self._tree.gone(pid)
                 break
             self._tree.look(
-                {pid: other.name for pid, other in self._by_pid.items()} | {main: one.name}, force=True
+                {pid: other.name for pid, other in self._by_pid.items()} | {main: container.name}, force=True
             )
-            left = [pid for pid in self._tree.of(one.name) if pid != main and is_alive(pid)]
+            left = [pid for pid in self._tree.of(container.name) if pid != main and is_alive(pid)]
             if not left:
                 break
             for pid in left:
@@ -402,13 +404,13 @@ class Shim:
             self._reap_orphans(left)
             time.sleep(0.001)
         self._tree.gone(main)
-        for fd in list(one.pipes):
-            while fd in one.pipes and not self._read(fd):
+        for fd in list(container.pipes):
+            while fd in container.pipes and not self._read(fd):
                 pass
-            if fd in one.pipes:  # somebody outside the container's tree holds the other end
-                self._close_pipe(one, fd)
-        if one.log is not None:
-            one.log.flush()
+            if fd in container.pipes:  # somebody outside the container's tree holds the other end
+                self._close_pipe(container, fd)
+        if container.log is not None:
+            container.log.flush()
 
     def _mains(self) -> dict[int, str]:
         return {pid: one.name for pid, one in self._by_pid.items()}
@@ -421,61 +423,64 @@ class Shim:
             except ChildProcessError:
                 pass
 
-    def _ended(self, one: Container, code: int, number: int, reason: str, message: str, *, started: bool) -> None:
+    def _ended(
+        self, container: Container, code: int, number: int, reason: str, message: str, *, started: bool
+    ) -> None:
         now = time.time()
-        if code and not message and one.spec.get("messageFromLogs") and one.log is not None:
-            message = one.log.tail(2048, 80)
-        if one.log is not None:
-            one.log.close()
-            one.log = None
+        if code and not message and container.spec.get("messageFromLogs") and container.log is not None:
+            message = container.log.tail(2048, 80)
+        if container.log is not None:
+            container.log.close()
+            container.log = None
         terminated: dict[str, Any] = {
-            "startedAt": stamp(one.started_wall) if started else "1970-01-01T00:00:00Z",
+            "startedAt": stamp(container.started_wall) if started else "1970-01-01T00:00:00Z",
             "finishedAt": stamp(now),
             "exitCode": code,
             "signal": number,
             "reason": reason,
             "message": message,
-            "containerID": one.report.get("containerID"),
-            "peakMemoryBytes": one.watch.peak_bytes,
+            "containerID": container.report.get("containerID"),
+            "peakMemoryBytes": container.watch.peak_bytes,
         }
-        one.pid = 0
-        one.kill_at = None
-        one.report["pid"] = 0
-        one.report["memoryBytes"] = 0
-        one.report["peakMemoryBytes"] = max(one.report["peakMemoryBytes"], one.watch.peak_bytes)
-        one.report["state"] = {"terminated": terminated}
-        one.failed = code != 0
+        container.pid = 0
+        container.kill_at = None
+        container.report["pid"] = 0
+        container.report["memoryBytes"] = 0
+        container.report["peakMemoryBytes"] = max(container.report["peakMemoryBytes"], container.watch.peak_bytes)
+        container.report["state"] = {"terminated": terminated}
+        container.failed = code != 0
         self._dirty = True
-        policy = "Always" if one.role == "sidecar" else self._policy
-        if one.role == "init" and policy == "Always":
+        policy = "Always" if container.role == "sidecar" else self._policy
+        if container.role == "init" and policy == "Always":
             policy = "OnFailure"
         again = policy == "Always" or (policy == "OnFailure" and code != 0)
         if not again or self._stop_at is not None:
-            one.done = True
+            container.done = True
             return
         base = float(self._spec.get("backoffSeconds") or BACKOFF_SECONDS)
-        if started and now - one.started_wall > 2 * BACKOFF_MAX_SECONDS:
-            one.backoff = 0.0
-        wait = one.backoff
-        one.backoff = min(BACKOFF_MAX_SECONDS, 2 * one.backoff) if one.backoff else base
-        one.start_at = time.monotonic() + wait
+        if started and now - container.started_wall > 2 * BACKOFF_MAX_SECONDS:
+            container.backoff = 0.0
+        wait = container.backoff
+        container.backoff = min(BACKOFF_MAX_SECONDS, 2 * container.backoff) if container.backoff else base
+        container.start_at = time.monotonic() + wait
         if wait:
             where = f"{self._spec['name']}_{self._spec['namespace']}({self._spec['uid']})"
-            one.report["ended"] = terminated
-            one.report["lastState"] = {"terminated": terminated}
-            one.report["state"] = {
+            container.report["ended"] = terminated
+            container.report["lastState"] = {"terminated": terminated}
+            container.report["state"] = {
                 "waiting": {
                     "reason": "CrashLoopBackOff",
-                    "message": f"back-off {_go_duration(wait)} restarting failed container={one.name} pod={where}",
+                    "message": f"back-off {_go_duration(wait)} restarting failed"
+                    f" container={container.name} pod={where}",
                 }
             }
 
-    def _kill(self, one: Container) -> None:
+    def _kill(self, container: Container) -> None:
         """SIGKILL the whole tree; the main process is reaped by the loop."""
         self._tree.look(self._mains(), force=True)
-        if one.pid:
-            send(one.pid, signal.SIGKILL)
-        for pid in self._tree.of(one.name):
+        if container.pid:
+            send(container.pid, signal.SIGKILL)
+        for pid in self._tree.of(container.name):
             send(pid, signal.SIGKILL)
 
     def _watch(self) -> None:
@@ -510,7 +515,9 @@ class Shim:
         """Nothing of ours may live on, then the outcome is written: in that order."""
         kill_descendants(os.getpid())
         if "outcome" not in self._pod:
-            ended = [(one.report["state"].get("terminated") or {}).get("exitCode") for one in self._apps]
+            ended = [
+                (container.report["state"].get("terminated") or {}).get("exitCode") for container in self._apps
+            ]
             self._pod["outcome"] = "Succeeded" if all(code == 0 for code in ended) else "Failed"
         if self._stop_reason:
             self._pod["outcome"] = "Failed"

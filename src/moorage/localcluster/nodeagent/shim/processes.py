@@ -40,8 +40,8 @@ def read_stat(pid: int) -> tuple[int, int, int, str] | None:
 
 
 def is_alive(pid: int) -> bool:
-    found = read_stat(pid)
-    return found is not None and found[3] not in "ZX"
+    status = read_stat(pid)
+    return status is not None and status[3] not in "ZX"
 
 
 def descendants(root: int) -> set[int]:
@@ -50,10 +50,10 @@ def descendants(root: int) -> set[int]:
     zombies: set[int] = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
-            found = read_stat(int(name))
-            if found is not None:
-                parents[int(name)] = found[0]
-                if found[3] in "ZX":
+            status = read_stat(int(name))
+            if status is not None:
+                parents[int(name)] = status[0]
+                if status[3] in "ZX":
                     zombies.add(int(name))
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
@@ -79,8 +79,8 @@ def ask_to_end(pid: int) -> None:
     """SIGTERM, and SIGCONT only to a process that is stopped: two signals at once may both be handed to another
     thread than the one that waits for them, and a Python program's handler then does not run."""
     send(pid, signal.SIGTERM)
-    found = read_stat(pid)
-    if found is not None and found[3] == "T":
+    status = read_stat(pid)
+    if status is not None and status[3] == "T":
         send(pid, signal.SIGCONT)
 
 
@@ -220,9 +220,9 @@ class Tree:
         """Find out which of these are ours; returns the others. `threads`: some numbers may be threads'."""
         fresh: dict[int, tuple[int, int, int, str]] = {}
         for pid in pids:
-            found = read_stat(pid)
-            if found is not None and found[3] not in "ZX":
-                fresh[pid] = found
+            status = read_stat(pid)
+            if status is not None and status[3] not in "ZX":
+                fresh[pid] = status
         moved = True
         while moved and fresh:
             moved = False
@@ -241,8 +241,8 @@ class Tree:
         return set(fresh)
 
     def _is_same(self, pid: int) -> bool:
-        found = read_stat(pid)
-        return found is not None and found[2] == self._start.setdefault(pid, found[2])
+        status = read_stat(pid)
+        return status is not None and status[2] == self._start.setdefault(pid, status[2])
 
     def of(self, container: str) -> list[int]:
         return [pid for pid, name in self.owner.items() if name == container]
@@ -292,7 +292,7 @@ def _marked_container(pid: int) -> str:
     except OSError:
         return ""
     mark = CONTAINER_MARK.encode() + b"="
-    for one in environ.split(b"\0"):
-        if one.startswith(mark):
-            return one[len(mark) :].decode("utf-8", "replace")
+    for part in environ.split(b"\0"):
+        if part.startswith(mark):
+            return part[len(mark) :].decode("utf-8", "replace")
     return ""

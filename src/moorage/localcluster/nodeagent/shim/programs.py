@@ -18,7 +18,7 @@ def find_program(program: str, path: str) -> str:
             raise StartError(f'exec: "{program}": permission denied')
         return program
     for folder in path.split(":"):
-        found = os.path.join(folder or ".", program)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
-            return found
+        candidate = os.path.join(folder or ".", program)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
     raise StartError(f'exec: "{program}": executable file not found in $PATH')

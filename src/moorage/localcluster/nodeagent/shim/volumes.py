@@ -117,7 +117,8 @@ def translate(text: str, mounts: list[dict[str, Any]]) -> str:
     "/data" is replaced in "/data", "/data/x", "--in=/data:/y", "cat '/data/x'"; not in "/database", "/my/data".
     """
     table = {
-        os.path.normpath(one["mountPath"]): host_path(one["hostPath"], one.get("subPath") or "") for one in mounts
+        os.path.normpath(mount["mountPath"]): host_path(mount["hostPath"], mount.get("subPath") or "")
+        for mount in mounts
     }
     if not table:
         return text

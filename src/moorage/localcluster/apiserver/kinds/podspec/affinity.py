@@ -42,9 +42,9 @@ def _validate_weight(weight: int, path: str, errors: FieldErrors) -> None:
 
 
 def validate_node_term(term: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
-    for at, one in enumerate(term.get("matchExpressions") or ()):
+    for at, expression in enumerate(term.get("matchExpressions") or ()):
         where = f"{path}.matchExpressions[{at}]"
-        operator, values = one.get("operator", ""), one.get("values") or ()
+        operator, values = expression.get("operator", ""), expression.get("values") or ()
         match operator:
             case "In" | "NotIn":
                 if not values:
@@ -61,15 +61,15 @@ def validate_node_term(term: Mapping[str, Any], path: str, errors: FieldErrors) 
                     )
             case _:
                 errors.invalid(f"{where}.operator", operator, "not a valid selector operator")
-        for problem in qualified_name_problems(one.get("key", "")):
-            errors.invalid(f"{where}.key", one.get("key", ""), problem)
-    for at, one in enumerate(term.get("matchFields") or ()):
+        for problem in qualified_name_problems(expression.get("key", "")):
+            errors.invalid(f"{where}.key", expression.get("key", ""), problem)
+    for at, field in enumerate(term.get("matchFields") or ()):
         where = f"{path}.matchFields[{at}]"
-        if one.get("key") != "metadata.name":
-            errors.invalid(f"{where}.key", one.get("key", ""), "not a valid field selector key")
-        if one.get("operator") not in ("In", "NotIn"):
-            errors.invalid(f"{where}.operator", one.get("operator", ""), "not a valid selector operator")
-        elif len(one.get("values") or ()) != 1:
+        if field.get("key") != "metadata.name":
+            errors.invalid(f"{where}.key", field.get("key", ""), "not a valid field selector key")
+        if field.get("operator") not in ("In", "NotIn"):
+            errors.invalid(f"{where}.operator", field.get("operator", ""), "not a valid selector operator")
+        elif len(field.get("values") or ()) != 1:
             errors.required(
                 f"{where}.values",
                 "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",

@@ -34,8 +34,8 @@ def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     elif deadline_was is not None:
         errors.invalid("spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value")
     _only_added_tolerations(spec, had, errors)
-    gates = {one.get("name") for one in had.get("schedulingGates") or ()}
-    added = [one.get("name") for one in spec.get("schedulingGates") or () if one.get("name") not in gates]
+    gates = {gate.get("name") for gate in had.get("schedulingGates") or ()}
+    added = [gate.get("name") for gate in spec.get("schedulingGates") or () if gate.get("name") not in gates]
     if added:
         listed = " ".join(str(one) for one in added)
         errors.forbidden(
@@ -73,9 +73,9 @@ def _only_added_tolerations(spec: Mapping[str, Any], had: Mapping[str, Any], err
     def stripped(one: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in one.items() if key != "tolerationSeconds"}
 
-    now = [stripped(one) for one in spec.get("tolerations") or ()]
-    for one in had.get("tolerations") or ():
-        if stripped(one) not in now:
+    now = [stripped(toleration) for toleration in spec.get("tolerations") or ()]
+    for toleration in had.get("tolerations") or ():
+        if stripped(toleration) not in now:
             errors.forbidden(
                 "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
             )

@@ -267,7 +267,7 @@ def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErr
                     detail = f"must be less than or equal to pod limits of {most}"
                     errors.invalid(f"{path}.containers[{at}][{name}].limits", text, detail)
     except QuantityError:
-        return  # of a container, and told there
+        return  # of a container, and reported there
 
 
 def may_overcommit(resource: str) -> bool:
@@ -298,9 +298,9 @@ def _validate_resource(name: str, text: Any, path: str, errors: FieldErrors) -> 
 
 
 def _validate_tolerations(tolerations: Any, path: str, errors: FieldErrors) -> None:
-    for at, one in enumerate(tolerations):
+    for at, toleration in enumerate(tolerations):
         where = f"{path}[{at}]"
-        key, operator = one.get("key", ""), one.get("operator", "")
+        key, operator = toleration.get("key", ""), toleration.get("operator", "")
         for problem in qualified_name_problems(key) if key else ():
             errors.invalid(f"{where}.key", key, problem)
         if not key and operator != "Exists":
@@ -309,24 +309,26 @@ def _validate_tolerations(tolerations: Any, path: str, errors: FieldErrors) -> N
                 operator,
                 'operator must be Exists when `key` is empty, which means "match all values and all keys"',
             )
-        if operator == "Exists" and one.get("value"):
-            errors.invalid(f"{where}.operator", one, "value must be empty when `operator` is 'Exists'")
-        if one.get("tolerationSeconds") is not None and one.get("effect") != "NoExecute":
+        if operator == "Exists" and toleration.get("value"):
+            errors.invalid(f"{where}.operator", toleration, "value must be empty when `operator` is 'Exists'")
+        if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
             errors.invalid(
                 f"{where}.effect",
-                one.get("effect", ""),
+                toleration.get("effect", ""),
                 "effect must be 'NoExecute' when `tolerationSeconds` is set",
             )
 
 
 def _validate_spread(constraints: Any, path: str, errors: FieldErrors) -> None:
-    for at, one in enumerate(constraints):
+    for at, constraint in enumerate(constraints):
         where = f"{path}[{at}]"
-        if one.get("maxSkew", 0) <= 0:
-            errors.invalid(f"{where}.maxSkew", one.get("maxSkew", 0), "must be greater than zero")
-        if not one.get("topologyKey"):
+        if constraint.get("maxSkew", 0) <= 0:
+            errors.invalid(f"{where}.maxSkew", constraint.get("maxSkew", 0), "must be greater than zero")
+        if not constraint.get("topologyKey"):
             errors.required(f"{where}.topologyKey", "can not be empty")
-        if one.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
+        if constraint.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
             errors.unsupported(
-                f"{where}.whenUnsatisfiable", one.get("whenUnsatisfiable", ""), ["DoNotSchedule", "ScheduleAnyway"]
+                f"{where}.whenUnsatisfiable",
+                constraint.get("whenUnsatisfiable", ""),
+                ["DoNotSchedule", "ScheduleAnyway"],
             )

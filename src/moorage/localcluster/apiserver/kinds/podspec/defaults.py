@@ -161,7 +161,7 @@ def qos_class(spec: Mapping[str, Any]) -> str:
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     guaranteed = True
-    sets = [one.get("resources") or {} for one in containers_of(dict(spec))]
+    sets = [container.get("resources") or {} for container in containers_of(dict(spec))]
     whole = spec.get("resources")
     if whole and (whole.get("requests") or whole.get("limits")):
         sets = [whole]
