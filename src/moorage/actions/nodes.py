@@ -1,0 +1,112 @@
+"""Nodes out of service and back, as kubectl does it: cordon, drain, uncordon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from moorage.apimachinery.api import Api
+from moorage.apimachinery.meta import Key, key_of
+from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
+from moorage.clock import Clock
+from moorage.decide.tools.drain import DrainOptions, plan_drain
+from moorage.errors import ApiError, NotFound, Problems, TooManyRequests
+
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
+RETRY_SECONDS = 5.0  # after a disruption budget said "not now", as kubectl
+LOOK_SECONDS = 0.5  # between two looks whether a pod is gone
+
+
+async def set_schedulable(api: Api, node: str, *, unschedulable: bool) -> bool:
+    """Cordon or open a node; False when it was so already. Raises NotFound with the nodes there are."""
+    try:
+        found = await api.get(NODES, node)
+    except NotFound as error:
+        names = sorted(obj["metadata"]["name"] for obj in (await api.list(NODES)).items)
+        raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}") from error
+    if bool((found.get("spec") or {}).get("unschedulable")) == unschedulable:
+        return False
+    await api.patch(NODES, node, {"spec": {"unschedulable": True if unschedulable else None}}, kind="strategic")
+    return True
+
+
+async def drain_node(
+    api: Api,
+    node: str,
+    options: DrainOptions,
+    *,
+    grace_period: int | None,
+    clock: Clock,
+    say: Callable[[str], None],
+) -> int:
+    """Cordon a node, evict its pods and wait until they are gone; return how many were evicted.
+
+    Cordon first, so that nothing evicted comes back. `say` gets what happens. Raises Problems for pods that the
+    options do not allow to evict, NotFound.
+    """
+    changed = await set_schedulable(api, node, unschedulable=True)
+    say(f"{node} {'cordoned' if changed else 'was cordoned already'}")
+    pods = await api.list(PODS, field_selector=f"spec.nodeName={node}")
+    plan = plan_drain(pods.items, await _daemonsets(api), options)
+    if plan.refused:
+        raise Problems(
+            [(f"pod {pod.pod} forbids the drain: {pod.why}", f"{pod.option} allows it") for pod in plan.refused]
+        )
+    for warning in plan.warnings:
+        say(f"warning: {warning}")
+    await asyncio.gather(
+        *(_evict(api, pod, grace_period, clock, say) for pod in plan.evict),
+        *(_wait_gone(api, pod, clock) for pod in plan.leaving),
+    )
+    return len(plan.evict)
+
+
+async def _evict(api: Api, pod: Obj, grace_period: int | None, clock: Clock, say: Callable[[str], None]) -> None:
+    """Evict one pod and wait until it is gone; a disruption budget that says "not now" is asked again."""
+    key, meta = key_of(pod), pod["metadata"]
+    body: Obj = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "deleteOptions": {"preconditions": {"uid": meta.get("uid")}},
+    }
+    if grace_period is not None:
+        body["deleteOptions"]["gracePeriodSeconds"] = grace_period
+    has_warned = False
+    while True:
+        try:
+            await api.create_subresource(PODS, key.name, "eviction", body, key.namespace)
+            break
+        except NotFound:
+            return
+        except TooManyRequests as error:
+            if not has_warned:
+                say(f"pod {key} may not go yet: {error.message}; trying again every {RETRY_SECONDS:g} s")
+                has_warned = True
+            await clock.sleep(RETRY_SECONDS)
+        except ApiError as error:
+            if error.status == 409:  # another pod bears the name by now: ours is gone
+                return
+            raise
+    say(f"evicting pod {key}")
+    await _wait_gone(api, pod, clock)
+
+
+async def _wait_gone(api: Api, pod: Obj, clock: Clock) -> None:
+    key, uid = key_of(pod), pod["metadata"].get("uid")
+    while True:
+        try:
+            found = await api.get(PODS, key.name, key.namespace)
+        except NotFound:
+            return
+        if found["metadata"].get("uid") != uid:
+            return
+        await clock.sleep(LOOK_SECONDS)
+
+
+async def _daemonsets(api: Api) -> frozenset[Key] | None:
+    try:
+        listed: Sequence[Obj] = (await api.list(DAEMONSETS)).items
+    except ApiError:
+        return None
+    return frozenset(key_of(obj) for obj in listed)
