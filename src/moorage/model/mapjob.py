@@ -6,9 +6,10 @@ docs/design/0008-mapjob.md
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -213,6 +214,48 @@ class WorkerCounts(Struct, frozen=True, rename="camel", omit_defaults=True):
     lost: Annotated[int, Meta(ge=0, description="Ended before the map did.")] = 0
     restarts: Annotated[int, Meta(ge=0, description="Of these, replaced or to be.")] = 0
     excused: Annotated[int, Meta(ge=0, description="Ended when there was nothing to do.")] = 0
+
+
+class Writer(StrEnum):
+    """Who writes which part of the status: each part has one writer (docs/design/0008-mapjob.md)."""
+
+    SERVER = "server"
+    OPERATOR = "operator"
+
+
+STATUS_WRITERS = {
+    "state": Writer.SERVER,
+    "queue": Writer.SERVER,
+    "items": Writer.SERVER,
+    "observedGeneration": Writer.SERVER,
+    "workers": Writer.OPERATOR,
+}
+CONDITION_WRITERS = {
+    ACCEPTED: Writer.SERVER,
+    WORKING: Writer.OPERATOR,
+    COMPLETE: Writer.OPERATOR,
+    FAILED: Writer.OPERATOR,
+}
+
+
+def status_patch(
+    writer: Writer, fields: Mapping[str, Any], before: Sequence[Obj] = (), conditions: Sequence[Obj] | None = None
+) -> Obj:
+    """A merge patch of the status by one of its writers. `conditions`: the whole list that replaces `before`.
+
+    Raises ValueError for a field or condition that the other writer has.
+    """
+    for name in fields:
+        if STATUS_WRITERS.get(name) is not writer:
+            raise ValueError(f"the {writer} does not write status.{name}")
+    if conditions is None:
+        return dict(fields)
+    known = {condition.get("type"): condition for condition in before}
+    for condition in conditions:
+        kind = condition.get("type")
+        if condition != known.get(kind) and CONDITION_WRITERS.get(str(kind)) is not writer:
+            raise ValueError(f"the {writer} does not write the condition {kind}")
+    return {**fields, "conditions": list(conditions)}
 
 
 class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):

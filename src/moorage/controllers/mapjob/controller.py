@@ -40,7 +40,17 @@ from moorage.controllers.mapjob.objects import (
 from moorage.controllers.mapjob.plan import JobSeen, Plan, Seen, Step, Verb, Word, plan
 from moorage.errors import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
 from moorage.kube.events import EventRecorder
-from moorage.model.mapjob import COMPLETE, FAILED, MAPJOBS, WORKING, BadMapJob, MapView, parse_mapjob
+from moorage.model.mapjob import (
+    COMPLETE,
+    FAILED,
+    MAPJOBS,
+    WORKING,
+    BadMapJob,
+    MapView,
+    Writer,
+    parse_mapjob,
+    status_patch,
+)
 from moorage.model.names import MAP_LABEL, attempt_name
 
 log = logging.getLogger(__name__)
@@ -199,11 +209,14 @@ class MapJobController:
             wait = self._told_at.get(view.uid, 0.0) + TELL_EVERY.total_seconds() - now
             if view.uid in self._told_at and wait > 0:
                 return timedelta(seconds=wait)
-            patch: Obj = {"metadata": {"uid": view.uid}, "status": status}
+            patch: Obj = {"metadata": {"uid": view.uid}, "status": status_patch(Writer.OPERATOR, status)}
         else:
             # one list, two writers: the server has a condition of its own in it
             version = {"resourceVersion": meta["resourceVersion"]}
-            patch = {"metadata": version, "status": status | {"conditions": conditions}}
+            patch = {
+                "metadata": version,
+                "status": status_patch(Writer.OPERATOR, status, before, conditions),
+            }
         with contextlib.suppress(NotFound):
             await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
             self._told_at[view.uid] = now

@@ -43,9 +43,11 @@ from moorage.model.mapjob import (
     BadMapJob,
     MapJobSpec,
     MapView,
+    Writer,
     check_mapjob,
     parse_mapjob,
     secret_name,
+    status_patch,
 )
 from moorage.model.names import INFO_CONFIGMAP, MAP_FINALIZER, MAP_LABEL, SYSTEM_NAMESPACE
 from moorage.queue.manager import Queue
@@ -233,7 +235,8 @@ class MapBridge:
         new_state = ours["state"] != before.get("state")
         notices, ours["queue"]["marks"] = await self._notices(obj, found, ours)
         if ours != before and (new_state or notices or self._clock.monotonic() - at >= TELL_SECONDS):
-            patch = {"metadata": {"uid": uid}, "status": _replacing(before, ours)}
+            status = status_patch(Writer.SERVER, _replacing(before, ours))
+            patch = {"metadata": {"uid": uid}, "status": status}
             meta = obj["metadata"]
             await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
             self._told[uid] = (self._clock.monotonic(), ours)
@@ -339,8 +342,9 @@ class MapBridge:
         """Conditions are one list with two writers: written only to the version that was read."""
         meta = obj["metadata"]
         generation = int(meta.get("generation") or 0)
+        standing = (obj.get("status") or {}).get("conditions") or []
         conditions = with_condition(
-            (obj.get("status") or {}).get("conditions") or [],
+            standing,
             ACCEPTED,
             status,
             now=rfc3339(self._clock.now()),
@@ -350,8 +354,12 @@ class MapBridge:
         )
         patch = {
             "metadata": {"resourceVersion": meta["resourceVersion"]},
-            "status": _replacing(self._before(obj), ours)
-            | {"conditions": conditions, "observedGeneration": generation},
+            "status": status_patch(
+                Writer.SERVER,
+                _replacing(self._before(obj), ours) | {"observedGeneration": generation},
+                standing,
+                conditions,
+            ),
         }
         await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
         if ours:
