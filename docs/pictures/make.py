@@ -22,9 +22,6 @@ from typing import Any
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parents[1] / "examples" / "digits"
-sys.path.insert(0, str(DIGITS))
-from demo import Demo  # noqa: E402  (the examples are no package)
-
 Scene = list[tuple[str, list[str]]]  # commands, each with the lines that it printed
 UP = "moor up --nodes 2 --gpus 2 --gpu-type a100"
 RUN = "moor run --name {name} --gpus {gpus} --time 1h --checkpoint {name} -- python train.py --epochs 9000"
@@ -85,28 +82,31 @@ class Machine:
 
 def record(machine: Machine) -> list[Scene]:
     """Each scene as its commands with the lines that they printed."""
+    sys.path.insert(0, str(DIGITS))  # the examples are no package
+    from demo import Demo
+
     node = ""
     scenes = []
     for number, commands in enumerate(SCENES):
         if number == 1:
             Demo(Path(machine.env["MOORAGE_DATA"]), []).let_in("ada", "grace", "linus")
             machine.moor(RUN.format(name="baseline", gpus=1), extra_first="--as linus --gpu-type a100")
-            digits = machine.wait("digits", lambda run: bool(run["checkpoint"]["newest"]))
+            digits = machine.wait("digits", lambda run: bool(run.get("checkpointAt")))
             node = str(digits["node"])
         if number == 3:
             machine.moor(RUN.format(name="wide", gpus=2), extra_first="--as grace")
-            machine.wait("wide", lambda run: run["reason"] == "Unschedulable")
+            machine.wait("wide", lambda run: run.get("reason") == "Unschedulable")
         scene = []
         for command in commands:
             if number == 2 and command == "moor jobs":
-                machine.wait("digits", lambda run: run["restarts"] == 1 and run["state"] == "Running")
+                machine.wait("digits", lambda run: run.get("restarts") == 1 and run["state"] == "Running")
             typed = command.format(node=node)
             scene.append((typed, tidy(machine.moor(typed, extra="--port 0" if command == UP else ""))))
         scenes.append(scene)
     machine.moor(f"moor uncordon {node}")  # for the photographs: all runs but the last have their GPUs
     machine.wait("wide", lambda run: run["state"] == "Running")
     machine.moor(RUN.format(name="late", gpus=1))
-    machine.wait("late", lambda run: run["reason"] == "Unschedulable")
+    machine.wait("late", lambda run: run.get("reason") == "Unschedulable")
     return scenes
 
 
@@ -145,9 +145,7 @@ def animated(scenes: list[Scene]) -> str:
                 start = now + TYPE_SECONDS * index / len(pieces)
                 before = "".join(pieces[:index])
                 x, y = PADDING + CHARACTER * (2 + len(before)), PADDING + LINE * row
-                drawn.append(
-                    f'<text class="{shown(start, end)} c" x="{x:.1f}" y="{y}">{html.escape(piece)}</text>'
-                )
+                drawn.append(_text(f"{shown(start, end)} c", x, y, piece))
             drawn.append(_text(f"{shown(now, end)} p", PADDING, PADDING + LINE * row, "$"))
             now += TYPE_SECONDS + THINK_SECONDS
             visible = shown(now - THINK_SECONDS / 2, end)
