@@ -30,10 +30,10 @@ from moorage.server.gateway.gateway import (
     clean_path,
     foreign_origin,
     host_of,
-    open_workspace,
     seal,
     unseal,
 )
+from moorage.server.gateway.routes import open_workspace
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.people import People

@@ -13,7 +13,7 @@ from moorage.errors import MoorageError
 from moorage.server.context import Context
 from moorage.server.docker import execroutes
 from moorage.server.docker import routes as containerroutes
-from moorage.server.gateway import gateway
+from moorage.server.gateway import routes as gatewayroutes
 from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
@@ -66,7 +66,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *(route for row in DOCKER_ENDPOINTS for route in row.routes(context)),
         execroutes.websocket_route(context),
         *loginpages.routes(context),
-        *gateway.routes(context.gateway),
+        *gatewayroutes.routes(context.gateway),
         *events.routes(context, board),
         *page_routes(board),
         *mappages.routes(context),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.logins import Logins
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.ratelimit import Limiter
-    from moorage.server.rest.checkpoint import CheckpointReports
+    from moorage.server.rest.checkpointreports import CheckpointReports
     from moorage.server.rest.past import PastRuns
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse

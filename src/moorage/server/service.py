@@ -39,7 +39,7 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.queue.maps import MapBridge
 from moorage.server.ratelimit import Limiter
-from moorage.server.rest.checkpoint import CheckpointReports
+from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.tenants import KnownTenants
 from moorage.server.volumeuse import NoKubelets, VolumeUse

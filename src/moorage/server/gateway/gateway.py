@@ -27,9 +27,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.apimachinery.addresses import is_odd_path, parse_authority, plain_path
@@ -68,7 +66,6 @@ from moorage.model.workspace import (
     put_in,
     templates_of,
 )
-from moorage.server.endpoint import bound
 from moorage.server.gateway.forward import (
     Destination,
     Forwarder,
@@ -90,7 +87,6 @@ log = logging.getLogger(__name__)
 COOKIE, STATE_COOKIE = "moorage_workspace", "moorage_state"
 ENTER_COOKIE = "moorage_enter"  # proves the state, at the path where codes are taken and nowhere else
 LEAVE = f"{OWN_PATHS}leave"
-OPEN_PATH = "/open/{namespace}/{name}"  # on the platform's own page
 COOKIE_SECONDS = 12 * 3600
 STATE_SECONDS = 600
 CODE_SECONDS = 30.0
@@ -575,24 +571,6 @@ class Gateway:
             "x-content-type-options": "nosniff",
         }
         return Response(page, problem.status, more, media_type="text/html")
-
-
-async def open_workspace(gateway: Gateway, request: Request) -> Response:
-    """To a workspace, signed in: a page for browsers."""
-    namespace, name = request.path_params["namespace"], request.path_params["name"]
-    state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
-    user: User = request.state.user
-    if len(state) == 64:
-        url = await gateway.link(user, namespace, name, path=path, state=state)
-    else:  # the browser has no state yet: the workspace's host gives it one, and sends it back
-        await gateway.judge(user, namespace, name)
-        url = gateway.platform.url(gateway.platform.host(namespace, name), path or "/")
-    return RedirectResponse(url, 303)
-
-
-def routes(gateway: Gateway) -> list[Route]:
-    """The page of the platform's own host."""
-    return [Route(OPEN_PATH, bound(open_workspace, gateway), methods=["GET"])]
 
 
 class GatewayLayer:

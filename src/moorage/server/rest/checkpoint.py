@@ -14,11 +14,9 @@ import msgspec
 
 from moorage.api.errors import ErrorCode
 from moorage.api.fields import Answer
-from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.clock import Clock
 from moorage.errors import NotFound
 from moorage.model.names import (
     CHECKPOINT_AT_ANNOTATION,
@@ -33,8 +31,6 @@ from moorage.server.inputs import read_as
 from moorage.server.problems import Problem
 
 BODY_BYTES = 4096
-WRITE_SECONDS = 5.0
-REMEMBERED = 10_000  # runs whose last write is remembered; more than report at a time
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -51,21 +47,6 @@ class Recorded(Answer, frozen=True):
     """Whether the report was written to the run."""
 
     recorded: bool
-
-
-class CheckpointReports:
-    """The newest checkpoint that was written to each run, within WRITE_SECONDS."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._written: BoundedCache[tuple[str, str], str] = BoundedCache(
-            REMEMBERED, keep_seconds=WRITE_SECONDS, clock=clock
-        )
-
-    def is_written(self, run: tuple[str, str], newest: str | None) -> bool:
-        return self._written.get(run) == (newest or "")
-
-    def remember(self, run: tuple[str, str], newest: str | None) -> None:
-        self._written.put(run, newest or "")
 
 
 async def report_checkpoint(call: Call[None, None]) -> Recorded:
