@@ -20,7 +20,7 @@ WRITERS = {
     "GuardrailPolicy": (),
     "Machine": ("controllers/machine", "decide/machines"),
     "MachineNodePool": ("controllers/machinenodepool",),
-    "MapJob": ("controllers/mapjob", "server/queue"),
+    "MapJob": ("controllers/mapjob", "server/queue", "model/mapjob.py"),
     "Reservation": ("controllers/reservation", "decide/machines"),
     "Tenant": ("controllers/tenant",),
     "VolumeBackup": ("controllers/volumebackup", "filler"),
@@ -31,7 +31,8 @@ WORD = re.compile(r"[A-Z][A-Za-z]+")
 
 def trees(kind):
     for folder in WRITERS[kind]:
-        for path in sorted((SOURCE / folder).glob("*.py")):
+        place = SOURCE / folder
+        for path in [place] if place.suffix else sorted(place.glob("*.py")):
             name = ".".join(("moorage", *path.relative_to(SOURCE).with_suffix("").parts))
             yield name.removesuffix(".__init__"), ast.parse(path.read_text())
 
