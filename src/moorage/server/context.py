@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.cluster import Cluster
-    from moorage.server.docker.containers import Followers
-    from moorage.server.docker.execroutes import Execs
+    from moorage.server.docker.execs import Execs
+    from moorage.server.docker.followers import Followers
     from moorage.server.gateway.gateway import Gateway
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.logins import Logins

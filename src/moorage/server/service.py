@@ -27,8 +27,8 @@ from moorage.queue.store import open_store
 from moorage.server.app import create_app
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
-from moorage.server.docker.containers import Followers
-from moorage.server.docker.execroutes import Execs
+from moorage.server.docker.execs import Execs
+from moorage.server.docker.followers import Followers
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth

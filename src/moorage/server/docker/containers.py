@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any, cast
 
 from moorage.api.errors import ErrorCode
@@ -41,26 +41,6 @@ LOOK_SECONDS = 0.1  # between two looks at what is in memory anyhow
 FOLLOWED_SECONDS = 10.0  # a removal waits so long for those who still read what was printed
 REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet may still hold its GPUs
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
-
-
-class Followers:
-    """How many read what a pod prints, by the pod's uid."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def has(self, uid: str) -> bool:
-        return uid in self._counts
-
-    @contextmanager
-    def following(self, uid: str) -> Iterator[None]:
-        self._counts[uid] = self._counts.get(uid, 0) + 1
-        try:
-            yield
-        finally:
-            self._counts[uid] -= 1
-            if not self._counts[uid]:
-                del self._counts[uid]
 
 
 class Containers:

@@ -9,9 +9,8 @@ import asyncio
 import functools
 import json
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import msgspec
@@ -27,7 +26,8 @@ from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
 from moorage.server.docker.endpoint import OURS, DockerCall, DockerEndpoint, docker_problem
-from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, frame, read_body
+from moorage.server.docker.execs import Exec, output_of
+from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, read_body
 from moorage.server.inputs import number
 from moorage.server.problems import Json, Problem
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from moorage.apimachinery.serving import RawConnection
     from moorage.kube.exec import ExecProcess
 
-KEPT = 1000  # execs that are remembered; the oldest go first
 PIECE = 64 * 1024
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255  # first byte of each message
@@ -61,53 +60,6 @@ class _ExecApi(Protocol):
         stdin: bytes | bool | None = None,
         tty: bool = False,
     ) -> ExecProcess: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Exec:
-    """One command, made and perhaps started."""
-
-    id: str
-    user: str
-    namespace: str
-    pod: Obj
-    command: list[str]
-    stdin: bool
-    tty: bool
-    running: bool = False
-    exit_code: int | None = None
-    process: ExecProcess | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class Execs:
-    """The commands of all users, in memory."""
-
-    def __init__(self) -> None:
-        self._execs: dict[str, Exec] = {}
-        self._detached: set[asyncio.Task[None]] = set()
-
-    def add(self, exec_: Exec) -> None:
-        """Remember a command; beyond KEPT the oldest that does not run is forgotten."""
-        while len(self._execs) >= KEPT:
-            oldest = next(
-                (known.id for known in self._execs.values() if not known.running), next(iter(self._execs))
-            )
-            del self._execs[oldest]
-        self._execs[exec_.id] = exec_
-
-    def of(self, id_: str, user: str) -> Exec:
-        """A command of this user. Raises Problem 404."""
-        known = self._execs.get(id_)
-        if known is None or known.user != user:
-            raise Problem(404, ErrorCode.NOT_FOUND, f"No such exec instance: {id_}")
-        return known
-
-    def detach(self, exec_: Exec) -> None:
-        """Read what a command prints, to nobody, until it has ended."""
-        task = asyncio.create_task(_to_nobody(exec_))
-        self._detached.add(task)
-        task.add_done_callback(self._detached.discard)
 
 
 async def create(call: DockerCall) -> Response:
@@ -159,7 +111,7 @@ async def start(call: DockerCall) -> Response:
     if body.get("Detach"):
         call.context.execs.detach(exec_)
         return Response(status_code=200)
-    return StreamingResponse(_output(exec_), media_type=media)
+    return StreamingResponse(output_of(exec_), media_type=media)
 
 
 async def show(call: DockerCall) -> Response:
@@ -244,32 +196,10 @@ def command_of(body: Any) -> list[str]:
     return made
 
 
-async def _output(one: Exec) -> AsyncIterator[bytes]:
-    process = one.process
-    assert process is not None
-    code = 137
-    try:
-        async with process:
-            async for channel, data in process:
-                yield data if one.tty else frame(channel, data)
-            code = process.exit_code
-    except ServerError:
-        return
-    finally:
-        one.running, one.exit_code = False, code
-        one.ended.set()
-
-
-async def _to_nobody(one: Exec) -> None:
-    with suppress(MoorageError):
-        async for _ in _output(one):
-            pass
-
-
 async def _over(raw: RawConnection, one: Exec) -> None:
     """Bytes both ways until the command has ended or the client has gone."""
     feeding: asyncio.Task[None] | None = None
-    output = _output(one)
+    output = output_of(one)
     try:
         await raw.body()
         if one.stdin:

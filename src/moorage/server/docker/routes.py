@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import platform
-import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
@@ -37,6 +36,7 @@ from moorage.decide.docker.views import inspect, matches, summary
 from moorage.errors import ApiError, DocumentError
 from moorage.server.docker.containers import Containers
 from moorage.server.docker.endpoint import DockerCall, DockerEndpoint
+from moorage.server.docker.streams import frame
 from moorage.server.inputs import number, read_bytes, read_object
 from moorage.server.problems import Json, Problem
 
@@ -335,11 +335,6 @@ ENDPOINTS = (
     DockerEndpoint(method="GET", handler=info, dockers="/info"),
     DockerEndpoint(method="POST", handler=pull, dockers="/images/create"),
 )
-
-
-def frame(stream: int, data: bytes) -> bytes:
-    """Bytes of one stream among several, as Docker's clients take them apart: 8 bytes of head, then the bytes."""
-    return struct.pack(">BxxxL", stream, len(data)) + data if data else b""
 
 
 async def read_body(request: Request) -> Mapping[str, Any]:
