@@ -13,10 +13,10 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from moorage.api.maps import Map as MapAnswer
 from moorage.api.maps import MapChange, MapLimit, MapPolicy, MapState, NewMap
@@ -27,6 +27,11 @@ from moorage.clock import SYSTEM
 from moorage.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage.sdk.functions import function_name, pack
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
+from moorage.sdk.mapoptions import Options as Options
+from moorage.sdk.mapoptions import Resources as Resources
+from moorage.sdk.mapoptions import check_local, options_of, request_of
+from moorage.sdk.mapreader import ItemError as ItemError
+from moorage.sdk.mapreader import Reader, is_good
 from moorage.sdk.progress import Bar, map_line
 from moorage.worker.mapworker.child import decode, encode
 
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
 
     Opener = Callable[[Target], AbstractAsyncContextManager[Cluster]]
 
-Where = Literal["cluster", "local"]
 OnError = Literal["raise", "return"]
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,30 +47,6 @@ P = ParamSpec("P")
 
 LOOK_SECONDS = {"local": (0.01, 0.1), "cluster": (0.2, 2.0)}  # first and longest pause between two looks
 LOOK_SHARE = 5.0  # a look that took long is not repeated before so many times its cost
-
-
-class Resources(TypedDict, total=False):
-    """Of one worker, as `moor map create` takes them."""
-
-    cpu: str | float
-    memory: str
-    gpus: int
-    gpu_type: str
-
-
-class ItemError(MoorageError):
-    """An item failed for good. `item`: its number; `value`: the item; `output`: the end of what it printed."""
-
-    def __init__(self, *, item: int, value: Any, cause: str, message: str, output: str, map_name: str) -> None:
-        super().__init__(f"item {item} of {map_name} failed: {message}")
-        self.item = item
-        self.value = value
-        self.cause = cause
-        self.reason = message
-        self.output = output
-
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.output}" if self.output else self.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,35 +69,6 @@ class MapStatus:
     @property
     def ended(self) -> bool:
         return self.state in ("finished", "cancelled")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a map is made. `retries` None: 3 on a cluster, none on this machine. `keep`: it stays at its end."""
-
-    where: Where = "cluster"
-    name: str | None = None
-    namespace: str | None = None
-    context: str | None = None
-    kubeconfig: str | os.PathLike[str] | None = None
-    parallelism: int | None = None
-    slots: int = 1
-    resources: Resources = field(default_factory=lambda: Resources())
-    image: str | None = None
-    host_env: bool = False
-    env: Mapping[str, str] = field(default_factory=dict)
-    volumes: tuple[str, ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
-    rate: float | None = None
-    retries: int | None = None
-    timeout: float | None = None
-    memory_limit: str | None = None
-    idempotent: bool = False
-    priority: int = 0
-    spot: bool = False
-    notify: tuple[str, ...] = ()
-    progress: bool = True
-    keep: bool = False
 
 
 class AsyncMap(Generic[R]):
@@ -175,7 +126,7 @@ class AsyncMap(Generic[R]):
 
     @classmethod
     async def _local(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
-        _only_on_a_cluster(options)
+        check_local(options)
         here = site()
         client = here.client()
         made: AsyncMap[R] = cls(client, options, name, NAMESPACE)
@@ -228,7 +179,7 @@ class AsyncMap(Generic[R]):
         try:
             cluster = await made._open()
             made.namespace = cluster.namespace
-            request = _request(function, options, name, cluster.namespace)
+            request = request_of(function, options, name, cluster.namespace)
             caller = read_caller(request.run.command, await user_of(cluster.api))
             plan = await mapjobs.plan_map(cluster.api, cluster.server, request, caller)
             mapjob = await mapjobs.create_map(cluster.api, plan, cluster.namespace, SYSTEM)
@@ -330,7 +281,7 @@ class AsyncMap(Generic[R]):
 
         With on_error "raise" the first failed item raises ItemError, else it stands among the results.
         """
-        reader: _Reader[R] = _Reader(ordered=ordered)
+        reader: Reader[R] = Reader(ordered=ordered)
         first, longest = LOOK_SECONDS[self._options.where]
         pause = first
         with Bar(wanted=self._options.progress) as bar:
@@ -342,7 +293,7 @@ class AsyncMap(Generic[R]):
                 if counts.ended > reader.known:
                     await self._read_news(reader, counts.dead)
                     news = reader.take()
-                good = news if on_error == "return" else list(takewhile(_is_good, news))
+                good = news if on_error == "return" else list(takewhile(is_good, news))
                 if good:
                     yield good
                     pause = first
@@ -362,7 +313,7 @@ class AsyncMap(Generic[R]):
                 if not news:
                     pause = min(pause * 1.5, longest)
 
-    async def _read_news(self, reader: _Reader[R], dead: int) -> None:
+    async def _read_news(self, reader: Reader[R], dead: int) -> None:
         began = SYSTEM.monotonic()
         async for line in self._client.results(self.namespace, self.name, after=reader.after):
             reader.add(line)
@@ -412,67 +363,6 @@ def _open_cluster(target: Target) -> AbstractAsyncContextManager[Cluster]:
     return open_cluster(target)
 
 
-def _is_good(pair: tuple[int, Any]) -> bool:
-    return not isinstance(pair[1], ItemError)
-
-
-class _Reader(Generic[R]):
-    """Puts results in order, each once. `after`: all items up to it are known."""
-
-    def __init__(self, *, ordered: bool) -> None:
-        self.after: int | None = None
-        self.given = 0
-        self.failed = 0
-        self.cost = 0.0
-        self._ordered = ordered
-        self._next = 0  # the first item that is not known
-        self._beyond: set[int] = set()
-        self._waiting: dict[int, R | ItemError] = {}
-
-    @property
-    def known(self) -> int:
-        return self._next + len(self._beyond)
-
-    def add(self, line: bytes) -> None:
-        told = json.loads(line)
-        item = told["item"]
-        if not self._is_new(item):
-            return
-        value = told["path"] if "path" in told else decode(told.get("value"), "auto")
-        self._waiting[item] = value
-
-    def add_failure(self, failure: ItemError) -> None:
-        if self._is_new(failure.item):
-            self.failed += 1
-            self._waiting[failure.item] = failure
-
-    def knows(self, item: int) -> bool:
-        return item < self._next or item in self._beyond
-
-    def _is_new(self, item: int) -> bool:
-        if self.knows(item):
-            return False
-        self._beyond.add(item)
-        while self._next in self._beyond:
-            self._beyond.discard(self._next)
-            self._next += 1
-        self.after = self._next - 1 if self._next else None
-        return True
-
-    def take(self) -> list[tuple[int, R | ItemError]]:
-        """What may be given out now."""
-        if not self._ordered:
-            news = list(self._waiting.items())
-            self._waiting.clear()
-        else:
-            news = []
-            while self.given + len(news) in self._waiting:
-                at = self.given + len(news)
-                news.append((at, self._waiting.pop(at)))
-        self.given += len(news)
-        return news
-
-
 class Map(Generic[R]):
     """A map, from ordinary code. Closing it lets a map on a cluster go on; one on this machine ends."""
 
@@ -482,7 +372,7 @@ class Map(Generic[R]):
     @classmethod
     def start(cls, func: Callable[[T], R] | str, items: Iterable[T], **options: Any) -> Map[R]:
         """Start a map and return at once; the options are those of `moorage.map`."""
-        given = _options(options)
+        given = options_of(options)
         function, spooled = _prepared(func, items)
         started: AsyncMap[R] = _run(AsyncMap.start(function, spooled, given, function_name(func)))
         return cls(started)
@@ -490,7 +380,7 @@ class Map(Generic[R]):
     @classmethod
     def attach(cls, name: str, **options: Any) -> Map[Any]:
         """A map that was started elsewhere: by another process, or by `moor map create`. Raises NotFound."""
-        found: AsyncMap[Any] = _run(AsyncMap.attach(name, _options(options)))
+        found: AsyncMap[Any] = _run(AsyncMap.attach(name, options_of(options)))
         return Map(found)
 
     def __enter__(self) -> Map[R]:
@@ -559,7 +449,7 @@ def map(
     An item that fails raises ItemError, and the map is cancelled; with on_error="return" the error stands where
     its result would. A map whose results were all read is deleted, unless `keep` is given.
     """
-    given = _options(options)
+    given = options_of(options)
     function, spooled = _prepared(func, items)
     inner: AsyncMap[R] = _run(AsyncMap.start(function, spooled, given, function_name(func)))
     return _consumed(inner, given, ordered=ordered, on_error=on_error)
@@ -599,7 +489,7 @@ async def amap(
     **options: Any,
 ) -> AsyncIterator[R]:
     """`moorage.map` for async code: the caller's loop is not held up."""
-    given = _options(options)
+    given = options_of(options)
     function, spooled = await asyncio.to_thread(_prepared, func, items)
     inner: AsyncMap[R] = await _elsewhere(AsyncMap.start(function, spooled, given, function_name(func)))
     whole = False
@@ -676,63 +566,6 @@ def _prepared(func: Callable[..., Any] | str, items: Iterable[Any]) -> tuple[byt
     """The packed function and the spooled items. Raises UsageError for what cannot travel."""
     function = pack(func)
     return function, spool(encode(one, "auto") for one in items)
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    known = Options.__dataclass_fields__
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        from difflib import get_close_matches
-
-        near = get_close_matches(unknown[0], list(known), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"a map has no option {unknown[0]!r}", hint=hint)
-    made = Options(**given)
-    if made.where not in LOOK_SECONDS:
-        raise UsageError(f"where is {made.where!r}", hint="cluster or local")
-    return replace(made, volumes=tuple(made.volumes), notify=tuple(made.notify))
-
-
-def _only_on_a_cluster(options: Options) -> None:
-    wrong = [name for name in ("volumes", "notify", "spot", "image", "resources") if getattr(options, name)]
-    if wrong:
-        raise UsageError(f"{wrong[0]} means nothing on this machine", hint='leave it out, or where="cluster"')
-
-
-def _request(function: bytes, options: Options, name: str, namespace: str) -> Any:
-    from moorage.decide.maps.mapjob import FUNCTION_WORD, MapRequest
-    from moorage.decide.runs.request import RunRequest
-
-    resources = options.resources
-    cpu = resources.get("cpu")
-    run = RunRequest(
-        command=(FUNCTION_WORD,),
-        namespace=namespace,
-        name=name,
-        cpu=None if cpu is None else str(cpu),
-        memory=resources.get("memory"),
-        gpus=resources.get("gpus", 0),
-        gpu_type=resources.get("gpu_type"),
-        volumes=options.volumes,
-        env=tuple(f"{key}={value}" for key, value in options.env.items()),
-        image=options.image,
-        host_env=options.host_env,
-    )
-    return MapRequest(
-        run=run,
-        function=function,
-        parallelism=1 if options.parallelism is None else options.parallelism,
-        slots=options.slots,
-        limits=tuple(f"{key}={value}" for key, value in options.limits.items()),
-        rate=options.rate,
-        retries=options.retries,
-        timeout=options.timeout,
-        memory_limit=options.memory_limit,
-        idempotent=options.idempotent,
-        priority=options.priority,
-        spot=options.spot,
-        notify=options.notify,
-    )
 
 
 def _name(label: str) -> str:
