@@ -6,61 +6,24 @@ with `message`, `hint`, `code` and `field` as the server told them.
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import quote
 
 from moorage.api import answers as types
-from moorage.apimachinery.quantity import parse_count
 from moorage.client.connection import Connection
 from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
-from moorage.errors import ServerError, UsageError, api_error
+from moorage.errors import UsageError
+from moorage.sdk.aiocontainers import AsyncContainers as AsyncContainers
+from moorage.sdk.group import Group, lines_of, new_key
 
-PAGE = 200  # things asked for at once
 LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
 EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts as unknown
-PROTOCOL = "v5.channel.k8s.io"
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255  # first byte of each message of an exec
-NAMESPACE_HEADER = "X-Moorage-Namespace"
 
 
-class _Group:
-    """The verbs of one kind of thing. `namespace` None: the client's own."""
-
-    def __init__(self, connection: Connection, clock: Clock) -> None:
-        self._connection = connection
-        self._clock = clock
-
-    async def _in(self, namespace: str | None) -> str:
-        return namespace or (await self._connection.site()).namespace
-
-    async def _path(self, kind: str, namespace: str | None, name: str, verb: str = "") -> str:
-        path = f"/api/v1/{kind}/{quote(await self._in(namespace), safe='')}/{quote(name, safe='')}"
-        return f"{path}/{verb}" if verb else path
-
-    async def _json(self, method: str, path: str, **sent: Any) -> Any:
-        return (await self._connection.json(method, path, **sent))[0]
-
-    async def _pages(self, kind: str, namespace: str | None, everywhere: bool) -> AsyncIterator[Any]:
-        """Every thing of a listing, a page at a time."""
-        where = None if everywhere else await self._in(namespace)
-        after: str | None = None
-        while True:
-            params = {"namespace": where, "limit": PAGE, "continue": after}
-            page = await self._json("GET", f"/api/v1/{kind}", params=params)
-            for one in page[kind]:
-                yield one
-            after = page.get("continue")
-            if not after:
-                return
-
-
-class AsyncWorkspaces(_Group):
+class AsyncWorkspaces(Group):
     """JupyterLab, code-server and others."""
 
     async def list(
@@ -122,7 +85,7 @@ class AsyncWorkspaces(_Group):
             "hostEnv": host_env,
             "dryRun": dry_run,
         }
-        made = await self._json("POST", "/api/v1/workspaces", body=body, key=key or _key())
+        made = await self._json("POST", "/api/v1/workspaces", body=body, key=key or new_key())
         return types.read(types.Workspace, made)
 
     async def start(self, name: str, *, namespace: str | None = None) -> types.Workspace:
@@ -160,7 +123,7 @@ class AsyncWorkspaces(_Group):
         await self._json("DELETE", await self._path("workspaces", namespace, name), params=params)
 
 
-class AsyncVolumes(_Group):
+class AsyncVolumes(Group):
     """Persistent volumes."""
 
     async def list(
@@ -183,7 +146,9 @@ class AsyncVolumes(_Group):
         """Make a volume of a size such as 10Gi. `key`: as with workspaces."""
         body = {"name": name, "size": size, "mode": mode, "storageClass": storage_class}
         body["namespace"] = await self._in(namespace)
-        return types.read(types.Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or _key()))
+        return types.read(
+            types.Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or new_key())
+        )
 
     async def resize(self, name: str, size: str, *, namespace: str | None = None) -> types.Volume:
         """Make a volume larger. Raises Conflict for a smaller size."""
@@ -196,7 +161,7 @@ class AsyncVolumes(_Group):
         await self._json("DELETE", path, params={"force": force or None})
 
 
-class AsyncDatasets(_Group):
+class AsyncDatasets(Group):
     """Volumes that are filled once and read by many."""
 
     async def list(
@@ -234,7 +199,7 @@ class AsyncDatasets(_Group):
         if storage_class:
             spec["storageClass"] = storage_class
         body = {"name": name, "namespace": await self._in(namespace), "spec": spec, "dryRun": dry_run}
-        made = await self._json("POST", "/api/v1/datasets", body=body, key=key or _key())
+        made = await self._json("POST", "/api/v1/datasets", body=body, key=key or new_key())
         return types.read(types.Dataset, made)
 
     async def share(self, name: str, readers: Sequence[str], *, namespace: str | None = None) -> types.Dataset:
@@ -248,7 +213,7 @@ class AsyncDatasets(_Group):
         await self._json("DELETE", path, params={"force": force or None})
 
 
-class AsyncJobs(_Group):
+class AsyncJobs(Group):
     """Training runs, as `moor run` makes them."""
 
     async def list(
@@ -329,7 +294,7 @@ class AsyncJobs(_Group):
             "dryRun": dry_run,
         }
         body = {name: value for name, value in wanted.items() if value is not None}
-        return types.read(types.Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or _key()))
+        return types.read(types.Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or new_key()))
 
     async def logs(
         self, name: str, *, follow: bool = False, tail: int | None = None, namespace: str | None = None
@@ -337,7 +302,7 @@ class AsyncJobs(_Group):
         """What it printed, by lines, attempt after attempt; `follow`: until it has ended; `tail`: of each pod."""
         path = await self._path("jobs", namespace, name, "logs")
         async with self._connection.stream("GET", path, params={"follow": follow, "tail": tail}) as parts:
-            async for line in _lines(parts):
+            async for line in lines_of(parts):
                 yield line
 
     async def wait(self, name: str, *, seconds: float | None = None, namespace: str | None = None) -> types.Job:
@@ -365,172 +330,7 @@ class AsyncJobs(_Group):
         await self._json("DELETE", await self._path("jobs", namespace, name), params={"delete": True})
 
 
-class AsyncContainers(_Group):
-    """Containers, as Docker knows them. `container`: its name, or the beginning of its id.
-
-    Where no namespace was chosen, the server takes the one tenant you work in.
-    """
-
-    async def list(
-        self,
-        *,
-        all: bool = False,
-        labels: Mapping[str, str] | None = None,
-        namespace: str | None = None,
-    ) -> AsyncIterator[types.Container]:
-        """Those that run, newest first; with `all`, those that have ended or are not started too."""
-        filters = json.dumps({"label": [f"{one}={value}" for one, value in labels.items()]}) if labels else None
-        after: str | None = None
-        while True:
-            params = {"all": all, "limit": PAGE, "after": after, "filters": filters}
-            rows, told = await self._connection.json(
-                "GET", "/api/v1/containers", params=params, headers=await self._headers(namespace)
-            )
-            for row in rows:
-                yield types.listed_container(row)
-            after = told.get("x-next-after")
-            if not after:
-                return
-
-    async def get(self, container: str, *, namespace: str | None = None) -> types.Container:
-        """Raises NotFound."""
-        return await self._get(container, namespace, ())
-
-    async def create(
-        self,
-        image: str,
-        command: Sequence[str] = (),
-        *,
-        name: str | None = None,
-        env: Mapping[str, str] | None = None,
-        cpus: float | None = None,
-        memory: str | int | None = None,
-        gpus: int = 0,
-        gpu_type: str = "",
-        volumes: Sequence[str] = (),
-        ports: Mapping[int, int] | None = None,
-        labels: Mapping[str, str] | None = None,
-        working_dir: str = "",
-        auto_remove: bool = False,
-        body: Mapping[str, Any] | None = None,
-        namespace: str | None = None,
-        key: str | None = None,
-    ) -> types.Container:
-        """Make a container; `start` starts it. `memory`: bytes, or as 8Gi; `volumes`: `NAME:/path[:ro]`;
-        `ports`: of the container → of its Service; `body`: more fields of Docker's, over the others;
-        `key`: asking again with it gives the same one (None: a key of this call's own)."""
-        host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
-        if cpus is not None:
-            host["NanoCpus"] = round(cpus * 1e9)
-        if memory is not None:
-            host["Memory"] = parse_count(memory) if isinstance(memory, str) else memory
-        if gpus:
-            request: dict[str, Any] = {"Driver": "nvidia", "Count": gpus, "Capabilities": [["gpu"]]}
-            host["DeviceRequests"] = [request | ({"Options": {"type": gpu_type}} if gpu_type else {})]
-        wanted: dict[str, Any] = {
-            "Image": image,
-            "Cmd": list(command) or None,
-            "Env": [f"{one}={value}" for one, value in (env or {}).items()],
-            "WorkingDir": working_dir,
-            "Labels": dict(labels or {}),
-        }
-        if ports:
-            wanted["ExposedPorts"] = {f"{one}/tcp": {} for one in ports}
-            host["PortBindings"] = {f"{one}/tcp": [{"HostPort": str(outer)}] for one, outer in ports.items()}
-        more = dict(body or {})
-        wanted["HostConfig"] = host | dict(more.pop("HostConfig", {}))
-        made = await self._json(
-            "POST",
-            "/api/v1/containers",
-            params={"name": name},
-            body=wanted | more,
-            key=key or _key(),
-            headers=await self._headers(namespace),
-        )
-        return await self._get(made["Id"], namespace, made.get("Warnings") or ())
-
-    async def start(self, container: str, *, namespace: str | None = None) -> None:
-        """Start it; one that has ended starts anew, one that runs goes on."""
-        await self._do(container, "start", namespace)
-
-    async def stop(self, container: str, *, namespace: str | None = None) -> None:
-        """Stop it, with its grace period; one that does not run stays so."""
-        await self._do(container, "stop", namespace)
-
-    async def remove(self, container: str, *, force: bool = False, namespace: str | None = None) -> None:
-        """Raises Conflict while it runs, unless `force`. Volumes stay."""
-        path = f"/api/v1/containers/{quote(container, safe='')}"
-        headers = await self._headers(namespace)
-        await self._json("DELETE", path, params={"force": force or None}, headers=headers)
-
-    async def wait(self, container: str, *, namespace: str | None = None) -> int:
-        """The exit code, once it has ended."""
-        where = await self._params(namespace)
-        async with self._connection.stream("POST", _container(container, "wait"), params=where) as parts:
-            data = b"".join([part async for part in parts])
-        return int(json.loads(data)["StatusCode"])
-
-    async def logs(
-        self,
-        container: str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        timestamps: bool = False,
-        namespace: str | None = None,
-    ) -> AsyncIterator[str]:
-        """What it printed, by lines; with `follow`, until it ends."""
-        params = {**await self._params(namespace), "follow": follow, "tail": tail, "timestamps": timestamps}
-        async with self._connection.stream("GET", _container(container, "logs"), params=params) as parts:
-            async for line in _lines(parts):
-                yield line
-
-    async def exec(
-        self, container: str, command: Sequence[str], *, stdin: bytes = b"", namespace: str | None = None
-    ) -> types.ExecResult:
-        """Run a command in a running container to its end; all its output is kept in memory."""
-        if not command:
-            raise UsageError("no command was given", hint='exec("c1", ["ls", "-l"])')
-        params = [("command", word) for word in command]
-        params += list((await self._params(namespace)).items())
-        out: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
-        code: int | None = None
-        async with self._connection.socket(_container(container, "exec"), params, PROTOCOL) as socket:
-            for at in range(0, len(stdin), 65536):
-                await socket.send_bytes(bytes([STDIN]) + stdin[at : at + 65536])
-            await socket.send_bytes(bytes([CLOSE, STDIN]))
-            async for message in socket:
-                data = message.data
-                if not isinstance(data, bytes) or not data:
-                    continue
-                if data[0] in out:
-                    out[data[0]] += data[1:]
-                elif data[0] == STATUS:
-                    told = json.loads(data[1:])
-                    if "exitCode" not in told:
-                        raise api_error(409, {"message": str(told.get("message"))})
-                    code = int(told["exitCode"])
-        if code is None:
-            raise ServerError("the connection to the command broke before its end", status=0)
-        return types.ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
-
-    async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> types.Container:
-        found = await self._json("GET", _container(container, "json"), headers=await self._headers(namespace))
-        return types.shown_container(found, warnings)
-
-    async def _do(self, container: str, verb: str, namespace: str | None) -> None:
-        await self._json("POST", _container(container, verb), headers=await self._headers(namespace))
-
-    async def _params(self, namespace: str | None) -> dict[str, str]:
-        chosen = namespace or (await self._connection.site()).chosen
-        return {"namespace": chosen} if chosen else {}
-
-    async def _headers(self, namespace: str | None) -> dict[str, str]:
-        found = await self._params(namespace)
-        return {NAMESPACE_HEADER: found["namespace"]} if found else {}
-
-
-class AsyncClient(_Group):
+class AsyncClient(Group):
     """A Moorage server, as you. `async with AsyncClient() as client:`, or `await client.close()` at the end.
 
     Asked as: `url` and `token`; else $MOORAGE_SERVER with $MOORAGE_TOKEN; else the cluster of `kubeconfig`,
@@ -584,28 +384,9 @@ class AsyncClient(_Group):
         return types.read(types.Explanation, await self._json("GET", await self._path("explain", namespace, name)))
 
 
-async def _lines(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Lines without their ends, from parts that end anywhere."""
-    rest = b""
-    async for part in parts:
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-def _container(word: str, verb: str) -> str:
-    return f"/api/v1/containers/{quote(word, safe='')}/{verb}"
-
-
 def _mount(text: str) -> dict[str, Any]:
     name, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not name or not path.startswith("/") or mode not in ("", "rw", "ro"):
         raise UsageError(f"{text!r} is no volume", hint="write NAME:/path, or NAME:/path:ro")
     return {"claimName": name, "mountPath": path} | ({"readOnly": True} if mode == "ro" else {})
-
-
-def _key() -> str:
-    return uuid.uuid4().hex
