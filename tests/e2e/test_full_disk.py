@@ -67,7 +67,7 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         filler = fill(small_disk)
         refused = cluster.moor("run", "--name", "during", *submit, check=False)
         assert refused.returncode == 1
-        assert "no room left" in refused.stderr
+        assert "the disk is full" in refused.stderr
         assert len([line for line in refused.stderr.splitlines() if line.startswith("error:")]) == 1
         assert shutil.disk_usage(small_disk).free == 0
         assert json.loads(cluster.moor("show", "before", "-o", "json").stdout)["state"] == "Succeeded"
