@@ -180,9 +180,9 @@ async def ensure_account(
     try:
         return await api.create(SERVICEACCOUNTS, wanted), True
     except AlreadyExists:
-        found = await api.get(SERVICEACCOUNTS, account_name(person), PEOPLE_NAMESPACE)
-    notes = annotations_of(found)
-    if notes.get(SOURCE_ANNOTATION) != source or person_in(found) != person:
+        account = await api.get(SERVICEACCOUNTS, account_name(person), PEOPLE_NAMESPACE)
+    notes = annotations_of(account)
+    if notes.get(SOURCE_ANNOTATION) != source or person_in(account) != person:
         raise NotYours(
             f"the name {person} belongs to another kind of account: {notes.get(SOURCE_ANNOTATION) or 'unknown'}",
             hint="an administrator can delete that account: moor user delete NAME",
@@ -194,14 +194,14 @@ async def ensure_account(
             hint="if that is right, an administrator deletes the old account: moor user delete NAME",
         )
     new: dict[str, str] = {}
-    if groups_in(found) != tuple(sorted(set(groups))):
+    if groups_in(account) != tuple(sorted(set(groups))):
         new[GROUPS_ANNOTATION] = json.dumps(sorted(set(groups)))
     if subject and not known:
         new[SUBJECT_ANNOTATION] = subject
     if new:
         patch = {"metadata": {"annotations": new}}
-        found = await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
-    return found, False
+        account = await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
+    return account, False
 
 
 async def create_account(api: Api, person: str, groups: Sequence[str], source: str) -> Obj:
@@ -266,7 +266,7 @@ async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
     else:
         label = f"{USER_LABEL}={label_value(person)},{TOKENS_LABEL}"
         found = await api.list(SECRETS, PEOPLE_NAMESPACE, label_selector=label)
-        names = [one["metadata"]["name"] for one in found.items]
+        names = [item["metadata"]["name"] for item in found.items]
     ended = 0
     for name in names:
         with contextlib.suppress(NotFound):
@@ -300,8 +300,8 @@ async def set_password(api: Api, person: str, password: str) -> None:
 async def password_hash(api: Api, person: str) -> str:
     """The stored hash; empty for who has none."""
     try:
-        found = await api.get(SECRETS, password_secret(account_name(person)), PEOPLE_NAMESPACE)
-        return base64.b64decode((found.get("data") or {}).get(PASSWORD_KEY) or "").decode()
+        secret = await api.get(SECRETS, password_secret(account_name(person)), PEOPLE_NAMESPACE)
+        return base64.b64decode((secret.get("data") or {}).get(PASSWORD_KEY) or "").decode()
     except (NotFound, ValueError):
         return ""
 

@@ -195,8 +195,8 @@ class Informer:
 
 async def wait_synced(*informers: Informer) -> None:
     """Return when each has listed its collection once."""
-    for one in informers:
-        await one.synced.wait()
+    for informer in informers:
+        await informer.synced.wait()
 
 
 def index_by_label(label: str) -> Index:

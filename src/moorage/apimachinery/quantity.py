@@ -38,10 +38,10 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
     Raises QuantityError, naming the text, for anything the API server itself would refuse.
     """
-    found = _FORM.fullmatch(str(text))
-    if not found or len(found[0]) > _DIGITS_MAX:
+    match = _FORM.fullmatch(str(text))
+    if not match or len(match[0]) > _DIGITS_MAX:
         raise QuantityError(f"invalid quantity {text!r}: use a number with a unit, such as 500m or 2Gi")
-    sign, digits, suffix, exponent = found.groups()
+    sign, digits, suffix, exponent = match.groups()
     value = Fraction(digits if not digits.endswith(".") else digits[:-1])
     if suffix:
         value *= _SUFFIX[suffix]

@@ -70,12 +70,12 @@ class NodeSelectorTerm:
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
         if not self.expressions and not self.fields:
             return False
-        return all(one.matches(labels) for one in self.expressions) and all(
+        return all(expression.matches(labels) for expression in self.expressions) and all(
             one.key == "metadata.name" and one.matches({"metadata.name": name}) for one in self.fields
         )
 
     def __str__(self) -> str:
-        return ",".join(str(one) for one in self.expressions + self.fields)
+        return ",".join(str(expression) for expression in self.expressions + self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +238,13 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
         preferred_anti_affinity=_preferred_pod_terms(apart, namespace),
         tolerations=tuple(
             Toleration(
-                one.get("key") or "",
-                one.get("operator") or "Equal",
-                one.get("value") or "",
-                one.get("effect") or "",
-                one.get("tolerationSeconds"),
+                toleration.get("key") or "",
+                toleration.get("operator") or "Equal",
+                toleration.get("value") or "",
+                toleration.get("effect") or "",
+                toleration.get("tolerationSeconds"),
             )
-            for one in spec.get("tolerations") or ()
+            for toleration in spec.get("tolerations") or ()
         ),
         host_ports=frozenset(ports),
         claims=tuple(
@@ -258,11 +258,16 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
 def parse_node(obj: Mapping[str, Any]) -> NodeInfo:
     """Read a `v1.Node`. A node without a Ready condition counts as not ready."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions") or ()
+    )
     return NodeInfo(
         name=meta["name"],
         labels=meta.get("labels") or {},
-        taints=tuple(Taint(one["key"], one.get("value") or "", one["effect"]) for one in spec.get("taints") or ()),
+        taints=tuple(
+            Taint(taint["key"], taint.get("value") or "", taint["effect"]) for taint in spec.get("taints") or ()
+        ),
         unschedulable=bool(spec.get("unschedulable")),
         ready=ready,
         allocatable={
@@ -295,11 +300,11 @@ def refusal_by_labels(pod: PodInfo, node: NodeInfo) -> str | None:
 def refusal_by_taints(pod: PodInfo, node: NodeInfo) -> str | None:
     """Why taints or `kubectl cordon` refuse the node; None if they do not."""
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-    if node.unschedulable and not any(one.tolerates(cordon) for one in pod.tolerations):
+    if node.unschedulable and not any(toleration.tolerates(cordon) for toleration in pod.tolerations):
         return "it is cordoned (unschedulable)"
     for taint in node.taints:
         if taint.effect in ("NoSchedule", "NoExecute") and not any(
-            one.tolerates(taint) for one in pod.tolerations
+            toleration.tolerates(taint) for toleration in pod.tolerations
         ):
             return f"it has the taint {taint}, which the pod does not tolerate"
     return None
@@ -370,7 +375,7 @@ def _moment(text: str | None) -> datetime | None:
 
 def _node_term(term: Mapping[str, Any]) -> NodeSelectorTerm:
     return NodeSelectorTerm(
-        tuple(requirement_of(one) for one in term.get("matchExpressions") or ()),
+        tuple(requirement_of(expression) for expression in term.get("matchExpressions") or ()),
         tuple(requirement_of(one) for one in term.get("matchFields") or ()),
     )
 

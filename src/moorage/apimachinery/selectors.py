@@ -91,10 +91,10 @@ class LabelSelector:
 
     def matches(self, labels: Labels | None) -> bool:
         labels = labels or {}
-        return all(one.matches(labels) for one in self.requirements)
+        return all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
-        return ",".join(str(one) for one in self.requirements)
+        return ",".join(str(requirement) for requirement in self.requirements)
 
 
 def parse_label_selector(text: str) -> LabelSelector:
@@ -130,10 +130,12 @@ def label_selector_of(spec: Mapping[str, Any] | None) -> LabelSelector:
     """Read a `metav1.LabelSelector` object (matchLabels, matchExpressions). None matches nothing in
     Kubernetes' own APIs; callers decide that, here it gives the selector without requirements."""
     spec = spec or {}
-    found = [Requirement(key, "In", (str(value),)) for key, value in (spec.get("matchLabels") or {}).items()]
-    for one in spec.get("matchExpressions") or ():
-        found.append(requirement_of(one))
-    return LabelSelector(tuple(found))
+    requirements = [
+        Requirement(key, "In", (str(value),)) for key, value in (spec.get("matchLabels") or {}).items()
+    ]
+    for match_expression in spec.get("matchExpressions") or ():
+        requirements.append(requirement_of(match_expression))
+    return LabelSelector(tuple(requirements))
 
 
 def requirement_of(spec: Mapping[str, Any]) -> Requirement:

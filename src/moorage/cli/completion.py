@@ -23,10 +23,10 @@ INSTALL = {
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a completion script for your shell."""
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise click.UsageError(f"no completion for {shell}")
-    console.raw(found(_Moor(name="moor"), {}, "moor", VARIABLE).source())
+    console.raw(completion_class(_Moor(name="moor"), {}, "moor", VARIABLE).source())
 
 
 def complete() -> int:

@@ -50,7 +50,7 @@ class Config:
 def _config_fault(config: Config) -> str | None:
     """What is missing in a configuration that was written by a start of the cluster."""
     if not (
-        isinstance(config.nodes, list) and config.nodes and all(isinstance(one, dict) for one in config.nodes)
+        isinstance(config.nodes, list) and config.nodes and all(isinstance(node, dict) for node in config.nodes)
     ):
         return "`nodes` is not a list of nodes"
     if not (isinstance(config.ports, dict) and all(type(port) is int for port in config.ports.values())):

@@ -42,7 +42,7 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
 
         api = session.api
         found, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))
-        names = sorted(one["metadata"]["name"] for one in found.items)
+        names = sorted(item["metadata"]["name"] for item in found.items)
         if node is not None and node not in names:
             raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}")
         reports = [

@@ -36,24 +36,24 @@ def find_damage(folder: DataFolder) -> list[Damage]:
     path = folder.path
     if not path.is_dir():
         return []
-    found = []
+    damage = []
     for name in sorted(_databases(path)):
         problem = find_problem(path / name, deep=True)
         if problem is None and name == CLUSTER and (path / name).exists() and (path / name).stat().st_size:
             problem = _record_problem(path / name)
         if problem is not None:
-            found.append(Damage(file=name, problem=problem))
+            damage.append(Damage(file=name, problem=problem))
     is_gone = not (path / CLUSTER).exists()
-    if CLUSTER not in {damage.file for damage in found} and (is_gone or not (path / CLUSTER).stat().st_size):
+    if CLUSTER not in {damage.file for damage in damage} and (is_gone or not (path / CLUSTER).stat().st_size):
         if not _has_run(path):
-            return found  # the first start was cut short, or has not been
-        found.insert(0, Damage(file=CLUSTER, problem="is gone" if is_gone else "is empty"))
+            return damage  # the first start was cut short, or has not been
+        damage.insert(0, Damage(file=CLUSTER, problem="is gone" if is_gone else "is empty"))
     # a cluster has run here, so all of these were once whole
     checks = {"VERSION": _version_problem, "config.json": _config_problem, "tokens.json": _tokens_problem}
     for name, check in checks.items():
         if problem := check(folder):
-            found.append(Damage(file=name, problem=problem))
-    return [*found, *_pki_damage(path / "pki")]
+            damage.append(Damage(file=name, problem=problem))
+    return [*damage, *_pki_damage(path / "pki")]
 
 
 def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:

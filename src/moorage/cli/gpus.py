@@ -96,16 +96,16 @@ def top(target: Target, since: str, by: str, output: str) -> int:
 
 def _totals(totals: Mapping[str, int]) -> str:
     """The sums in one line. A server older than this command does not tell all of them."""
-    said = f"{totals['free']} of {totals['total']} GPUs are free"
+    message = f"{totals['free']} of {totals['total']} GPUs are free"
     if totals["free"] and totals.get("together", totals["free"]) < totals["free"]:
-        said += f" (at most {totals['together']} on one node)"
+        message += f" (at most {totals['together']} on one node)"
     if totals.get("stranded"):
-        said += f", {totals['stranded']} of them without CPU or memory to go with them"
+        message += f", {totals['stranded']} of them without CPU or memory to go with them"
     if totals.get("reserved"):
-        said += f", {totals['reserved']} reserved for machines"
+        message += f", {totals['reserved']} reserved for machines"
     if totals["unavailable"]:
-        said += f", {totals['unavailable']} cannot be used now"
-    return said
+        message += f", {totals['unavailable']} cannot be used now"
+    return message
 
 
 def _print_summed(body: Mapping[str, Any], by: str, output: str) -> None:
@@ -124,9 +124,9 @@ def _print_summed(body: Mapping[str, Any], by: str, output: str) -> None:
     console.print_listing(
         output,
         headers=headers[by],
-        rows=lambda: [cells(one) for one in items],
-        items=[{key: value for key, value in one.items() if key != "gpus" or by == "user"} for one in items],
-        names=[one[name] for one in items],
+        rows=lambda: [cells(item) for item in items],
+        items=[{key: value for key, value in item.items() if key != "gpus" or by == "user"} for item in items],
+        names=[item[name] for item in items],
         nothing="nobody holds a GPU" if by == "user" else "no node of this cluster has GPUs",
     )
 

@@ -174,10 +174,10 @@ async def _events_of(session: Session, run: RunView) -> list[str]:
         listed = await session.api.list(EVENTS, session.namespace)
     except ApiError:
         return []
-    found = [obj for obj in listed.items if (obj.get("involvedObject") or {}).get("name") in names]
-    found.sort(key=_event_time)
+    objs = [obj for obj in listed.items if (obj.get("involvedObject") or {}).get("name") in names]
+    objs.sort(key=_event_time)
     now = session.clock.now()
-    return [_event_text(obj, now) for obj in found[-EVENTS_SHOWN:]]
+    return [_event_text(obj, now) for obj in objs[-EVENTS_SHOWN:]]
 
 
 def _event_time(event: Obj) -> str:
@@ -272,10 +272,10 @@ def _memory(pod: PodView) -> str:
 def _messages(run: RunView) -> list[str]:
     """What the newest attempt's pod and Job have to say, once."""
     last = run.attempts[-1]
-    said = [pod.message for pod in last.pods[-1:] if pod.message]
+    messages = [pod.message for pod in last.pods[-1:] if pod.message]
     if last.message and last.state == "Failed":
-        said.append(last.message)
-    lines = [f"  {message}" for message in dict.fromkeys(said)]
+        messages.append(last.message)
+    lines = [f"  {message}" for message in dict.fromkeys(messages)]
     killed = next((pod for pod in reversed(run.pods) if pod.reason == "OOMKilled"), None)
     if killed is not None and run.state is State.OOM_KILLED:
         limit = f" of {format_bytes(killed.memory_limit_bytes)}" if killed.memory_limit_bytes else ""

@@ -60,7 +60,9 @@ def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: 
 
 
 def _summary(report: Any) -> str:
-    counts = {level: sum(one.level == level for one in report.findings) for level in ("deny", "warn", "fill")}
+    counts = {
+        level: sum(finding.level == level for finding in report.findings) for level in ("deny", "warn", "fill")
+    }
     said = [f"{report.judged} with pods judged", f"{report.skipped} others skipped"]
     said += [f"{count} {level}" for level, count in counts.items() if count]
     return ", ".join(said)
@@ -73,10 +75,10 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
         elif path.is_dir():
             from moorage.decide.tools.lint import EXTENSIONS
 
-            found = sorted(one for one in path.rglob("*") if one.suffix in EXTENSIONS and one.is_file())
-            if not found:
+            paths = sorted(path for path in path.rglob("*") if path.suffix in EXTENSIONS and path.is_file())
+            if not paths:
                 raise UsageError(f"{path} holds no manifests", hint=f"they end in {', '.join(EXTENSIONS)}")
-            for one in found:
+            for one in paths:
                 yield str(one), _read(one)
         else:
             yield str(path), _read(path)
@@ -104,7 +106,7 @@ def _policy(name: str) -> Policy:
     if name == READY_MADE and not Path(name).exists():
         return Policy(gpu_cluster_policy()["spec"]["rules"])
     try:
-        documents = [one for one in parse_yaml_documents(_read(Path(name))) if one is not None]
+        documents = [document for document in parse_yaml_documents(_read(Path(name))) if document is not None]
     except DocumentError as error:
         raise UsageError(f"--policy: {name} is not valid YAML: {error.located}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "GuardrailPolicy":
@@ -125,7 +127,7 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
         for settings in rules.values():
             if isinstance(settings, dict) and settings.get("level") is False:
                 settings["level"] = "off"  # what YAML makes of a bare off
-        unknown = sorted(str(one) for one in set(rules) - {rule.name for rule in RULES})
+        unknown = sorted(str(rule) for rule in set(rules) - {rule.name for rule in RULES})
         if unknown:
             known = ", ".join(rule.name for rule in RULES)
             raise UsageError(f"--policy: {name} names no rule: {', '.join(unknown)}", hint=f"there are: {known}")

@@ -13,19 +13,19 @@ def report_json(report: Report) -> Obj:
     return {
         "findings": [
             {
-                "file": one.file,
-                "line": one.line,
-                "kind": one.kind,
-                "namespace": one.namespace,
-                "name": one.name,
-                "rule": one.rule,
-                "level": one.level,
-                "field": one.field,
-                "value": one.value,
-                "message": one.message,
-                "fix": one.fix,
+                "file": finding.file,
+                "line": finding.line,
+                "kind": finding.kind,
+                "namespace": finding.namespace,
+                "name": finding.name,
+                "rule": finding.rule,
+                "level": finding.level,
+                "field": finding.field,
+                "value": finding.value,
+                "message": finding.message,
+                "fix": finding.fix,
             }
-            for one in report.findings
+            for finding in report.findings
         ],
         "judged": report.judged,
         "skipped": report.skipped,
@@ -35,13 +35,13 @@ def report_json(report: Report) -> Obj:
 def report_text(report: Report) -> Iterator[str]:
     """One line per finding, and what to do about it where it is said for the first time in an object."""
     told: set[tuple[str, str, str, str]] = set()
-    for one in report.findings:
-        found = f" (found {one.value})" if one.value else ""
-        place = f"{one.field}: " if one.field else ""
-        yield f"{one.file}:{one.line}: {one.level} {one.rule}: {place}{one.message}{found}"
-        if one.level == "fill":
+    for finding in report.findings:
+        text = f" (found {finding.value})" if finding.value else ""
+        place = f"{finding.field}: " if finding.field else ""
+        yield f"{finding.file}:{finding.line}: {finding.level} {finding.rule}: {place}{finding.message}{text}"
+        if finding.level == "fill":
             continue
-        key = (one.file, one.kind, one.name, one.rule)
-        if one.fix and key not in told:
+        key = (finding.file, finding.kind, finding.name, finding.rule)
+        if finding.fix and key not in told:
             told.add(key)
-            yield f"    fix: {one.fix}"
+            yield f"    fix: {finding.fix}"

@@ -280,10 +280,10 @@ class _Waiting:
                 good = query.get("state") == [state] and bool(query.get("code"))
                 if good:
                     found.append(query["code"][0])
-                said = (
+                message = (
                     "You are logged in; this window can be closed." if good else "This is no answer to moor login."
                 )
-                text = said.encode()
+                text = message.encode()
                 self.send_response(200 if good else 400)
                 self.send_header("Content-Type", "text/plain")
                 self.send_header("Content-Length", str(len(text)))

@@ -71,14 +71,14 @@ async def follow_to_the_end(session: Session, name: str) -> int:
     except asyncio.CancelledError:
         console.say(f"\ndetached; the run goes on. Come back: moor logs -f {name}   Stop it: moor cancel {name}")
         raise
-    said = f"{run.name}: {run.state}"
+    message = f"{run.name}: {run.state}"
     if run.reason and run.reason != str(run.state):
-        said += f" ({run.reason})"
+        message += f" ({run.reason})"
     if run.started and run.ended:
-        said += f" after {format_duration(run.ended - run.started)}"
+        message += f" after {format_duration(run.ended - run.started)}"
     if run.state is not State.SUCCEEDED:
-        said += f"; see moor show {run.name}"
-    console.say(said)
+        message += f"; see moor show {run.name}"
+    console.say(message)
     return exit_code_of(run)
 
 

@@ -62,8 +62,8 @@ async def _calendar(session: Session) -> list[Obj]:
 def booked_of(reservations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
     """Machines of each (group, type) that a reservation of the calendar keeps right now, in use or not."""
     found: dict[tuple[str, str], int] = {}
-    for one in reservations:
-        spec, status = one.get("spec") or {}, one.get("status") or {}
+    for reservation in reservations:
+        spec, status = reservation.get("spec") or {}, reservation.get("status") or {}
         if status.get("phase") == ACTIVE:
             key = (str(spec.get("machineGroup")), str(spec.get("machineType")))
             found[key] = found.get(key, 0) + int(status.get("held") or 0)
@@ -76,7 +76,7 @@ def rows_of(
     """One row for each machine type, as JSON shows it."""
     booked = booked or {}
     spec, status = machine.get("spec") or {}, machine.get("status") or {}
-    usage = {one["name"]: one["usage"] for one in status.get("availableMachines") or ()}
+    usage = {machine["name"]: machine["usage"] for machine in status.get("availableMachines") or ()}
     ready = condition(machine, "Ready")
     return [
         {

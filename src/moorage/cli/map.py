@@ -41,7 +41,9 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     async def ask() -> list[str]:
         given = {name: ctx.params.get(name) for name in ("namespace", "context", "kubeconfig", "as_user", "data")}
         async with asyncio.timeout(2), open_session(Target(**given)) as session:
-            return [one["metadata"]["name"] for one in (await session.api.list(MAPJOBS, session.namespace)).items]
+            return [
+                mapjob["metadata"]["name"] for mapjob in (await session.api.list(MAPJOBS, session.namespace)).items
+            ]
 
     try:
         return [CompletionItem(name) for name in asyncio.run(ask()) if name.startswith(incomplete)]

@@ -50,8 +50,8 @@ async def create(session: Session, given: Given) -> int:
     plan = await _plan_of(session, request)
     spool = read(sources, may_be_none=given["open_"])
     try:
-        for one in plan.notes:
-            console.note(one)
+        for note in plan.notes:
+            console.note(note)
         notes = _price(given, spool, _hinted(spool, sources)) if given["machines"] and not given["sample"] else {}
         plan.mapjob["metadata"]["annotations"].update(notes)
         if given["dry_run"]:
@@ -287,7 +287,9 @@ def _hinted(spool: Spool, sources: Sources) -> list[float]:
     if sources.seconds_field is None:
         return []
     lines = spool.lines()
-    return [float(one["seconds"]) for one in (json.loads(line) for line in lines) if "seconds" in one]
+    return [
+        float(document["seconds"]) for document in (json.loads(line) for line in lines) if "seconds" in document
+    ]
 
 
 def _price(
@@ -327,7 +329,7 @@ def _price(
         sheet = load_sheet(given["machines"])
         work, terms, told = work_of(sheet, options)
     if options["market"]:
-        sheet = replace(sheet, offers=tuple(one for one in sheet.offers if one.market == options["market"]))
+        sheet = replace(sheet, offers=tuple(offer for offer in sheet.offers if offer.market == options["market"]))
     found = plan_map(work, sheet, terms)
     for line in (*found.assumed, *told):
         console.note(line)

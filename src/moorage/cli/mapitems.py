@@ -90,7 +90,7 @@ def parse_range(text: str) -> range:
     """A:B[:STEP], B not included, as Python counts. Raises UsageError."""
     parts = text.split(":")
     try:
-        numbers = [int(one) for one in parts]
+        numbers = [int(part) for part in parts]
         if len(numbers) not in (2, 3):
             raise ValueError
         found = range(*numbers)

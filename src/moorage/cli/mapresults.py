@@ -130,7 +130,7 @@ class _Columns:
     @property
     def names(self) -> list[str]:
         own = [name for name in _OWN if name in self._own]
-        return [*own, *(["value"] if self._bare else []), *(self._named(one) for one in self._fields)]
+        return [*own, *(["value"] if self._bare else []), *(self._named(field) for field in self._fields)]
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
         value = result.get("value")

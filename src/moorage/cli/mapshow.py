@@ -70,12 +70,12 @@ async def _mapjob(session: Session, name: str) -> Obj | None:
 
 
 async def _failures(client: MapClient, namespace: str, name: str) -> list[MapItem]:
-    found: list[MapItem] = []
+    failures: list[MapItem] = []
     async for one in client.items(namespace, name, states=("dead",)):
-        found.append(one)
-        if len(found) >= FAILURES_SHOWN:
+        failures.append(one)
+        if len(failures) >= FAILURES_SHOWN:
             break
-    return found
+    return failures
 
 
 def as_document(found: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def as_document(found: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]
         document["workers"] = dict(has.get("workers") or {})
         document["parallelism"] = (mapjob.get("spec") or {}).get("parallelism")
         document["command"] = annotations_of(mapjob).get(COMMAND_ANNOTATION, "")
-        document["conditions"] = [dict(one) for one in has.get("conditions") or ()]
+        document["conditions"] = [dict(condition) for condition in has.get("conditions") or ()]
         plan = plan_of(mapjob)
         if plan:
             document["plan"] = plan
@@ -132,11 +132,15 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
     ]
     width = max(len(name) for name, _ in fields)
     lines = [f"{name:<{width}}  {text}" for name, text in fields if text]
-    for one in document.get("conditions") or ():
-        if one.get("type") == "Failed" and one.get("status") == "True":
-            lines += ["", f"warning: {one.get('message') or one.get('reason')}"]
-        elif one.get("type") in ("Accepted", "Working") and one.get("status") == "False" and one.get("message"):
-            lines += ["", f"note: {one['message']}"]
+    for condition in document.get("conditions") or ():
+        if condition.get("type") == "Failed" and condition.get("status") == "True":
+            lines += ["", f"warning: {condition.get('message') or condition.get('reason')}"]
+        elif (
+            condition.get("type") in ("Accepted", "Working")
+            and condition.get("status") == "False"
+            and condition.get("message")
+        ):
+            lines += ["", f"note: {condition['message']}"]
     if document.get("plan"):
         lines += ["", *_plan_lines(document["plan"], document["fact"])]
     shown = [f"  {item.item}  {_why(item)}" for item in failed]
@@ -172,8 +176,10 @@ def _plan_lines(plan: Shown, fact: Shown) -> list[str]:
         ["cost", money(plan), f"{money(fact)}, of items alone" if money(fact) else ""],
     ]
     lines = console.table(("", "PLAN", "SO FAR"), rows).replace("-  ", "   ", 1).splitlines()
-    said = f"on {plan.get('nodes')} nodes {plan.get('machine')}, {plan.get('market')}, {plan.get('pods')} workers"
-    return [f"Plan: {said}", *(f"  {line}" for line in lines)]
+    message = (
+        f"on {plan.get('nodes')} nodes {plan.get('machine')}, {plan.get('market')}, {plan.get('pods')} workers"
+    )
+    return [f"Plan: {message}", *(f"  {line}" for line in lines)]
 
 
 def _why(item: MapItem) -> str:

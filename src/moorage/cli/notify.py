@@ -31,11 +31,11 @@ def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain
     from moorage.notify.outbound import mail_server_of
 
     try:
-        allowed = tuple(ipaddress.ip_network(one) for one in networks)
+        allowed = tuple(ipaddress.ip_network(network) for network in networks)
     except ValueError as error:
         raise UsageError(f"--allow-private: {error}", hint="write a network such as 10.0.0.0/8") from error
     outbound = Outbound(networks=allowed, plain_http=plain_http, commands=True, mail=mail_server_of(os.environ))
-    parsed = [parse_target(one) for one in targets]
+    parsed = [parse_target(target) for target in targets]
     notice = Notice(event=Event.ENDED, key="trial", title=plain(text), lines=())
     logging.getLogger("moorage").addHandler(logging.NullHandler())
     failed = 0

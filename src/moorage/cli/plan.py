@@ -107,8 +107,8 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
     if output in ("json", "yaml"):
         console.print_document(as_document(found, sheet, told), output)
     elif output == "name":
-        for one in found.choices:
-            console.show(f"{one.nodes}x{one.offer.name}")
+        for choice in found.choices:
+            console.show(f"{choice.nodes}x{choice.offer.name}")
     elif found.choices:
         for line in told:
             console.note(line)
@@ -123,25 +123,25 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
     return 0
 
 
-def render(found: MapPlan, currency: str) -> str:
+def render(map_plan: MapPlan, currency: str) -> str:
     """The table; * marks the best."""
     from moorage.decide.maps.durations import say
 
     rows = [
         [
-            "*" if one is found.best else " ",
-            one.offer.machine.name,
-            one.offer.region,
-            one.offer.market,
-            f"{one.nodes:,}",
-            f"{one.pods:,}",
-            say(one.seconds),
-            say(one.late_seconds),
-            f"{one.money:,.2f}",
-            ", ".join(bind.what for bind in one.binds),
-            one.misses,
+            "*" if choice is map_plan.best else " ",
+            choice.offer.machine.name,
+            choice.offer.region,
+            choice.offer.market,
+            f"{choice.nodes:,}",
+            f"{choice.pods:,}",
+            say(choice.seconds),
+            say(choice.late_seconds),
+            f"{choice.money:,.2f}",
+            ", ".join(bind.what for bind in choice.binds),
+            choice.misses,
         ]
-        for one in found.choices[:ROWS]
+        for choice in map_plan.choices[:ROWS]
     ]
     heads = [
         "",
@@ -161,37 +161,37 @@ def render(found: MapPlan, currency: str) -> str:
     return console.table(heads, rows)
 
 
-def as_document(found: MapPlan, sheet: PriceSheet, told: tuple[str, ...]) -> dict[str, Any]:
+def as_document(map_plan: MapPlan, sheet: PriceSheet, told: tuple[str, ...]) -> dict[str, Any]:
     """The plan for programs. Seconds, and money in `currency`."""
 
-    def choice(one: Choice) -> dict[str, Any]:
+    def choice(choice: Choice) -> dict[str, Any]:
         return {
-            "machine": one.offer.machine.name,
-            "region": one.offer.region,
-            "market": one.offer.market,
-            "nodes": one.nodes,
-            "pods": one.pods,
-            "podsPerNode": one.pods_per_node,
-            "startSeconds": round(one.start_seconds, 3),
-            "seconds": round(one.seconds, 3),
-            "lateSeconds": round(one.late_seconds, 3),
-            "billedSeconds": round(one.billed_seconds, 3),
-            "pricePerHour": one.offer.price_per_hour,
-            "money": round(one.money, 4),
-            "transferMoney": round(one.transfer_money, 4),
-            "interruptions": round(one.interruptions, 3),
-            "redoneSeconds": round(one.redone_seconds, 1),
-            "binds": [{"what": bind.what, "why": bind.why} for bind in one.binds],
-            "misses": one.misses,
-            "best": one is found.best,
+            "machine": choice.offer.machine.name,
+            "region": choice.offer.region,
+            "market": choice.offer.market,
+            "nodes": choice.nodes,
+            "pods": choice.pods,
+            "podsPerNode": choice.pods_per_node,
+            "startSeconds": round(choice.start_seconds, 3),
+            "seconds": round(choice.seconds, 3),
+            "lateSeconds": round(choice.late_seconds, 3),
+            "billedSeconds": round(choice.billed_seconds, 3),
+            "pricePerHour": choice.offer.price_per_hour,
+            "money": round(choice.money, 4),
+            "transferMoney": round(choice.transfer_money, 4),
+            "interruptions": round(choice.interruptions, 3),
+            "redoneSeconds": round(choice.redone_seconds, 1),
+            "binds": [{"what": bind.what, "why": bind.why} for bind in choice.binds],
+            "misses": choice.misses,
+            "best": choice is map_plan.best,
         }
 
     return {
         "currency": sheet.currency,
-        "best": choice(found.best) if found.best else None,
-        "impossible": found.impossible,
-        "choices": [choice(one) for one in found.choices],
-        "refused": [{"offer": name, "reason": reason} for name, reason in found.refused],
+        "best": choice(map_plan.best) if map_plan.best else None,
+        "impossible": map_plan.impossible,
+        "choices": [choice(one) for one in map_plan.choices],
+        "refused": [{"offer": name, "reason": reason} for name, reason in map_plan.refused],
         "assumed": list(told),
     }
 
@@ -306,11 +306,11 @@ def parse_limit(text: str) -> Any:
     """Read NAME=TOKENS[:SHARE]: mysql=100, mysql=100:0.25, mysql=100:25%. Raises UsageError."""
     from moorage.decide.maps.plan import Limit
 
-    found = _LIMIT.fullmatch(text)
-    if not found:
+    match = _LIMIT.fullmatch(text)
+    if not match:
         raise UsageError(f"--limit {text} is not NAME=TOKENS[:SHARE]", hint="mysql=100, or mysql=100:25%")
-    share = float(found["share"] or 1) / (100 if found["percent"] else 1)
-    return Limit(name=found["name"], tokens=int(found["tokens"]), share=share)
+    share = float(match["share"] or 1) / (100 if match["percent"] else 1)
+    return Limit(name=match["name"], tokens=int(match["tokens"]), share=share)
 
 
 def _sample(path: Path | None) -> Sample | None:
@@ -335,12 +335,12 @@ def _of_age(sheet: PriceSheet) -> list[str]:
 
 def _chosen(sheet: PriceSheet, regions: tuple[str, ...], market: str | None) -> PriceSheet:
     kept = tuple(
-        one
-        for one in sheet.offers
-        if (not regions or one.region in regions) and (market is None or one.market == market)
+        offer
+        for offer in sheet.offers
+        if (not regions or offer.region in regions) and (market is None or offer.market == market)
     )
     if not kept:
-        there = ", ".join(sorted({one.name for one in sheet.offers})) or "none"
+        there = ", ".join(sorted({offer.name for offer in sheet.offers})) or "none"
         raise UsageError("no offer is left to choose from", hint=f"offers: {there}")
     return replace(sheet, offers=kept)
 
@@ -386,9 +386,9 @@ def _amount(given: dict[str, Any], name: str) -> int:
     from moorage.apimachinery.quantity import parse_count, parse_milli
 
     try:
-        found = parse_milli(given[name]) if name in ("cpu", "daemon_cpu") else parse_count(given[name])
+        milli = parse_milli(given[name]) if name in ("cpu", "daemon_cpu") else parse_count(given[name])
     except QuantityError as error:
         raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
-    if found < 0:
+    if milli < 0:
         raise UsageError(f"--{name.replace('_', '-')} is {given[name]}, less than 0")
-    return found
+    return milli

@@ -45,8 +45,8 @@ def _command(command: Any, path: str, text: str, click: Any) -> Iterator[str]:
     yield f"{inspect.cleandoc(command.help or text)}\n".replace("\b\n", "")
     rows = [
         record
-        for one in command.get_params(context)
-        if (record := one.get_help_record(context)) and "--help" not in record[0]
+        for param in command.get_params(context)
+        if (record := param.get_help_record(context)) and "--help" not in record[0]
     ]
     if rows:
         yield "| option | |\n|---|---|"
@@ -105,7 +105,7 @@ def guardrails_page() -> str:
         levels = "off, warn, fill, deny" if rule.fill is not None else "off, warn, deny"
         name = f"`{rule.name}`" + (f" ({rule.rows})" if rule.rows else "")
         cells = (name, rule.checks, kinds, rule.fields, rule.default, levels, rule.parameters, rule.fix)
-        out.append("| " + " | ".join(_cell(one) for one in cells) + " |")
+        out.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     out += ["\n## Rules of `moor doctor nodes`\n", f"After the cluster autoscaler's [FAQ]({FAQ}).\n"]
     out += ["| rule | means | what to do | source |", "|---|---|---|---|"]
     for hold in HOLD_RULES.values():
@@ -117,12 +117,12 @@ def _options_by_variable() -> dict[str, str]:
     """The option of a command that stands for a variable."""
     from moorage.cli.commands import COMMANDS, load
 
-    found = {}
+    options = {}
     for _, name, target, _ in COMMANDS:
         for option in load(target).params:
             if isinstance(option.envvar, str):
-                found[option.envvar] = f"`moor {name} {option.opts[0]}`"
-    return found
+                options[option.envvar] = f"`moor {name} {option.opts[0]}`"
+    return options
 
 
 def settings_page() -> str:

@@ -146,9 +146,9 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
         console.print_listing(
             output,
             headers=HEADERS,
-            rows=lambda: [_cells(one, chosen) for one in items],
+            rows=lambda: [_cells(item, chosen) for item in items],
             items=items,
-            names=[f"{one['namespace']}/{one['name']}" for one in items],
+            names=[f"{item['namespace']}/{item['name']}" for item in items],
             nothing="nothing is reserved",
         )
         return 0
@@ -217,7 +217,7 @@ def parse_span(text: str) -> timedelta:
     """Read 3d, 1d12h, 90m. Raises UsageError. A day has 24 hours, also when the clocks change."""
     if not _SPAN.fullmatch(text):
         raise UsageError(f"{text!r} is no span of time: write 3d, 12h, 90m or 1d12h")
-    return timedelta(seconds=sum(int(one[:-1]) * UNITS[one[-1]] for one in re.findall(r"\d+[wdhms]", text)))
+    return timedelta(seconds=sum(int(match[:-1]) * UNITS[match[-1]] for match in re.findall(r"\d+[wdhms]", text)))
 
 
 def parse_when(text: str, base: datetime, zone: tzinfo | None) -> datetime:
@@ -257,33 +257,33 @@ async def _read(session: Session) -> tuple[list[Pool], list[Booking]]:
         found = (await session.api.list(RESERVATIONS)).items
     except NotFound as error:
         raise NotReady(MISSING, hint=INSTALL) from error
-    return [parse_machine(one) for one in machines if not is_deleting(one)], bookings_of(found)
+    return [parse_machine(machine) for machine in machines if not is_deleting(machine)], bookings_of(found)
 
 
 def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, str, int]:
     group, _, kind = text.rpartition("/")
-    found = [one.group for one in pools if kind in one.types and group in ("", one.group)]
-    if not found:
-        known = ", ".join(sorted(f"{one.group}/{name}" for one in pools for name in one.types)) or "none"
+    groups = [pool.group for pool in pools if kind in pool.types and group in ("", pool.group)]
+    if not groups:
+        known = ", ".join(sorted(f"{pool.group}/{name}" for pool in pools for name in pool.types)) or "none"
         raise UsageError(f"--machine: there is no machine type {text!r}", hint=f"there are: {known}")
-    if len(found) > 1:
-        choices = " or ".join(f"--machine {one}/{kind}" for one in sorted(found))
+    if len(groups) > 1:
+        choices = " or ".join(f"--machine {one}/{kind}" for one in sorted(groups))
         raise UsageError(f"--machine: {kind} is a machine type of several groups", hint=f"say {choices}")
-    return found[0], kind, count or 1
+    return groups[0], kind, count or 1
 
 
 def _gpus(pools: Sequence[Pool], gpus: int, gpu_type: str) -> tuple[str, str, int]:
-    found = machines_for_gpus(pools, gpus, gpu_type)
-    choices = [f"--machine {pool.group}/{kind.name} --count {count}" for pool, kind, count in found]
-    if not found:
+    machines = machines_for_gpus(pools, gpus, gpu_type)
+    choices = [f"--machine {pool.group}/{kind.name} --count {count}" for pool, kind, count in machines]
+    if not machines:
         raise UsageError(
             f"no machine type makes up {gpus} GPUs of type {gpu_type!r}", hint="`moor machines` shows them all"
         )
-    if len(found) > 1:
+    if len(machines) > 1:
         raise UsageError(
             f"{gpus} GPUs of type {gpu_type} could be several machine types", hint=" or ".join(choices)
         )
-    pool, kind, count = found[0]
+    pool, kind, count = machines[0]
     return pool.group, kind.name, count
 
 
@@ -292,12 +292,14 @@ def _judge(
 ) -> None:
     """What the webhook would refuse too, in this zone; and also where there is none."""
     faults = check(made, None, pools, calendar, now=now, when=lambda at: show(at, zone))
-    conflicts = [one.message for one in faults if one.field == "spec.count"]
+    conflicts = [fault.message for fault in faults if fault.field == "spec.count"]
     if conflicts:
         raise Conflict(conflicts[0], hint="`moor reserve list` shows who has them")
     if faults:
         names = {"spec.to": "--to", "spec.machineGroup": "--machine", "spec.machineType": "--machine"}
-        raise Problems([(f"{names.get(one.field, one.field)}: {one.value} {one.message}", None) for one in faults])
+        raise Problems(
+            [(f"{names.get(fault.field, fault.field)}: {fault.value} {fault.message}", None) for fault in faults]
+        )
 
 
 async def _get(session: Session, name: str) -> Obj:

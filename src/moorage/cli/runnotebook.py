@@ -56,8 +56,8 @@ def check_source(source: str) -> None:
         raise UsageError(f"there is no notebook {source} here", hint="give its path from this directory")
     if path.is_file():
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
             raise UsageError(f"{source} is no notebook: {error}") from error
-        if not isinstance(found, dict) or "cells" not in found:
+        if not isinstance(document, dict) or "cells" not in document:
             raise UsageError(f"{source} is no notebook: it has no cells (format 4 is needed)")

@@ -103,8 +103,10 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
 
 def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
     """Open the cluster, do the work, close it; the opener is the command line's, or a test's."""
-    found = click.get_current_context(silent=True)
-    opener: Opener = found.obj if found is not None and found.obj is not None else open_session
+    current_context = click.get_current_context(silent=True)
+    opener: Opener = (
+        current_context.obj if current_context is not None and current_context.obj is not None else open_session
+    )
 
     logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
 

@@ -40,11 +40,11 @@ class Outcome:
             "largeRefusedBySeed": [one.large_refused for one in self.fills],
             "large": _mean([one.large for one in self.fills]),
             "fragmented": _mean([one.fragmented for one in self.fills]),
-            "churnRefused": _mean([one.refused for one in self.churns]),
-            "churnRefusedBySeed": [round(one.refused, 6) for one in self.churns],
-            "churnBound": _mean([one.bound for one in self.churns]),
-            "churnLargeRefused": _mean([one.large_refused for one in self.churns]),
-            "churnLarge": _mean([one.large for one in self.churns]),
+            "churnRefused": _mean([churn.refused for churn in self.churns]),
+            "churnRefusedBySeed": [round(churn.refused, 6) for churn in self.churns],
+            "churnBound": _mean([churn.bound for churn in self.churns]),
+            "churnLargeRefused": _mean([churn.large_refused for churn in self.churns]),
+            "churnLarge": _mean([churn.large for churn in self.churns]),
             "curve": [[round(x, 4), round(y, 4)] for x, y in mean_curve([one.curve for one in self.fills])],
         }
 

@@ -355,7 +355,7 @@ async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
                 "name": node.name,
                 "state": ("Ready" if node.ready else "NotReady") + (",cordoned" if node.unschedulable else ""),
                 "gpus": node.gpus,
-                "gpuType": next((node.labels[one] for one in GPU_TYPE_LABELS if one in node.labels), ""),
+                "gpuType": next((node.labels[label] for label in GPU_TYPE_LABELS if label in node.labels), ""),
                 "pods": sum(pod.node == node.name and not pod.finished for pod in pods),
             }
             for node in sorted(nodes, key=lambda node: node.name)
@@ -400,7 +400,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
         entries = entries["nodes"]
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path} holds no list of nodes", hint="write `- {name: gpu, count: 2, gpus: 4}`")
-    found: list[dict[str, Any]] = []
+    nodes: list[dict[str, Any]] = []
     for at, entry in enumerate(entries):
         where = f"{path}, entry {at + 1}"
         if not isinstance(entry, dict) or not entry.get("name"):
@@ -429,13 +429,13 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
         if "gpuMemory" in entry:
             spec["gpu_memory_bytes"] = parse_count(entry["gpuMemory"])
         names = [entry["name"]] if count == 1 else [f"{entry['name']}-{n}" for n in range(1, count + 1)]
-        found += [spec | {"name": name} for name in names]
+        nodes += [spec | {"name": name} for name in names]
     seen: set[str] = set()
-    for node in found:
+    for node in nodes:
         if node["name"] in seen:
             raise UsageError(f"{path}: two nodes are named {node['name']}")
         seen.add(node["name"])
-    return found
+    return nodes
 
 
 def stop_leftovers(folder: DataFolder) -> None:

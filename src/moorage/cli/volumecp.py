@@ -124,9 +124,9 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
         api = self._session.api
         with contextlib.suppress(ApiError):
             await api.list(NODES, limit=1)
-            found = await find_runtime(api)
-            if found.image:
-                return found
+            runtime = await find_runtime(api)
+            if runtime.image:
+                return runtime
         with contextlib.suppress(ApiError):
             info = await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
             if image := (info.get("data") or {}).get("image"):

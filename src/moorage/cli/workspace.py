@@ -282,11 +282,11 @@ async def _on_processes(session: Session) -> bool:
         nodes = (await session.api.list(NODES, limit=1)).items
     except ApiError:
         return False
-    found = [
-        str(((one.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
-        for one in nodes
+    texts = [
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+        for node in nodes
     ]
-    return bool(found) and found[0].startswith(PROCESS_RUNTIME)
+    return bool(texts) and texts[0].startswith(PROCESS_RUNTIME)
 
 
 def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bool) -> int:

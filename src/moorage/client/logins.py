@@ -53,10 +53,10 @@ class Known:
     def find(self, url: str | None) -> Saved:
         """Raises NotReady where nobody is logged in."""
         wanted = (url or self.current).rstrip("/")
-        if (found := self.logins.get(wanted)) is None:
+        if (login := self.logins.get(wanted)) is None:
             where = f" to {wanted}" if wanted else ""
             raise NotReady(f"you are not logged in{where}", hint=f"moor login {wanted or 'https://HOST'}")
-        return found
+        return login
 
     def put(self, saved: Saved) -> None:
         self.logins[saved.url] = saved

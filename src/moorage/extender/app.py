@@ -92,7 +92,7 @@ def parse_arguments(body: bytes) -> Arguments:
         pod, names, totals = sent.pod, sent.names, None
         if names is None:
             listed = msgspec.json.decode(sent.nodes, type=dict[str, Any] | None) or {}
-            nodes = [parse_node(one) for one in listed.get("items") or ()]
+            nodes = [parse_node(item) for item in listed.get("items") or ()]
             totals = {node.name: gpus_asked(node.allocatable) for node in nodes}
             names = list(totals)
         return Arguments(
@@ -176,14 +176,17 @@ def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> 
         return {names.index(failed)} if failed in names else set()
     tolerations = [
         Toleration(
-            one.get("key") or "", one.get("operator") or "Equal", one.get("value") or "", one.get("effect") or ""
+            toleration.get("key") or "",
+            toleration.get("operator") or "Equal",
+            toleration.get("value") or "",
+            toleration.get("effect") or "",
         )
-        for one in (arguments.pod.get("spec") or {}).get("tolerations") or ()
+        for toleration in (arguments.pod.get("spec") or {}).get("tolerations") or ()
     ]
     hard = {
         name
         for name, found in taints.items()
-        if any(not any(one.tolerates(taint) for one in tolerations) for taint in found)
+        if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in found)
     }
     return {at for at, name in enumerate(names) if name == failed or name in hard}
 
@@ -196,7 +199,8 @@ def has_wishes(pod: Obj) -> bool:
         (affinity.get(kind) or {}).get("preferredDuringSchedulingIgnoredDuringExecution")
         for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
     ) or any(
-        one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spec.get("topologySpreadConstraints") or ()
+        constraint.get("whenUnsatisfiable") == "ScheduleAnyway"
+        for constraint in spec.get("topologySpreadConstraints") or ()
     )
 
 
@@ -282,7 +286,9 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
         names: Any = None if node_list is not None else arguments.names
         if refused and node_list is not None:
             sent = msgspec.json.decode(node_list)
-            node_list = sent | {"items": [one for one in sent["items"] if one["metadata"]["name"] not in refused]}
+            node_list = sent | {
+                "items": [item for item in sent["items"] if item["metadata"]["name"] not in refused]
+            }
         elif refused:
             names = [name for name in names if name not in refused]
         return encoder.encode(

@@ -252,9 +252,9 @@ def ask_of(pod: Obj) -> Ask:
 def _kinds_in(term: Obj) -> list[str]:
     return [
         kind
-        for one in term.get("matchExpressions") or ()
-        if one.get("key") in GPU_TYPE_LABELS and one.get("operator") == "In"
-        for kind in one.get("values") or ()
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("key") in GPU_TYPE_LABELS and expression.get("operator") == "In"
+        for kind in expression.get("values") or ()
     ]
 
 
@@ -281,7 +281,7 @@ def _needed_of_node(node: Obj) -> Obj:
     """Names, labels, soft taints and what it offers: nodes carry lists of images that are of no use here."""
     meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels = labels_of(node)
-    soft = [one for one in spec.get("taints") or () if one.get("effect") == "PreferNoSchedule"]
+    soft = [taint for taint in spec.get("taints") or () if taint.get("effect") == "PreferNoSchedule"]
     return {
         **({"spec": {"taints": soft}} if soft else {}),
         "metadata": {

@@ -129,38 +129,38 @@ class Churned:
 
 def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
     """Nodes of a trace (`csv.DictReader`). Raises UsageError with the line."""
-    found = []
+    nodes = []
     for line, row in enumerate(rows, 2):
         name = row.get("sn") or ""
         cpu, memory, gpus = _numbers(row, line, "cpu_milli", "memory_mib", "gpu")
-        found.append(TraceNode(name, cpu, memory, gpus, row.get("model") or "", _resource(row, line)))
-    if len({node.name for node in found}) != len(found):
+        nodes.append(TraceNode(name, cpu, memory, gpus, row.get("model") or "", _resource(row, line)))
+    if len({node.name for node in nodes}) != len(nodes):
         raise UsageError("two nodes of the trace have the same name (column sn)")
-    return found
+    return nodes
 
 
 def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) -> list[TracePod]:
     """Pods of a trace, by name; `whole`: only those of whole GPUs. Raises UsageError with the line."""
-    found = []
+    pods = []
     for line, row in enumerate(rows, 2):
         cpu, memory, count, milli = _numbers(row, line, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
         if count and not 0 < milli <= WHOLE:
             raise UsageError(f"line {line}: gpu_milli {milli} is not between 1 and {WHOLE}")
         if whole and (not count or (count == 1 and milli < WHOLE)):
             continue
-        kinds = tuple(sorted({one for one in (row.get("gpu_spec") or "").split("|") if one}))
+        kinds = tuple(sorted({part for part in (row.get("gpu_spec") or "").split("|") if part}))
         if count:
             ask = Ask(((_resource(row, line), count),), milli if count == 1 else WHOLE, cpu, kinds)
         else:
             ask = Ask((), WHOLE, cpu)
-        found.append(TracePod(row.get("name") or f"pod-{line}", ask, memory))
-    return sorted(found, key=lambda pod: pod.name)
+        pods.append(TracePod(row.get("name") or f"pod-{line}", ask, memory))
+    return sorted(pods, key=lambda pod: pod.name)
 
 
 def pods_of(history: Iterable[Interval]) -> list[TracePod]:
     """The pods of a cluster's own history, by name. It keeps no resource name and no types asked for: any GPU
     will do."""
-    found = [
+    trace_pods = [
         TracePod(
             f"{one.namespace}/{one.pod}/{one.pod_uid}",
             Ask(((GPU, one.gpus),), WHOLE, one.cpu_milli) if one.gpus else Ask((), WHOLE, one.cpu_milli),
@@ -168,7 +168,7 @@ def pods_of(history: Iterable[Interval]) -> list[TracePod]:
         )
         for one in history
     ]
-    return sorted(found, key=lambda pod: pod.name)
+    return sorted(trace_pods, key=lambda pod: pod.name)
 
 
 def node_of(node: NodeInfo, kind: str) -> TraceNode:
@@ -255,7 +255,7 @@ class Cluster:
     ) -> None:
         """`extender` None: its answers are worked out here, from the same scoreboard and `winner`."""
         self.gpus = sum(node.gpus for node in nodes)
-        self._nodes = [_Node(one, [WHOLE] * one.gpus, one.cpu, one.memory) for one in nodes]
+        self._nodes = [_Node(node, [WHOLE] * node.gpus, node.cpu, node.memory) for node in nodes]
         self._at = {one.name: at for at, one in enumerate(nodes)}
         self._policy = policy
         self._scheduler = scheduler
@@ -329,9 +329,9 @@ class Cluster:
     def lost(self, mixes: Mapping[str, Mix]) -> float:
         """GPUs free that the mix of their resource cannot use, in GPUs."""
         return sum(
-            mixes[one.trace.resource].lost(one.room.kind, one.room.free, one.room.cpu)
-            for one in self._nodes
-            if one.trace.resource in mixes
+            mixes[node.trace.resource].lost(node.room.kind, node.room.free, node.room.cpu)
+            for node in self._nodes
+            if node.trace.resource in mixes
         )
 
     def _changed(self, at: int) -> None:

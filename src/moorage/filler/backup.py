@@ -237,15 +237,15 @@ def _tidy(target: Target, series: str, keep: int) -> list[str]:
 
 def notes_of(target: Target, series: str) -> dict[str, dict[str, Any]]:
     """The backups of a series that are whole, by name."""
-    found = {}
+    notes = {}
     for file in target.names():
         name = file.removesuffix(".json")
         if file.endswith(".json") and name.startswith(f"{series}-") and _NAME.fullmatch(name):
             with contextlib.suppress(ValueError), target.reading(file) as note:
-                told = json.loads(note.read())
-                if isinstance(told, dict):
-                    found[name] = told
-    return found
+                document = json.loads(note.read())
+                if isinstance(document, dict):
+                    notes[name] = document
+    return notes
 
 
 def restore(root: Path, target: Target, name: str, progress: Progress, *, force: bool = False) -> dict[str, Any]:

@@ -95,17 +95,19 @@ class Journal:
 
     def read(self) -> dict[str, Done]:
         found: dict[str, Done] = {}
-        for one in read_lines(self._tree.read_whole(JOURNAL) or b""):
+        for line in read_lines(self._tree.read_whole(JOURNAL) or b""):
             with contextlib.suppress(KeyError, TypeError):
-                found[one["path"]] = Done(one["path"], int(one["size"]), str(one["sha256"]), str(one["version"]))
+                found[line["path"]] = Done(
+                    line["path"], int(line["size"]), str(line["sha256"]), str(line["version"])
+                )
         return found
 
     def begin(self, known: Iterable[Done]) -> None:
         """Write anew what still holds."""
         self._tree.write_whole(JOURNAL, b"".join(map(_line, known)))
 
-    def add(self, one: Done) -> None:
-        self._waiting.append(one)
+    def add(self, done: Done) -> None:
+        self._waiting.append(done)
         self._wake.set()
 
     async def run(self) -> None:
@@ -225,7 +227,9 @@ class _Fill:
         if begun.get("revision") == self._order.revision:
             kept = await asyncio.to_thread(self._tree.read_whole, LISTING)
             if kept is not None:
-                return [Entry(one["path"], one["size"], one["version"], one["where"]) for one in read_lines(kept)]
+                return [
+                    Entry(line["path"], line["size"], line["version"], line["where"]) for line in read_lines(kept)
+                ]
         self._progress.begin("listing")
         entries = await self._source.entries(most=self._order.most_files)
         _judge(entries, self._order)
@@ -453,11 +457,11 @@ class _Fill:
         if not files:
             raise SourceEmpty(f"the archive {shown(entry.path)} has no file in it")
         files.sort(key=lambda one: one.path)
-        self._progress.begin("verifying", files=len(files), size=sum(one.size for one in files))
-        for one in files:
-            if self._hash(f"{FILLING}/{one.path}") != (one.size, one.sha256):
-                raise Corrupt(f"{shown(one.path)} is not on the volume as it was written")
-            self._progress.add(files=1, size=one.size)
+        self._progress.begin("verifying", files=len(files), size=sum(file.size for file in files))
+        for file in files:
+            if self._hash(f"{FILLING}/{file.path}") != (file.size, file.sha256):
+                raise Corrupt(f"{shown(file.path)} is not on the volume as it was written")
+            self._progress.add(files=1, size=file.size)
         return files
 
     async def _look_again(self, listing: list[Entry]) -> None:
@@ -496,8 +500,8 @@ class _Fill:
             "phase": "ready",
             "revision": self._order.revision,
             "files": len(files),
-            "bytes": sum(int(one["size"]) for one in files),
-            "sha256": checksum((one["path"], one["sha256"]) for one in files),
+            "bytes": sum(int(file["size"]) for file in files),
+            "sha256": checksum((file["path"], file["sha256"]) for file in files),
             "versions": checksum((one["path"], str(one["version"])) for one in listing),
         }
         self._tree.write_whole(READY, json.dumps(ready).encode())
@@ -510,7 +514,7 @@ class _Fill:
 def checksum(pairs: Iterable[tuple[str, str]]) -> str:
     """SHA-256 over "digest  path" lines in the order of paths' bytes: what `sha256sum` prints, sorted by name."""
     total = hashlib.sha256()
-    for path, digest in sorted(pairs, key=lambda one: os.fsencode(one[0])):
+    for path, digest in sorted(pairs, key=lambda pair: os.fsencode(pair[0])):
         total.update(digest.encode() + b"  " + os.fsencode(path) + b"\n")
     return total.hexdigest()
 
@@ -530,17 +534,17 @@ def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.split(b"\n"):
         if line:
             with contextlib.suppress(ValueError):
-                found = json.loads(line)
-                if isinstance(found, dict):
-                    yield found
+                document = json.loads(line)
+                if isinstance(document, dict):
+                    yield document
 
 
 def _judge(entries: list[Entry], order: Order) -> None:
     """What can be told before anything is fetched."""
     if not entries:
         raise SourceEmpty("the source has no file")
-    if found := conflict_of([entry.path for entry in entries]):
-        raise UnsafePath(f"{shown(found[0])} is both a file and a folder, of {shown(found[1])}")
+    if conflict := conflict_of([entry.path for entry in entries]):
+        raise UnsafePath(f"{shown(conflict[0])} is both a file and a folder, of {shown(conflict[1])}")
     total = sum(entry.size or 0 for entry in entries)
     if order.most_bytes is not None and total > order.most_bytes:
         raise _too_large(order, total)
@@ -556,8 +560,8 @@ def _too_large(order: Order, total: int | None) -> TooLarge:
     )
 
 
-def _differs(one: Entry, other: Entry) -> bool:
-    return (one.version, one.size) != (other.version, other.size)
+def _differs(entry: Entry, other: Entry) -> bool:
+    return (entry.version, entry.size) != (other.version, other.size)
 
 
 def _append(fd: int, data: bytes) -> None:
@@ -578,22 +582,22 @@ def _write_and_hash(fd: int, data: bytes, running: Any) -> None:
     running.update(data)
 
 
-def _line(one: Done) -> bytes:
-    told = {"path": one.path, "size": one.size, "sha256": one.sha256, "version": one.version}
+def _line(done: Done) -> bytes:
+    told = {"path": done.path, "size": done.size, "sha256": done.sha256, "version": done.version}
     return json.dumps(told).encode() + b"\n"
 
 
-def _entry_line(one: Entry) -> bytes:
-    told = {"path": one.path, "size": one.size, "version": one.version, "where": one.where}
+def _entry_line(entry: Entry) -> bytes:
+    told = {"path": entry.path, "size": entry.size, "version": entry.version, "where": entry.where}
     return json.dumps(told).encode() + b"\n"
 
 
 def _json(text: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or b"{}")
+        document = json.loads(text or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _first(failures: BaseExceptionGroup[Any]) -> Exception:
@@ -601,11 +605,11 @@ def _first(failures: BaseExceptionGroup[Any]) -> Exception:
     flat: list[Exception] = []
 
     def collect(group: BaseExceptionGroup[Any]) -> None:
-        for one in group.exceptions:
-            if isinstance(one, BaseExceptionGroup):
-                collect(one)
-            elif isinstance(one, Exception):
-                flat.append(one)
+        for exception in group.exceptions:
+            if isinstance(exception, BaseExceptionGroup):
+                collect(exception)
+            elif isinstance(exception, Exception):
+                flat.append(exception)
 
     collect(failures)
     return min(flat, key=lambda one: not (isinstance(one, FillError) and one.final))

@@ -153,7 +153,7 @@ class HttpSource:
         entries: list[Entry] = []
         for first in range(0, len(found), 1024):
             entries += await asyncio.gather(*(headed(path, url) for path, url in found[first : first + 1024]))
-        return sorted(entries, key=lambda one: one.path)
+        return sorted(entries, key=lambda entry: entry.path)
 
     def _single(self) -> tuple[str, str]:
         name = unquote(posixpath.basename(urlsplit(self._url).path), errors="surrogateescape")
@@ -355,7 +355,7 @@ class ObjectSource:
             entries.append(Entry(checked(path), int(info["size"]), object_version(info), key))
         if not entries:
             raise SourceEmpty(f"there is no file at {shown(self._url)}")
-        return sorted(entries, key=lambda one: one.path)
+        return sorted(entries, key=lambda entry: entry.path)
 
     async def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
         with_store = in_our_words(f"{self._url}: {entry.path}")
@@ -447,7 +447,7 @@ class FolderSource:
                 raise TooManyFiles(f"the source has more than {most:,} files")
         if not entries:
             raise SourceEmpty("the source has no file")
-        return sorted(entries, key=lambda one: one.path)
+        return sorted(entries, key=lambda entry: entry.path)
 
     async def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
         tree = self._opened()

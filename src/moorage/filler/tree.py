@@ -64,19 +64,19 @@ class Tree:
     def _opened(self, folders: list[str], path: str, *, create: bool) -> Iterator[int]:
         fd = os.dup(self._fd)
         try:
-            for one in folders:
+            for folder in folders:
                 try:
-                    below = os.open(one, _FOLDER, dir_fd=fd)
+                    below = os.open(folder, _FOLDER, dir_fd=fd)
                 except FileNotFoundError:
                     if not create:
                         raise
                     with contextlib.suppress(FileExistsError):
-                        os.mkdir(one, 0o755, dir_fd=fd)
-                    below = _open_folder(one, fd, path)
+                        os.mkdir(folder, 0o755, dir_fd=fd)
+                    below = _open_folder(folder, fd, path)
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR):
                         raise UnsafePath(
-                            f"{shown(path)}: {shown(one)} on the path is not a folder, or is a link"
+                            f"{shown(path)}: {shown(folder)} on the path is not a folder, or is a link"
                         ) from error
                     raise
                 os.close(fd)
@@ -236,10 +236,10 @@ def failing(what: str, *, missing: bool = False) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and missing:
             raise
-        told = f"{what}: {(error.strerror or str(error)).lower()}"
+        message = f"{what}: {(error.strerror or str(error)).lower()}"
         if error.errno in FULL:
-            raise VolumeFull(told, hint="make the volume larger") from error
-        raise VolumeFailed(told) from error
+            raise VolumeFull(message, hint="make the volume larger") from error
+        raise VolumeFailed(message) from error
 
 
 def _open_folder(name: str, fd: int, path: str) -> int:

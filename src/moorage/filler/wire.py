@@ -119,9 +119,9 @@ def _receive(
     if offer.get("single") and single is not None and len(files) == 1:
         base, name = single
         files = [[name or files[0][0], *files[0][1:]]]
-    paths = [checked(str(one[0])) for one in files]
-    if found := conflict_of(paths):
-        raise BadSource(f"{shown(found[0])} is both a file and a folder")
+    paths = [checked(str(file[0])) for file in files]
+    if conflict := conflict_of(paths):
+        raise BadSource(f"{shown(conflict[0])} is both a file and a folder")
     want = [index for index, one in enumerate(files) if not _has(tree, _join(base, paths[index]), one)]
     _put(write, {"want": want})
     total = 0
@@ -182,12 +182,12 @@ def _get(read: IO[bytes]) -> dict[str, Any]:
     if size > HEAD_BYTES:
         raise Corrupt("the other end does not speak as it should")
     try:
-        found = json.loads(_exactly(read, size))
+        document = json.loads(_exactly(read, size))
     except ValueError as error:
         raise Corrupt("the other end does not speak as it should") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Corrupt("the other end does not speak as it should")
-    return found
+    return document
 
 
 def _exactly(read: IO[bytes], size: int) -> bytes:

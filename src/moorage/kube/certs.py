@@ -260,10 +260,10 @@ def trusting(registration: Obj, authority: bytes) -> Obj | None:
     """
     text = base64.b64encode(authority).decode()
     webhooks = [
-        one | {"clientConfig": one["clientConfig"] | {"caBundle": text}}
-        if "service" in one["clientConfig"]
-        else one
-        for one in registration.get("webhooks") or ()
+        webhook | {"clientConfig": webhook["clientConfig"] | {"caBundle": text}}
+        if "service" in webhook["clientConfig"]
+        else webhook
+        for webhook in registration.get("webhooks") or ()
     ]
     return registration | {"webhooks": webhooks} if webhooks != (registration.get("webhooks") or []) else None
 

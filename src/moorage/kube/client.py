@@ -299,7 +299,7 @@ class KubeClient:
                 found += _aggregated(document)
                 continue
             if root == "/api":
-                versions = [("", one) for one in document.get("versions") or ()]
+                versions = [("", version) for version in document.get("versions") or ()]
             else:
                 preferred = [group["preferredVersion"] for group in document.get("groups") or ()]
                 versions = [tuple(one["groupVersion"].split("/")) for one in preferred]
@@ -528,9 +528,9 @@ class KubeClient:
             body = None
         if not isinstance(body, dict) or body.get("kind") != "Status":
             body = None
-        said = text[:200].decode(errors="replace").strip()
+        message = text[:200].decode(errors="replace").strip()
         fallback = f"{method} {path} at {self.connection.server}: HTTP {answer.status}" + (
-            f": {said}" if said else ""
+            f": {message}" if message else ""
         )
         return api_error(answer.status, body, fallback)
 
@@ -612,8 +612,8 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 def _warnings(headers: Iterable[str]) -> Iterator[str]:
     """The texts of `299 - "…"`; https://www.rfc-editor.org/rfc/rfc7234#section-5.5"""
     for header in headers:
-        for found in _WARNING.finditer(header):
-            yield _ESCAPED.sub(r"\1", found["text"])
+        for match in _WARNING.finditer(header):
+            yield _ESCAPED.sub(r"\1", match["text"])
 
 
 DAY_SECONDS = 86400  # no server has one wait longer
@@ -656,14 +656,14 @@ def _aggregated(document: Obj) -> Resources:
         if not versions:
             continue
         first = versions[0]  # the preferred one
-        for one in first.get("resources") or ():
+        for resource in first.get("resources") or ():
             found.append(
                 Resource(
                     (group.get("metadata") or {}).get("name") or "",
                     first["version"],
-                    one["resource"],
-                    (one.get("responseKind") or {}).get("kind") or "",
-                    one.get("scope") == "Namespaced",
+                    resource["resource"],
+                    (resource.get("responseKind") or {}).get("kind") or "",
+                    resource.get("scope") == "Namespaced",
                 )
             )
     return found
@@ -671,7 +671,7 @@ def _aggregated(document: Obj) -> Resources:
 
 def _listed(group: str, version: str, document: Obj) -> Resources:
     return [
-        Resource(group, version, one["name"], one["kind"], bool(one["namespaced"]))
-        for one in document.get("resources") or ()
-        if "/" not in one["name"]
+        Resource(group, version, resource["name"], resource["kind"], bool(resource["namespaced"]))
+        for resource in document.get("resources") or ()
+        if "/" not in resource["name"]
     ]

@@ -173,7 +173,7 @@ def _connection(name: str, context: _Entry, cluster: _Entry, user: _Entry) -> Co
         password=str(user.value.get("password") or ""),
         exec_plugin=_exec(user, where),
         impersonate_user=str(user.value.get("as") or ""),
-        impersonate_groups=tuple(str(one) for one in user.value.get("as-groups") or ()),
+        impersonate_groups=tuple(str(group) for group in user.value.get("as-groups") or ()),
     )
 
 
@@ -236,7 +236,7 @@ def _exec(user: _Entry, where: str) -> ExecPlugin | None:
         command = str(user.file.parent / Path(command).expanduser())
     return ExecPlugin(
         command=command,
-        args=tuple(str(one) for one in spec.get("args") or ()),
+        args=tuple(str(arg) for arg in spec.get("args") or ()),
         env={str(one["name"]): str(one["value"]) for one in spec.get("env") or ()},
         api_version=version,
         install_hint=str(spec.get("installHint") or ""),

@@ -164,8 +164,8 @@ async def _run_plugin(plugin: ExecPlugin, connection: Connection) -> _Issued:
         await process.wait()
         raise NotReady(f"{where} did not answer within {EXEC_SECONDS:g} s") from error
     if process.returncode != 0:
-        said = err.decode(errors="replace").strip()
-        raise NotReady(f"{where} failed with exit code {process.returncode}: {said}")
+        message = err.decode(errors="replace").strip()
+        raise NotReady(f"{where} failed with exit code {process.returncode}: {message}")
     return _parse_credential(out, where)
 
 

@@ -105,7 +105,7 @@ def address_of(node: Mapping[str, Any]) -> str | None:
     """host:port of a node's kubelet; None where it names no port, or no address."""
     status = node.get("status") or {}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-    by_type = {one.get("type"): str(one.get("address") or "") for one in status.get("addresses") or ()}
+    by_type = {address.get("type"): str(address.get("address") or "") for address in status.get("addresses") or ()}
     host = by_type.get("InternalIP") or by_type.get("Hostname")
     if not port or not host:
         return None

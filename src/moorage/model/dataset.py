@@ -242,14 +242,14 @@ def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
     except ValueError:
         scheme, host = "", ""
     if scheme not in _SCHEMES or (scheme not in ("volume", "upload") and not host):
-        said = "must be s3://, gs:// or https:// with a host or bucket, volume:NAME[/FOLDER], or upload:"
-        found.append(Fault("spec.source.url", url, said))
+        message = "must be s3://, gs:// or https:// with a host or bucket, volume:NAME[/FOLDER], or upload:"
+        found.append(Fault("spec.source.url", url, message))
     elif scheme == "volume" and parse_volume(url) is None:
-        said = "must be volume:NAME or volume:NAME/FOLDER, without .. in it"
-        found.append(Fault("spec.source.url", url, said))
+        message = "must be volume:NAME or volume:NAME/FOLDER, without .. in it"
+        found.append(Fault("spec.source.url", url, message))
     elif "@" in host:
-        said = "must hold no password: anybody who may see the Dataset would; name a Secret"
-        found.append(Fault("spec.source.url", url, said))
+        message = "must hold no password: anybody who may see the Dataset would; name a Secret"
+        found.append(Fault("spec.source.url", url, message))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in url):
         found.append(Fault("spec.source.url", ascii(url), "must hold no control characters"))
     if len(set(spec.readers)) != len(spec.readers):
@@ -259,13 +259,13 @@ def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
 
 def parse_volume(url: str) -> tuple[str, str] | None:
     """("NAME", "FOLDER") of volume:NAME/FOLDER; None for what is no such source, or leads out of the volume."""
-    found = _VOLUME.fullmatch(url)
-    if found is None:
+    match = _VOLUME.fullmatch(url)
+    if match is None:
         return None
-    folder = (found[2] or "").strip("/")
+    folder = (match[2] or "").strip("/")
     if "\0" in folder or any(part in ("", ".", "..") for part in folder.split("/") if folder):
         return None
-    return found[1], folder
+    return match[1], folder
 
 
 def revision_of(source: DatasetSource, refill: str) -> str:

@@ -275,7 +275,7 @@ def check_machine(obj: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = 
     """Everything that the schema of a Machine cannot say; all at once. `others`: the Machines there are."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
     name, found = str(meta.get("name") or ""), []
-    others = [one for one in others if one["metadata"]["name"] != name]
+    others = [other for other in others if other["metadata"]["name"] != name]
     group = group_of(obj)
     if not is_dns_label(group):
         what = "must be lower-case letters, digits and '-', at most 63"
@@ -309,24 +309,26 @@ def check_node_pool(obj: Mapping[str, Any]) -> list[Fault]:
 
 
 def _check_size(size: Mapping[str, Any], where: str) -> list[Fault]:
-    found = [
+    faults = [
         fault
         for key in ("cpu", "memory")
         if (fault := _check_positive(size.get(key), f"{where}.{key}")) is not None
     ]
     gpu = size.get("gpu")
     if not gpu:
-        return found
+        return faults
     kind = str(gpu.get("type") or "")
     if not is_extended(kind):
         what = "must be an extended resource with its domain, such as nvidia.com/gpu"
-        found.append(Fault(f"{where}.gpu.type", kind, what))
+        faults.append(Fault(f"{where}.gpu.type", kind, what))
     fault = _check_positive(gpu.get("num"), f"{where}.gpu.num")
     if fault is not None:
-        found.append(fault)
+        faults.append(fault)
     elif parse_quantity(gpu["num"]).denominator != 1:
-        found.append(Fault(f"{where}.gpu.num", str(gpu["num"]), "must be a whole number: devices are not divided"))
-    return found
+        faults.append(
+            Fault(f"{where}.gpu.num", str(gpu["num"]), "must be a whole number: devices are not divided")
+        )
+    return faults
 
 
 def _check_positive(text: Any, where: str) -> Fault | None:

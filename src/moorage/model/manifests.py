@@ -630,20 +630,20 @@ def make_rights(service: Service) -> list[Obj]:
     """Roles and bindings of one service's account."""
     name = service.full_name
     account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
-    found: list[Obj] = []
+    rights: list[Obj] = []
     if service.everywhere:
         rules = [rule.to_obj() for rule in (*service.everywhere, *(TENANT_RULES if service.for_tenants else ()))]
-        found.append(_object(CLUSTERROLES, name, None, labels=service.labels, rules=rules))
-        found.append(_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account))
+        rights.append(_object(CLUSTERROLES, name, None, labels=service.labels, rules=rules))
+        rights.append(_binding(CLUSTERROLEBINDINGS, name, "ClusterRole", name, account))
     if service.at_home:
         rules = [rule.to_obj() for rule in service.at_home]
-        found.append(_object(ROLES, name, labels=service.labels, rules=rules))
-        found.append(_binding(ROLEBINDINGS, name, "Role", name, account))
+        rights.append(_object(ROLES, name, labels=service.labels, rules=rules))
+        rights.append(_binding(ROLEBINDINGS, name, "Role", name, account))
     if service.among_people:
         rules = [rule.to_obj() for rule in service.among_people]
-        found.append(_object(ROLES, name, PEOPLE_NAMESPACE, labels=service.labels, rules=rules))
-        found.append(_binding(ROLEBINDINGS, name, "Role", name, account, PEOPLE_NAMESPACE))
-    return found
+        rights.append(_object(ROLES, name, PEOPLE_NAMESPACE, labels=service.labels, rules=rules))
+        rights.append(_binding(ROLEBINDINGS, name, "Role", name, account, PEOPLE_NAMESPACE))
+    return rights
 
 
 def make_local_admin(person: str) -> Obj:

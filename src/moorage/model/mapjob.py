@@ -318,7 +318,7 @@ class MapView:
         return KEPT_SECONDS if given is None else given
 
     def condition(self, kind: str) -> Condition | None:
-        return next((one for one in self.status.conditions if one.type == kind), None)
+        return next((condition for condition in self.status.conditions if condition.type == kind), None)
 
     def is_true(self, kind: str) -> bool:
         found = self.condition(kind)
@@ -422,8 +422,8 @@ def _check_template(template: Mapping[str, Any]) -> list[Fault]:
         return [Fault(f"{where}.containers", "", "must have a container: the first is the worker's")]
     found: list[Fault] = []
     if spec.get("restartPolicy") not in (None, "", "Never"):
-        said = "must be Never: a lost worker is replaced by another pod"
-        found.append(Fault(f"{where}.restartPolicy", str(spec["restartPolicy"]), said))
+        message = "must be Never: a lost worker is replaced by another pod"
+        found.append(Fault(f"{where}.restartPolicy", str(spec["restartPolicy"]), message))
     for at, one in enumerate(containers):
         path = f"{where}.containers[{at}]"
         if not isinstance(one, dict):
@@ -431,34 +431,34 @@ def _check_template(template: Mapping[str, Any]) -> list[Fault]:
             continue
         for number, variable in enumerate(_dicts(one.get("env"))):
             if at == 0 and str(variable.get("name", "")).startswith("MOORAGE_"):
-                said = "is one of Moorage's own; choose a name without MOORAGE_"
-                found.append(Fault(f"{path}.env[{number}].name", str(variable["name"]), said))
+                message = "is one of Moorage's own; choose a name without MOORAGE_"
+                found.append(Fault(f"{path}.env[{number}].name", str(variable["name"]), message))
         for number, mount in enumerate(_dicts(one.get("volumeMounts"))):
             if f"{mount.get('mountPath', '')}/".startswith(f"{MOUNT}/"):
-                said = f"must be outside {MOUNT}, where the worker itself is"
-                found.append(Fault(f"{path}.volumeMounts[{number}].mountPath", str(mount["mountPath"]), said))
+                message = f"must be outside {MOUNT}, where the worker itself is"
+                found.append(Fault(f"{path}.volumeMounts[{number}].mountPath", str(mount["mountPath"]), message))
     first = containers[0] if isinstance(containers[0], dict) else {}
     if not first.get("image"):
         found.append(Fault(f"{where}.containers[0].image", "", "must be set: an image with python3"))
     for key in ("command", "args"):
         if first.get(key):
-            said = "must be left out: the worker runs there; what the items run is spec.command"
-            found.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], said))
+            message = "must be left out: the worker runs there; what the items run is spec.command"
+            found.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], message))
     return found + _check_resources(first, f"{where}.containers[0].resources")
 
 
 def _check_resources(container: Mapping[str, Any], where: str) -> list[Fault]:
-    found = []
+    resources = []
     for table in ("limits", "requests"):
         given = (container.get("resources") or {}).get(table) or {}
         for resource, text in given.items() if isinstance(given, dict) else ():
             try:
                 parse_quantity(text)
             except QuantityError:
-                found.append(
+                resources.append(
                     Fault(f"{where}.{table}[{resource}]", str(text), "must be a quantity, such as 500m or 2Gi")
                 )
-    return found
+    return resources
 
 
 def _dicts(given: Any) -> list[Obj]:

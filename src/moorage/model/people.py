@@ -74,9 +74,9 @@ def person_of(username: str, accounts: Iterable[Obj]) -> str:
     if not username.startswith(_PREFIX):
         return username
     name = username.removeprefix(_PREFIX)
-    for one in accounts:
-        if one["metadata"]["name"] == name:
-            return person_in(one) or username
+    for account in accounts:
+        if account["metadata"]["name"] == name:
+            return person_in(account) or username
     return username
 
 

@@ -198,8 +198,8 @@ class Policy(Struct, frozen=True):
 
     def level(self, rule: str, default: str) -> str:
         """The level of a rule. A bare `off`, which YAML reads as false, is meant as "off"."""
-        found = (self.rules.get(rule) or {}).get("level", default)
-        return "off" if found is False else str(found)
+        level = (self.rules.get(rule) or {}).get("level", default)
+        return "off" if level is False else str(level)
 
 
 def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]]) -> Policy | None:
@@ -208,7 +208,8 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
     Of two that name the same rule the stricter one counts, with its parameters; of equals the first by name.
     """
     mine = sorted(
-        (one for one in policies if _selects(one, labels)), key=lambda one: str(one["metadata"].get("name"))
+        (policy for policy in policies if _selects(policy, labels)),
+        key=lambda policy: str(policy["metadata"].get("name")),
     )
     if not mine:
         return None
@@ -223,8 +224,8 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
 def expected_of(policies: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """The nodes that these policies say may come."""
     found: list[Mapping[str, Any]] = []
-    for one in policies:
-        found += [node for node in (one.get("spec") or {}).get("expectedNodes") or () if node not in found]
+    for policy in policies:
+        found += [node for node in (policy.get("spec") or {}).get("expectedNodes") or () if node not in found]
     return tuple(found)
 
 

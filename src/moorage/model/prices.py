@@ -171,13 +171,13 @@ _QUOTA_TEXT = re.compile(r"(?:(?P<region>[^/=]+)/)?(?P<spot>spot-)?(?P<resource>
 
 def parse_quota(text: str) -> Quota:
     """Read `[REGION/][spot-]RESOURCE=LIMIT`, as in us-west1/cpus=576. Raises UsageError."""
-    found = _QUOTA_TEXT.fullmatch(text.strip())
-    if not found:
+    match = _QUOTA_TEXT.fullmatch(text.strip())
+    if not match:
         raise UsageError(
             f"invalid quota {text!r}", hint="use [REGION/][spot-]RESOURCE=LIMIT, as in us-west1/spot-cpus=9600"
         )
-    fields = {"resource": found["resource"], "limit": found["limit"], "region": found["region"] or ""}
-    return _quota({**fields, "spot": bool(found["spot"])}, text)
+    fields = {"resource": match["resource"], "limit": match["limit"], "region": match["region"] or ""}
+    return _quota({**fields, "spot": bool(match["spot"])}, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ def _room_of(kind: str, obj: Obj, node: NodeInfo, daemons: Sequence[Mapping[str,
     free = node.allocatable
 
     def reserved(resource: str, total: int) -> int:
-        return max(0, total - free.get(resource, total) + sum(one.get(resource, 0) for one in daemons))
+        return max(0, total - free.get(resource, total) + sum(daemon.get(resource, 0) for daemon in daemons))
 
     cpu = parse_milli(capacity.get("cpu", 0)) or free.get("cpu", 0)
     memory = parse_count(capacity.get("memory", 0)) or free.get("memory", 0)
@@ -271,8 +271,8 @@ def _room_of(kind: str, obj: Obj, node: NodeInfo, daemons: Sequence[Mapping[str,
 def _least(a: Machine, b: Machine) -> Machine:
     """Of two nodes of a type, the one that leaves pods less CPU, then memory."""
 
-    def room(one: Machine) -> tuple[int, int]:
-        return one.cpu_milli - one.reserved_cpu_milli, one.memory_bytes - one.reserved_memory_bytes
+    def room(machine: Machine) -> tuple[int, int]:
+        return machine.cpu_milli - machine.reserved_cpu_milli, machine.memory_bytes - machine.reserved_memory_bytes
 
     return min(a, b, key=room)
 
@@ -353,15 +353,15 @@ def _quota(fields: Mapping[str, Any], where: str) -> Quota:
 
 
 def _transfers(rows: Sequence[object]) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+    transfers: dict[tuple[str, str], float] = {}
     for at, one in enumerate(rows):
         where = f"transfer[{at}]"
         row = _mapping(one, where, _TRANSFER)
         price = _number(row, "perGB", where)
         if not row.get("from") or not row.get("to") or price is None:
             raise UsageError(f"{where} needs from, to and perGB")
-        found[str(row["from"]), str(row["to"])] = price
-    return found
+        transfers[str(row["from"]), str(row["to"])] = price
+    return transfers
 
 
 def _mapping(value: object, where: str, known: set[str]) -> Mapping[str, Any]:

@@ -175,11 +175,11 @@ def parse_reservation(obj: Mapping[str, Any]) -> Booking:
 
 def bookings_of(reservations: Iterable[Mapping[str, Any]]) -> list[Booking]:
     """The calendar; what cannot be read, which the schema keeps out, is left out."""
-    found = []
-    for one in reservations:
+    bookings = []
+    for reservation in reservations:
         with contextlib.suppress(KeyError, ValueError, TypeError):
-            found.append(parse_reservation(one))
-    return found
+            bookings.append(parse_reservation(reservation))
+    return bookings
 
 
 def _terms(given: Mapping[str, Any]) -> Terms:

@@ -36,13 +36,13 @@ def problem_of_cron(text: str) -> str:
     """What is wrong with an expression; empty: nothing."""
     from cronsim import CronSim, CronSimError
 
-    said = "must be five fields, such as `0 8 * * 1-5`: minute, hour, day of month, month, day of week"
+    message = "must be five fields, such as `0 8 * * 1-5`: minute, hour, day of month, month, day of week"
     if len(text.split()) != 5:
-        return said
+        return message
     try:
         CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
     except (CronSimError, ValueError) as error:  # a ValueError: more digits than int() reads
-        return f"{said} ({str(error)[:1].lower()}{str(error)[1:]})"
+        return f"{message} ({str(error)[:1].lower()}{str(error)[1:]})"
     return ""
 
 

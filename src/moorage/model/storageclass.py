@@ -78,7 +78,7 @@ def parse_class(obj: Mapping[str, Any]) -> ClassView:
 def modes_of(said: str | None, provisioner: str) -> frozenset[str] | None:
     """What the admin said, else what is known of the provisioner, whose name Rook puts a prefix before."""
     if said is not None:
-        return frozenset(one.strip() for one in said.split(",") if one.strip())
+        return frozenset(part.strip() for part in said.split(",") if part.strip())
     known = _PROVISIONERS.get(provisioner)
     if known is None:
         known = next((modes for name, modes in _PROVISIONERS.items() if provisioner.endswith(f".{name}")), None)
@@ -88,4 +88,4 @@ def modes_of(said: str | None, provisioner: str) -> frozenset[str] | None:
 def class_named(name: str, classes: Iterable[Obj]) -> ClassView | None:
     """The class of that name; for an empty name the default one. None: there is none."""
     views = sorted((parse_class(one) for one in classes), key=lambda one: one.name)
-    return next((one for one in views if (one.name == name if name else one.default)), None)
+    return next((view for view in views if (view.name == name if name else view.default)), None)

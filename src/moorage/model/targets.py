@@ -77,7 +77,7 @@ def parse_target(text: str) -> Target:
         case "https" | "http":
             return Webhook(text.strip())
         case "mailto":
-            return Email(tuple(one.strip() for one in rest.split(",")))
+            return Email(tuple(part.strip() for part in rest.split(",")))
         case "command":
             try:
                 return Command(tuple(shlex.split(rest)))

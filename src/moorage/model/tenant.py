@@ -164,7 +164,7 @@ class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:
     """The tenant whose namespace this is; of several, the first by name. None where there is none."""
-    mine = [one for one in tenants if (one.get("spec") or {}).get("namespace") == namespace]
+    mine = [tenant for tenant in tenants if (tenant.get("spec") or {}).get("namespace") == namespace]
     return dict(min(mine, key=lambda one: str(one["metadata"]["name"]))) if mine else None
 
 

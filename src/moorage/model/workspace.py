@@ -329,7 +329,7 @@ def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
 def templates_of(configmaps: Iterable[Mapping[str, Any]]) -> tuple[dict[str, App], dict[str, str]]:
     """Every template by name, an admin's before ours; and what is wrong with the others, by name."""
     found, bad = dict(BUILT_IN), {}
-    for obj in sorted(configmaps, key=lambda one: str(one["metadata"]["name"])):
+    for obj in sorted(configmaps, key=lambda configmap: str(configmap["metadata"]["name"])):
         try:
             name, app = parse_template(obj)
         except BadWorkspace as error:
@@ -378,13 +378,13 @@ def parse_platform(data: Mapping[str, str]) -> Platform:
     page = (data.get("publicUrl") or data.get("serverUrl") or "").strip().rstrip("/")
     if not text:
         return Platform(page=page)
-    found = _WORKSPACE_URL.fullmatch(text.lower())
-    if found is None or (found[3] and int(found[3]) > 65535):
+    match = _WORKSPACE_URL.fullmatch(text.lower())
+    if match is None or (match[3] and int(match[3]) > 65535):
         raise BadWorkspace(f"workspaceUrl is {text!r}; write it as https://*.apps.example.org")
     return Platform(
-        scheme=found[1],
-        domain=found[2],
-        port=int(found[3]) if found[3] else None,
+        scheme=match[1],
+        domain=match[2],
+        port=int(match[3]) if match[3] else None,
         ingress_class=(data.get("ingressClass") or "").strip(),
         tls_secret=(data.get("ingressTlsSecret") or "").strip(),
         page=page,
@@ -556,10 +556,10 @@ def check_schedule(schedule: Schedule | None) -> list[Fault]:
         found.append(Fault("spec.schedule", "", "give start, stop or both"))
     for key in ("start", "stop"):
         text = getattr(schedule, key)
-        if text and (said := problem_of_cron(text)):
-            found.append(Fault(f"spec.schedule.{key}", text, said))
-    if said := problem_of_zone(schedule.timezone):
-        found.append(Fault("spec.schedule.timezone", schedule.timezone, said))
+        if text and (problem := problem_of_cron(text)):
+            found.append(Fault(f"spec.schedule.{key}", text, problem))
+    if problem := problem_of_zone(schedule.timezone):
+        found.append(Fault("spec.schedule.timezone", schedule.timezone, problem))
     return found
 
 
@@ -574,19 +574,19 @@ def _check_amount(where: str, given: int | str | None) -> list[Fault]:
 
 
 def _check_mounts(spec: WorkspaceSpec) -> list[Fault]:
-    found = []
+    mounts = []
     seen: dict[str, str] = {}
     if spec.home.mount_path:
         seen[spec.home.mount_path.rstrip("/")] = "spec.home"
     for at, one in enumerate(spec.volumes):
         where, path = f"spec.volumes[{at}]", one.mount_path.rstrip("/")
         if ":" in one.mount_path or ".." in one.mount_path.split("/") or not path:
-            found.append(Fault(f"{where}.mountPath", one.mount_path, NO_FOLDER))
+            mounts.append(Fault(f"{where}.mountPath", one.mount_path, NO_FOLDER))
         elif path in seen:
-            found.append(Fault(f"{where}.mountPath", one.mount_path, f"{seen[path]} is mounted there too"))
+            mounts.append(Fault(f"{where}.mountPath", one.mount_path, f"{seen[path]} is mounted there too"))
         seen.setdefault(path, where)
         if one.sub_path.startswith("/") or ".." in one.sub_path.split("/"):
-            found.append(Fault(f"{where}.subPath", one.sub_path, "must be a path in the volume, without '..'"))
+            mounts.append(Fault(f"{where}.subPath", one.sub_path, "must be a path in the volume, without '..'"))
     if (home := spec.home.mount_path) and (".." in home.split("/") or ":" in home or not home.rstrip("/")):
-        found.append(Fault("spec.home.mountPath", home, NO_FOLDER))
-    return found
+        mounts.append(Fault("spec.home.mountPath", home, NO_FOLDER))
+    return mounts

@@ -62,7 +62,7 @@ class Outbound:
         inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         if inner is not None:
             return self.allows(inner)
-        if any(address.version == one.version and address in one for one in self.networks):
+        if any(address.version == network.version and address in network for network in self.networks):
             return True
         hidden = isinstance(address, ipaddress.IPv6Address) and any(address in one for one in _EMBEDS_IPV4)
         return address.is_global and not address.is_multicast and not hidden

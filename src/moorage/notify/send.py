@@ -29,7 +29,7 @@ async def send(
     Takes at most about a minute and a half: four tries of `outbound.seconds` per step, and the waits between.
     """
     allowed = outbound or Outbound()
-    return tuple(await asyncio.gather(*(_deliver(notice, one, allowed, clock) for one in targets)))
+    return tuple(await asyncio.gather(*(_deliver(notice, target, allowed, clock) for target in targets)))
 
 
 async def _deliver(notice: Notice, target: Target, outbound: Outbound, clock: Clock) -> Delivery:

@@ -333,10 +333,10 @@ class Queue:
         """Ask the reader: `await queue.read(lambda store: store.list_maps())`."""
         return await self._read(what)
 
-    async def rate_of(self, found: Stored) -> float | None:
+    async def rate_of(self, stored: Stored) -> float | None:
         """Items per second that ended over the last minute in which somebody asked; None at first."""
-        samples = self._samples.setdefault(found.map.id, deque())
-        now, ended = self._clock.monotonic(), found.map.counts.done + found.map.counts.dead
+        samples = self._samples.setdefault(stored.map.id, deque())
+        now, ended = self._clock.monotonic(), stored.map.counts.done + stored.map.counts.dead
         if not samples or now - samples[-1][0] >= TICK_SECONDS:
             samples.append((now, ended))
         while len(samples) > 2 and now - samples[0][0] > RATE_SAMPLES:

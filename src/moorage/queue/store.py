@@ -61,7 +61,7 @@ _MAP_COLUMNS = (
     *COUNTERS,
 )
 _MAPS = f"SELECT {', '.join(_MAP_COLUMNS)} FROM maps"
-_ITEM = ", ".join(f"i.{one}" for one in ITEMS.columns[1:])
+_ITEM = ", ".join(f"i.{column}" for column in ITEMS.columns[1:])
 _READY = f"""
 SELECT {_ITEM}, n.value FROM items AS i JOIN inputs AS n ON n.map = i.map AND n.seq = i.seq
 WHERE i.map = ? AND i.state = 1 ORDER BY i.rank, i.seq LIMIT ?"""
@@ -73,7 +73,7 @@ _LIMITS = """
 SELECT l.name, l.capacity, COALESCE(SUM(m.leases * w.weight), 0) FROM limits AS l
 LEFT JOIN map_limits AS w ON w.name = l.name LEFT JOIN maps AS m ON m.id = w.map
 GROUP BY l.name, l.capacity ORDER BY l.name"""
-_COUNT = f"UPDATE maps SET {', '.join(f'{one} = {one} + ?' for one in COUNTERS)} WHERE id = ?"
+_COUNT = f"UPDATE maps SET {', '.join(f'{counter} = {counter} + ?' for counter in COUNTERS)} WHERE id = ?"
 _DUE = """
 SELECT map, CASE WHEN memory_bytes > 0 THEN 5 ELSE 1 END AS next, COUNT(*) FROM items
 WHERE state = 0 AND ready_at <= ? GROUP BY map, next"""
@@ -298,25 +298,34 @@ class Store:
         self._db.insert(
             RESULTS,
             [
-                (one.map, one.item, one.lease, one.at, one.seconds, one.memory, one.value, one.path)
-                for one in changes.results
+                (
+                    result.map,
+                    result.item,
+                    result.lease,
+                    result.at,
+                    result.seconds,
+                    result.memory,
+                    result.value,
+                    result.path,
+                )
+                for result in changes.results
             ],
         )
         self._db.upsert(
             FAILURES,
             [
                 (
-                    one.map,
-                    one.item,
-                    one.lease,
-                    one.at,
-                    one.cause,
-                    one.message,
-                    one.exit,
-                    one.output,
-                    one.tries,
+                    failure.map,
+                    failure.item,
+                    failure.lease,
+                    failure.at,
+                    failure.cause,
+                    failure.message,
+                    failure.exit,
+                    failure.output,
+                    failure.tries,
                 )
-                for one in changes.failures.values()
+                for failure in changes.failures.values()
             ],
         )
         kept = [(key, session) for key, session in sorted(changes.sessions.items()) if session is not None]
@@ -475,12 +484,12 @@ class Store:
         """What the maps of a namespace take; not counted where there is no quota."""
         if self._quota == NONE:
             return Used(maps=0, items=0, bytes=0)
-        found = self._db.rows(
+        row = self._db.rows(
             "SELECT COUNT(*), COALESCE(SUM(m.total), 0), COALESCE(SUM(s.bytes), 0) FROM maps AS m"
             " LEFT JOIN map_sizes AS s ON s.map = m.id WHERE m.namespace = ?",
             namespace,
         )[0]
-        return Used(maps=int(found[0]), items=int(found[1]), bytes=int(found[2]))
+        return Used(maps=int(row[0]), items=int(row[1]), bytes=int(row[2]))
 
     def _grow(self, sizes: Mapping[int, int]) -> None:
         """Last in a transaction, after `_count`: see the order of locks in `sql.postgres`."""
@@ -505,15 +514,15 @@ class Store:
     ) -> Stored:
         """Pause, resume, cancel, close, reopen, or set the priority or the rate (0: none). Raises NotFound."""
         with self._db.transaction():
-            found = self._stored_by_id(of, lock=True)
-            policy = found.map.policy
+            stored = self._stored_by_id(of, lock=True)
+            policy = stored.map.policy
             if rate is not None:
                 policy = replace(policy, rate=rate or None)
             self._db.run(
                 "UPDATE maps SET state = ?, closed = ?, priority = ?, policy = ? WHERE id = ?",
-                (state or found.map.state).value,
-                int(found.map.closed if closed is None else closed),
-                found.map.priority if priority is None else priority,
+                (state or stored.map.state).value,
+                int(stored.map.closed if closed is None else closed),
+                stored.map.priority if priority is None else priority,
                 json.dumps(asdict(policy), sort_keys=True),
                 of,
             )
@@ -586,7 +595,7 @@ class Store:
         self, of: int, *, states: Sequence[State] = (), after: int = -1, limit: int = PAGE_ROWS
     ) -> list[MapItem]:
         """Items in order, those after number `after`, at most `limit`."""
-        marks = f" AND i.state IN ({', '.join(str(int(one)) for one in states)})" if states else ""
+        marks = f" AND i.state IN ({', '.join(str(int(state)) for state in states)})" if states else ""
         statement = f"{_OF_ITEM}{marks} AND i.seq > ? ORDER BY i.seq LIMIT ?"
         return [_item_view(row) for row in self._db.rows(statement, of, after, min(limit, PAGE_ROWS))]
 
@@ -620,13 +629,13 @@ class Store:
             return {}
         wanted = sorted(ids)
         statement = f"{_MAPS} WHERE id IN ({', '.join('?' * len(wanted))})"
-        found = {row[0]: self._stored(row).map for row in self._db.rows(statement, *wanted)}
+        maps = {row[0]: self._stored(row).map for row in self._db.rows(statement, *wanted)}
         clause = self._db.locking(" ORDER BY id FOR UPDATE")
-        counted = [of for of, one in found.items() if one.policy.limits or one.policy.rate is not None]
+        counted = [of for of, one in maps.items() if one.policy.limits or one.policy.rate is not None]
         if lock and clause and counted:
             locked = f"{_MAPS} WHERE id IN ({', '.join('?' * len(counted))}){clause}"
-            found |= {row[0]: self._stored(row).map for row in self._db.rows(locked, *counted)}
-        return found
+            maps |= {row[0]: self._stored(row).map for row in self._db.rows(locked, *counted)}
+        return maps
 
     def _stored_by_id(self, of: int, *, lock: bool = False) -> Stored:
         clause = self._db.locking(" FOR UPDATE") if lock else ""

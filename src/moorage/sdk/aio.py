@@ -30,8 +30,8 @@ class AsyncWorkspaces(Group):
         self, *, namespace: str | None = None, all_namespaces: bool = False
     ) -> AsyncIterator[types.Workspace]:
         """The workspaces of a namespace, or of all in which you may list them."""
-        async for one in self._pages("workspaces", namespace, all_namespaces):
-            yield types.read(types.Workspace, one)
+        async for page in self._pages("workspaces", namespace, all_namespaces):
+            yield types.read(types.Workspace, page)
 
     async def get(self, name: str, *, namespace: str | None = None) -> types.Workspace:
         """Raises NotFound."""
@@ -73,7 +73,7 @@ class AsyncWorkspaces(Group):
             "machine": {"group": machine[0], "type": machine[1]} if machine else None,
             "resources": {name: value for name, value in resources.items() if value is not None} or None,
             "env": [{"name": one, "value": value} for one, value in (env or {}).items()] or None,
-            "volumes": [_mount(one) for one in volumes] or None,
+            "volumes": [_mount(volume) for volume in volumes] or None,
             "home": {"size": home_size} if home_size else None,
             "access": access or None,
             "running": None if running else False,
@@ -130,8 +130,8 @@ class AsyncVolumes(Group):
         self, *, namespace: str | None = None, all_namespaces: bool = False
     ) -> AsyncIterator[types.Volume]:
         """The volumes of a namespace, or of all."""
-        async for one in self._pages("volumes", namespace, all_namespaces):
-            yield types.read(types.Volume, one)
+        async for page in self._pages("volumes", namespace, all_namespaces):
+            yield types.read(types.Volume, page)
 
     async def create(
         self,
@@ -168,8 +168,8 @@ class AsyncDatasets(Group):
         self, *, namespace: str | None = None, all_namespaces: bool = False
     ) -> AsyncIterator[types.Dataset]:
         """The datasets of a namespace, or of all."""
-        async for one in self._pages("datasets", namespace, all_namespaces):
-            yield types.read(types.Dataset, one)
+        async for page in self._pages("datasets", namespace, all_namespaces):
+            yield types.read(types.Dataset, page)
 
     async def get(self, name: str, *, namespace: str | None = None) -> types.Dataset:
         """Raises NotFound."""
@@ -227,8 +227,8 @@ class AsyncJobs(Group):
         """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting)."""
         where = None if all_namespaces else await self._in(namespace)
         params = {"namespace": where, "owner": owner, "state": state}
-        for one in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
-            yield types.read(types.Job, one)
+        for job in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
+            yield types.read(types.Job, job)
 
     async def get(self, name: str, *, namespace: str | None = None) -> types.Job:
         """With its attempts and their pods. Raises NotFound."""

@@ -87,7 +87,7 @@ class AsyncContainers(Group):
             "Labels": dict(labels or {}),
         }
         if ports:
-            wanted["ExposedPorts"] = {f"{one}/tcp": {} for one in ports}
+            wanted["ExposedPorts"] = {f"{port}/tcp": {} for port in ports}
             host["PortBindings"] = {f"{one}/tcp": [{"HostPort": str(outer)}] for one, outer in ports.items()}
         more = dict(body or {})
         wanted["HostConfig"] = host | dict(more.pop("HostConfig", {}))
@@ -158,10 +158,10 @@ class AsyncContainers(Group):
                 if data[0] in out:
                     out[data[0]] += data[1:]
                 elif data[0] == STATUS:
-                    told = json.loads(data[1:])
-                    if "exitCode" not in told:
-                        raise api_error(409, {"message": str(told.get("message"))})
-                    code = int(told["exitCode"])
+                    document = json.loads(data[1:])
+                    if "exitCode" not in document:
+                        raise api_error(409, {"message": str(document.get("message"))})
+                    code = int(document["exitCode"])
         if code is None:
             raise ServerError("the connection to the command broke before its end", status=0)
         return types.ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))

@@ -98,10 +98,10 @@ def _named(entry: str) -> bytes:
 def _package_files(package: ModuleType) -> dict[str, bytes]:
     """The Python files of an installed package, and its licence."""
     folder = Path(str(package.__file__)).parent
-    files = {f"{package.__name__}/{one.name}": one.read_bytes() for one in sorted(folder.glob("*.py"))}
-    for one in metadata.files(package.__name__) or ():
-        if one.name.startswith("LICENSE"):
-            files[f"{package.__name__}/{one.name}"] = Path(str(one.locate())).read_bytes()
+    files = {f"{package.__name__}/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    for file in metadata.files(package.__name__) or ():
+        if file.name.startswith("LICENSE"):
+            files[f"{package.__name__}/{file.name}"] = Path(str(file.locate())).read_bytes()
     return files
 
 

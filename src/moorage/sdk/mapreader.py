@@ -48,11 +48,11 @@ class Reader(Generic[R]):
         return self._next + len(self._beyond)
 
     def add(self, line: bytes) -> None:
-        told = json.loads(line)
-        item = told["item"]
+        document = json.loads(line)
+        item = document["item"]
         if not self._is_new(item):
             return
-        value = told["path"] if "path" in told else decode(told.get("value"), "auto")
+        value = document["path"] if "path" in document else decode(document.get("value"), "auto")
         self._waiting[item] = value
 
     def add_failure(self, failure: ItemError) -> None:

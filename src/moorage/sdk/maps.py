@@ -248,7 +248,7 @@ class AsyncMap(Generic[R]):
 
     async def failures(self) -> list[ItemError]:
         """The items that failed for good, in order."""
-        return [one async for one in self._failures()]
+        return [failure async for failure in self._failures()]
 
     async def retry(self) -> int:
         """Run the failed items again; how many."""
@@ -318,8 +318,8 @@ class AsyncMap(Generic[R]):
         async for line in self._client.results(self.namespace, self.name, after=reader.after):
             reader.add(line)
         if dead > reader.failed:
-            async for one in self._failures(after=reader.after, unless=reader.knows):
-                reader.add_failure(one)
+            async for failure in self._failures(after=reader.after, unless=reader.knows):
+                reader.add_failure(failure)
         reader.cost = SYSTEM.monotonic() - began
 
     async def _failures(
@@ -565,7 +565,7 @@ async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
 def _prepared(func: Callable[..., Any] | str, items: Iterable[Any]) -> tuple[bytes, Spool]:
     """The packed function and the spooled items. Raises UsageError for what cannot travel."""
     function = pack(func)
-    return function, spool(encode(one, "auto") for one in items)
+    return function, spool(encode(item, "auto") for item in items)
 
 
 def _name(label: str) -> str:

@@ -50,8 +50,8 @@ class Problem(Exception):
 def refuse(faults: Sequence[Fault]) -> None:
     """Raise Problem 422 with all that is wrong with an object of ours; nothing where nothing is."""
     if faults:
-        said = "; ".join(f"{one.field}: {one.message}" for one in faults)
-        raise Problem(422, "invalid", said, field=faults[0].field)
+        message = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
+        raise Problem(422, "invalid", message, field=faults[0].field)
 
 
 CODES = {code.status: code for code in reversed(ErrorCode)}  # the first of each status

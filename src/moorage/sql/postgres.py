@@ -87,10 +87,10 @@ class PostgresDatabase:
         if not keys:
             return []
         names = table.columns[: table.keys]
-        chosen = ", ".join(f"t.{one}" for one in columns or table.columns)
+        chosen = ", ".join(f"t.{column}" for column in columns or table.columns)
         given = ", ".join(f"%b::{kind}[]" for kind in table.types[: table.keys])
-        same = " AND ".join(f"t.{one} = k.{one}" for one in names)
-        order = ", ".join(f"t.{one}" for one in names)
+        same = " AND ".join(f"t.{name} = k.{name}" for name in names)
+        order = ", ".join(f"t.{name}" for name in names)
         statement = (
             f"SELECT {chosen} FROM unnest({given}) AS k({', '.join(names)}) JOIN {table.name} AS t ON {same}"
             f" ORDER BY {order}{' FOR UPDATE OF t' if lock else ''}"
@@ -102,7 +102,7 @@ class PostgresDatabase:
         self._put(rows, f"INSERT INTO {table.name} ({', '.join(table.columns)}) SELECT * FROM {_given(table)}")
 
     def upsert(self, table: Table, rows: Sequence[Row]) -> None:
-        changed = ", ".join(f"{one} = excluded.{one}" for one in table.columns[table.keys :])
+        changed = ", ".join(f"{column} = excluded.{column}" for column in table.columns[table.keys :])
         keys = ", ".join(table.columns[: table.keys])
         self._put(
             rows,
@@ -111,8 +111,8 @@ class PostgresDatabase:
         )
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
-        changed = ", ".join(f"{one} = k.{one}" for one in table.columns[table.keys :])
-        same = " AND ".join(f"t.{one} = k.{one}" for one in table.columns[: table.keys])
+        changed = ", ".join(f"{column} = k.{column}" for column in table.columns[table.keys :])
+        same = " AND ".join(f"t.{column} = k.{column}" for column in table.columns[: table.keys])
         self._put(rows, f"UPDATE {table.name} AS t SET {changed} FROM {_given(table)} WHERE {same}")
 
     def _put(self, rows: Sequence[Row], statement: str) -> None:

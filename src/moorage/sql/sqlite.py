@@ -117,7 +117,7 @@ class SqliteDatabase:
         lock: bool = False,  # noqa: ARG002  (there is one writer)
     ) -> list[Row]:
         names = table.columns[: table.keys]
-        chosen = ", ".join(f"t.{one}" for one in columns or table.columns)
+        chosen = ", ".join(f"t.{column}" for column in columns or table.columns)
         same = " AND ".join(f"t.{one} = k.column{at}" for at, one in enumerate(names, 1))
         found: list[Row] = []
         for part in _parts(keys):
@@ -131,7 +131,7 @@ class SqliteDatabase:
         self._put(table, rows, "")
 
     def upsert(self, table: Table, rows: Sequence[Row]) -> None:
-        changed = ", ".join(f"{one} = excluded.{one}" for one in table.columns[table.keys :])
+        changed = ", ".join(f"{column} = excluded.{column}" for column in table.columns[table.keys :])
         keys = ", ".join(table.columns[: table.keys])
         self._put(table, rows, f" ON CONFLICT ({keys}) DO UPDATE SET {changed}")
 
@@ -181,8 +181,8 @@ def _parts(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def _marks(rows: int, columns: int) -> str:
-    one = f"({', '.join('?' * columns)})"
-    return ", ".join([one] * rows)
+    text = f"({', '.join('?' * columns)})"
+    return ", ".join([text] * rows)
 
 
 def statements(sql: str) -> Iterator[str]:

@@ -39,8 +39,8 @@ class FakeClock:
         seconds = span.total_seconds() if isinstance(span, timedelta) else span
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
-        due = [one for one in self._sleepers if one[0] <= self._monotonic]
-        self._sleepers = [one for one in self._sleepers if one[0] > self._monotonic]
+        due = [sleeper for sleeper in self._sleepers if sleeper[0] <= self._monotonic]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper[0] > self._monotonic]
         for _, woken in due:
             if not woken.done():
                 woken.set_result(None)

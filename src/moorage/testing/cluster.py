@@ -211,7 +211,9 @@ class ControlPlane:
         if stock:
             config.pop("percentageOfNodesToScore")
         if plugins:
-            config["profiles"] = [dict(one) | {"pluginConfig": list(plugins)} for one in config["profiles"]]
+            config["profiles"] = [
+                dict(profile) | {"pluginConfig": list(plugins)} for profile in config["profiles"]
+            ]
         (self._home / "scheduler.yaml").write_text(yaml.safe_dump(config))
         self.start(
             "kube-scheduler",
@@ -291,13 +293,13 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int]) -> Iterator[No
     argv += ["--ready-fd", str(ready_write)]
     with _process(argv, home / "services.log", home, pass_fds=(ready_write,)) as process:
         os.close(ready_write)
-        said = b""
-        while b"ready" not in said:
+        message = b""
+        while b"ready" not in message:
             chunk = os.read(ready_read, 4096)
             if not chunk:
                 process.wait(120)
                 raise AssertionError(f"the services did not start:\n{(home / 'services.log').read_text()[-4000:]}")
-            said += chunk
+            message += chunk
         os.close(ready_read)
         yield
 

@@ -94,17 +94,17 @@ class HollowNodes:
     async def evict(self, namespace: str, pod: str, *, used: str) -> None:
         """End a running pod as a kubelet short of memory does that finds every container over its request."""
         found = await self._api.get(PODS, pod, namespace)
-        said = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
-        for one in found["spec"]["containers"]:
-            request = ((one.get("resources") or {}).get("requests") or {}).get("memory", "0")
-            said += f"Container {one['name']} was using {used}, request is {request}, "
-            said += "has larger consumption of memory. "
-        status = _ended(found, 137, "Error") | {"reason": "Evicted", "message": said}
+        message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
+        for container in found["spec"]["containers"]:
+            request = ((container.get("resources") or {}).get("requests") or {}).get("memory", "0")
+            message += f"Container {container['name']} was using {used}, request is {request}, "
+            message += "has larger consumption of memory. "
+        status = _ended(found, 137, "Error") | {"reason": "Evicted", "message": message}
         disrupted = {
             "type": "DisruptionTarget",
             "status": "True",
             "reason": "TerminationByKubelet",
-            "message": said,
+            "message": message,
             "lastTransitionTime": rfc3339(SYSTEM.now()),
         }
         status["conditions"] = [*status["conditions"], disrupted]
@@ -125,7 +125,7 @@ class HollowNodes:
         # the admission plugin of a real API server taints new nodes until the node controller has seen them Ready
         for _ in range(200):
             taints = (await self._api.get(NODES, name))["spec"].get("taints") or []
-            if not any(one["key"] == "node.kubernetes.io/not-ready" for one in taints):
+            if not any(taint["key"] == "node.kubernetes.io/not-ready" for taint in taints):
                 return
             await asyncio.sleep(0.1)
         await self._api.patch(NODES, name, {"spec": {"taints": None}})
@@ -199,9 +199,9 @@ class HollowNodes:
         """`only_as_read`: a Conflict when it has changed since; one that has ended must not run again."""
         meta = pod["metadata"]
         kept = [
-            one
-            for one in (pod.get("status") or {}).get("conditions") or ()
-            if one["type"] in ("PodScheduled", "DisruptionTarget")
+            condition
+            for condition in (pod.get("status") or {}).get("conditions") or ()
+            if condition["type"] in ("PodScheduled", "DisruptionTarget")
         ]
         status["conditions"] = kept + status["conditions"]
         guard = {"metadata": {"resourceVersion": meta["resourceVersion"]}} if only_as_read else {}
@@ -243,8 +243,8 @@ def _running(pod: Obj) -> dict[str, Any]:
         "startTime": now,
         "conditions": _conditions(True),
         "containerStatuses": [
-            _container(one["name"], one["image"], True, {"running": {"startedAt": now}})
-            for one in pod["spec"]["containers"]
+            _container(container["name"], container["image"], True, {"running": {"startedAt": now}})
+            for container in pod["spec"]["containers"]
         ],
     }
 
@@ -264,7 +264,8 @@ def _ended(pod: Obj, exit_code: int, reason: str | None) -> dict[str, Any]:
         "phase": "Succeeded" if exit_code == 0 else "Failed",
         "conditions": _conditions(False),
         "containerStatuses": [
-            _container(one["name"], one["image"], False, state) for one in pod["spec"]["containers"]
+            _container(container["name"], container["image"], False, state)
+            for container in pod["spec"]["containers"]
         ],
     }
 

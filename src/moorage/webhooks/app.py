@@ -368,7 +368,7 @@ class Webhook:
 
     def _claims(self) -> tuple[Claim, ...]:
         if self._taken is None:
-            self._taken = tuple(claim for one in self._ingresses.all() for claim in claims_of(one))
+            self._taken = tuple(claim for ingress in self._ingresses.all() for claim in claims_of(ingress))
         return self._taken
 
     def _policy(self, namespace: str) -> Policy | None:
@@ -481,15 +481,15 @@ def _response(asked: _Asked, verdict: Verdict) -> Obj:
         causes = [
             {
                 "reason": "FieldValueInvalid",
-                "message": one.message + (f" (found {one.value})" if one.value else ""),
-                "field": one.field,
+                "message": refusal.message + (f" (found {refusal.value})" if refusal.value else ""),
+                "field": refusal.field,
             }
-            for one in verdict.refusals
+            for refusal in verdict.refusals
         ]
         answer["status"] = {
             "code": 422,
             "reason": "Invalid",
-            "message": "; ".join(str(one) for one in verdict.refusals),
+            "message": "; ".join(str(refusal) for refusal in verdict.refusals),
             "details": {"causes": causes},
         }
         log.info("refused", extra=_of(asked))

@@ -29,7 +29,7 @@ class KillDesk:
         self._marked = Informer(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=slim)
         by_uid = {"uid": _uid}
         self._ledgers = [
-            Informer(api, one, label_selector=MEMORY_KILLS, indexes=by_uid, keep=slim) for one in OWNERS
+            Informer(api, owner, label_selector=MEMORY_KILLS, indexes=by_uid, keep=slim) for owner in OWNERS
         ]
         self._gone = Vanished()
         self._failed.on_change(self._gone.changed)
@@ -42,7 +42,7 @@ class KillDesk:
 
     @property
     def synced(self) -> bool:
-        return all(one.synced.is_set() for one in self.informers)
+        return all(informer.synced.is_set() for informer in self.informers)
 
     def known(self, pod: Obj) -> Known | None:
         """What concerns this new pod; None when nothing does."""

@@ -57,9 +57,9 @@ class MachineDesk:
         """The Machines by group; of two of one group the older, as the operator has it."""
         if self._pools is None:
             self._pools = {}
-            for one in sorted(self._machines.all(), key=_age):
+            for machine in sorted(self._machines.all(), key=_age):
                 try:
-                    pool = parse_machine(one)
+                    pool = parse_machine(machine)
                 except QuantityError:
                     continue
                 self._pools.setdefault(pool.group, pool)

@@ -84,7 +84,7 @@ def inject(notebook: dict[str, Any], parameters: dict[str, Any], new_cell: Any) 
     cell = new_cell(text, metadata={"tags": ["injected-parameters"]})
     cells = notebook["cells"]
     tagged = [at for at, one in enumerate(cells) if "parameters" in (one["metadata"].get("tags") or ())]
-    cells[:] = [one for one in cells if "injected-parameters" not in (one["metadata"].get("tags") or ())]
+    cells[:] = [cell for cell in cells if "injected-parameters" not in (cell["metadata"].get("tags") or ())]
     cells.insert(tagged[0] + 1 if tagged else 0, cell)
 
 
@@ -96,11 +96,11 @@ def default_target(source: str) -> str:
 
 def show(cell: dict[str, Any], index: int, total: int) -> None:
     """What a cell put out, as text."""
-    for one in cell.get("outputs") or ():
-        if one["output_type"] == "stream":
-            (sys.stderr if one.get("name") == "stderr" else sys.stdout).write(one["text"])
-        elif "data" in one and "text/plain" in one["data"]:
-            sys.stdout.write(one["data"]["text/plain"] + "\n")
+    for output in cell.get("outputs") or ():
+        if output["output_type"] == "stream":
+            (sys.stderr if output.get("name") == "stderr" else sys.stdout).write(output["text"])
+        elif "data" in output and "text/plain" in output["data"]:
+            sys.stdout.write(output["data"]["text/plain"] + "\n")
     sys.stdout.flush()
     sys.stderr.write(f"[cell {index + 1} of {total} done]\n")
     sys.stderr.flush()

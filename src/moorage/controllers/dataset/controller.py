@@ -115,7 +115,7 @@ class DatasetController:
             self.loop.hear(informer, _dataset_of)
         for informer in (self._users, self._runs):
             self.loop.hear(informer, _used)
-        self.loop.hear(self._tenants, lambda _: [key_of(one) for one in self._datasets.all()])
+        self.loop.hear(self._tenants, lambda _: [key_of(dataset) for dataset in self._datasets.all()])
         self._results: dict[str, Mapping[str, Any]] = {}  # of Jobs that have ended, by uid
         self._refused: dict[tuple[str, str], str] = {}  # by uid and revision
         self._datasets.on_change(self._forget)
@@ -126,42 +126,46 @@ class DatasetController:
         if obj is None:
             return None
         try:
-            one = parse_dataset(obj)
+            dataset = parse_dataset(obj)
         except BadDataset as error:
             log.warning("a dataset cannot be read", extra={"dataset": str(key), "error": error.message})
             return None
-        if one.deleting and DATASET_FINALIZER not in one.finalizers:
+        if dataset.deleting and DATASET_FINALIZER not in dataset.finalizers:
             return None
-        seen = await self._observe(one)
+        seen = await self._observe(dataset)
         decided = plan(seen)
         # what is counted is written before what it counts is made
-        await self._report(one, obj, decided)
+        await self._report(dataset, obj, decided)
         for action in decided.actions:
-            await self._act(one, obj, action)
+            await self._act(dataset, obj, action)
         return decided.look_again_in
 
     # --- reads
 
-    async def _observe(self, one: DatasetView) -> Seen:
-        mine = [each for each in self._claims.by_index("dataset", one.name) if _in(each, one.namespace)]
+    async def _observe(self, dataset_view: DatasetView) -> Seen:
+        mine = [
+            each
+            for each in self._claims.by_index("dataset", dataset_view.name)
+            if _in(each, dataset_view.namespace)
+        ]
         names = {each["metadata"]["name"]: each for each in mine}
-        claim = names.get(one.claim) or await self._unlabelled(one.claim, one.namespace)
-        readers, strangers = self._readers(one)
-        volume = await self._volume_of(claim) if readers and one.status.phase == READY else None
-        runtime = await self._runtime_now() if one.status.phase != READY else Runtime("unused")
+        claim = names.get(dataset_view.claim) or await self._unlabelled(dataset_view.claim, dataset_view.namespace)
+        readers, strangers = self._readers(dataset_view)
+        volume = await self._volume_of(claim) if readers and dataset_view.status.phase == READY else None
+        runtime = await self._runtime_now() if dataset_view.status.phase != READY else Runtime("unused")
         return Seen(
-            dataset=one,
+            dataset=dataset_view,
             now=self._clock.now(),
-            claim=claim_seen(claim, one),
-            clone=claim_seen(names.get(clone_name(one.name)), one),
-            storage=None if one.status.phase == READY else await self._class(one, claim),
-            attempts=await self._attempts(one),
+            claim=claim_seen(claim, dataset_view),
+            clone=claim_seen(names.get(clone_name(dataset_view.name)), dataset_view),
+            storage=None if dataset_view.status.phase == READY else await self._class(dataset_view, claim),
+            attempts=await self._attempts(dataset_view),
             readers=readers,
             strangers=strangers,
-            shareable=shareable(volume) if readers and one.status.phase == READY else "",
-            uses=self._uses(one),
+            shareable=shareable(volume) if readers and dataset_view.status.phase == READY else "",
+            uses=self._uses(dataset_view),
             image=bool(runtime.image),
-            refused=self._refused.pop((one.uid, one.revision), ""),
+            refused=self._refused.pop((dataset_view.uid, dataset_view.revision), ""),
         )
 
     async def _runtime_now(self) -> Runtime:
@@ -176,9 +180,9 @@ class DatasetController:
         except NotFound:
             return None
 
-    async def _class(self, one: DatasetView, claim: Obj | None) -> Any:
+    async def _class(self, dataset_view: DatasetView, claim: Obj | None) -> Any:
         classes = (await self._api.list(STORAGECLASSES)).items
-        name = one.spec.storage_class or ((claim or {}).get("spec") or {}).get("storageClassName") or ""
+        name = dataset_view.spec.storage_class or ((claim or {}).get("spec") or {}).get("storageClassName") or ""
         return class_named(name, classes)
 
     async def _volume_of(self, claim: Obj | None) -> Obj | None:
@@ -190,40 +194,42 @@ class DatasetController:
         except NotFound:
             return None
 
-    async def _attempts(self, one: DatasetView) -> list[AttemptSeen]:
-        found = []
-        pods = [each for each in self._pods.by_index("dataset", one.name) if _in(each, one.namespace)]
-        for job in self._jobs.by_index("dataset", one.name):
-            if not _in(job, one.namespace):
+    async def _attempts(self, dataset_view: DatasetView) -> list[AttemptSeen]:
+        attempts = []
+        pods = [
+            each for each in self._pods.by_index("dataset", dataset_view.name) if _in(each, dataset_view.namespace)
+        ]
+        for job in self._jobs.by_index("dataset", dataset_view.name):
+            if not _in(job, dataset_view.namespace):
                 continue
             uid = job["metadata"]["uid"]
             pod = next((each for each in pods if _owner_uid(each) == uid), None)
             result = self._results.get(uid) or await result_of(self._api, pod)
-            attempt = attempt_seen(job, one, result, why_waiting(pod) if pod else "")
+            attempt = attempt_seen(job, dataset_view, result, why_waiting(pod) if pod else "")
             if result is not None and not attempt.active:
                 self._results[uid] = result
-            found.append(attempt)
-        newest = one.status.attempts
-        if newest and all(attempt.number != newest for attempt in found):
+            attempts.append(attempt)
+        newest = dataset_view.status.attempts
+        if newest and all(attempt.number != newest for attempt in attempts):
             # it may be made and not yet heard of: two fillers must not meet on one volume
             with contextlib.suppress(NotFound):
-                job = await self._api.get(JOBS, job_name(one.name, newest), one.namespace)
-                found.append(attempt_seen(job, one, None, ""))
-        return sorted(found, key=lambda attempt: attempt.number)
+                job = await self._api.get(JOBS, job_name(dataset_view.name, newest), dataset_view.namespace)
+                attempts.append(attempt_seen(job, dataset_view, None, ""))
+        return sorted(attempts, key=lambda attempt: attempt.number)
 
-    def _readers(self, one: DatasetView) -> tuple[list[ReaderSeen], list[tuple[str, str]]]:
+    def _readers(self, dataset_view: DatasetView) -> tuple[list[ReaderSeen], list[tuple[str, str]]]:
         spaces = {
             str(each["metadata"]["name"]): str((each.get("spec") or {}).get("namespace") or "")
             for each in self._tenants.all()
         }
-        name = reader_claim_name(one.namespace, one.name)
+        name = reader_claim_name(dataset_view.namespace, dataset_view.name)
         theirs = {
             str(each["metadata"]["namespace"]): each
-            for each in self._claims.by_index("dataset", one.name)
-            if is_reader_object(each, one)
+            for each in self._claims.by_index("dataset", dataset_view.name)
+            if is_reader_object(each, dataset_view)
         }
         found = []
-        for tenant in one.spec.readers:
+        for tenant in dataset_view.spec.readers:
             space = spaces.get(tenant, "")
             claim = theirs.get(space)
             phase = str(((claim or {}).get("status") or {}).get("phase") or "Pending") if claim is not None else ""
@@ -232,16 +238,16 @@ class DatasetController:
                     tenant=tenant, namespace=space, claim=name, claim_phase=phase, has_volume=claim is not None
                 )
             )
-        wanted = {each.namespace for each in found} - {one.namespace}
-        if one.deleting:
+        wanted = {each.namespace for each in found} - {dataset_view.namespace}
+        if dataset_view.deleting:
             return [], [(space, name) for space in sorted(set(theirs))]
         return found, [(space, name) for space in sorted(set(theirs) - wanted)]
 
-    def _uses(self, one: DatasetView) -> list[Use]:
+    def _uses(self, dataset_view: DatasetView) -> list[Use]:
         found: dict[tuple[str, str], Use] = {}
         for obj in (
-            *self._runs.by_index("dataset", one.full_name),
-            *self._users.by_index("dataset", one.full_name),
+            *self._runs.by_index("dataset", dataset_view.full_name),
+            *self._users.by_index("dataset", dataset_view.full_name),
         ):
             meta, status = obj["metadata"], obj.get("status") or {}
             name = labels_of(obj).get(RUN_LABEL) or labels_of(obj).get(MAP_LABEL) or meta["name"]
@@ -260,79 +266,81 @@ class DatasetController:
 
     # --- writes
 
-    async def _act(self, one: DatasetView, obj: Obj, action: Action) -> None:
+    async def _act(self, dataset_view: DatasetView, obj: Obj, action: Action) -> None:
         match action:
             case MakeClaim(mode):
-                await self._make(one, PVCS, make_claim(one, obj, mode))
+                await self._make(dataset_view, PVCS, make_claim(dataset_view, obj, mode))
             case MakeClone():
-                claim = await self._api.get(PVCS, one.claim, one.namespace)
-                await self._make(one, PVCS, make_clone(one, obj, claim))
+                claim = await self._api.get(PVCS, dataset_view.claim, dataset_view.namespace)
+                await self._make(dataset_view, PVCS, make_clone(dataset_view, obj, claim))
             case MakeJob(number):
-                await self._start(one, obj, number)
+                await self._start(dataset_view, obj, number)
             case DropJob(attempt):
                 with contextlib.suppress(NotFound):
                     await self._api.delete(
-                        JOBS, attempt.name, one.namespace, uid=attempt.uid, propagation="Background"
+                        JOBS, attempt.name, dataset_view.namespace, uid=attempt.uid, propagation="Background"
                     )
             case ShareWith(reader):
-                await self._share(one, reader.namespace)
+                await self._share(dataset_view, reader.namespace)
             case Unshare(namespace, claim):
-                await self._unshare(one, namespace, claim)
+                await self._unshare(dataset_view, namespace, claim)
             case SetFinalizer(present):
                 await self._set_finalizer(obj, present=present)
             case _:
                 assert_never(action)
 
-    async def _make(self, one: DatasetView, resource: Any, wanted: Obj) -> None:
+    async def _make(self, dataset_view: DatasetView, resource: Any, wanted: Obj) -> None:
         try:
-            await self._api.create(resource, wanted, one.namespace)
+            await self._api.create(resource, wanted, dataset_view.namespace)
         except AlreadyExists:
             return
         except (Invalid, BadRequest, Forbidden) as error:
-            self._refused[one.uid, one.revision] = error.message
-            self.loop.queue.add(Key(one.namespace, one.name))
+            self._refused[dataset_view.uid, dataset_view.revision] = error.message
+            self.loop.queue.add(Key(dataset_view.namespace, dataset_view.name))
 
-    async def _start(self, one: DatasetView, obj: Obj, number: int) -> None:
+    async def _start(self, dataset_view: DatasetView, obj: Obj, number: int) -> None:
         node = ""
         pods = None
-        for claim in filter(None, (one.claim, one.volume_source[0] if one.volume_source else "")):
-            found = await self._unlabelled(claim, one.namespace)
-            if found is not None and claim != one.claim:
-                pods = pods if pods is not None else (await self._api.list(PODS, one.namespace)).items
+        for claim in filter(
+            None, (dataset_view.claim, dataset_view.volume_source[0] if dataset_view.volume_source else "")
+        ):
+            found = await self._unlabelled(claim, dataset_view.namespace)
+            if found is not None and claim != dataset_view.claim:
+                pods = pods if pods is not None else (await self._api.list(PODS, dataset_view.namespace)).items
                 node = node_of(found, pods)
         runtime = await self._runtime_now()
-        job = make_job(one, obj, runtime, number=number, revision=one.revision, node=node)
-        await self._make(one, JOBS, job)
-        log.info("began to fill a dataset", extra={"dataset": one.full_name, "attempt": number})
+        job = make_job(dataset_view, obj, runtime, number=number, revision=dataset_view.revision, node=node)
+        await self._make(dataset_view, JOBS, job)
+        log.info("began to fill a dataset", extra={"dataset": dataset_view.full_name, "attempt": number})
 
-    async def _share(self, one: DatasetView, reader: str) -> None:
-        claim = await self._api.get(PVCS, one.status.claim or one.claim, one.namespace)
+    async def _share(self, dataset_view: DatasetView, reader: str) -> None:
+        claim = await self._api.get(PVCS, dataset_view.status.claim or dataset_view.claim, dataset_view.namespace)
         volume = await self._volume_of(claim)
         if volume is None:
             return
-        wanted = make_reader_volume(one, reader, volume)
+        wanted = make_reader_volume(dataset_view, reader, volume)
         try:
             await self._api.create(PVS, wanted)
         except AlreadyExists:
             found = await self._api.get(PVS, wanted["metadata"]["name"])
             ref = (found.get("spec") or {}).get("claimRef") or {}
             gone = (found.get("status") or {}).get("phase") == "Released"
-            if is_reader_object(found, one) and gone and ref.get("uid"):  # of a claim before this one
+            if is_reader_object(found, dataset_view) and gone and ref.get("uid"):  # of a claim before this one
                 await self._api.patch(
                     PVS, wanted["metadata"]["name"], {"spec": {"claimRef": {"uid": None, "resourceVersion": None}}}
                 )
         with contextlib.suppress(AlreadyExists):
-            await self._api.create(PVCS, make_reader_claim(one, reader, volume), reader)
+            await self._api.create(PVCS, make_reader_claim(dataset_view, reader, volume), reader)
 
-    async def _unshare(self, one: DatasetView, namespace: str, claim: str) -> None:
+    async def _unshare(self, dataset_view: DatasetView, namespace: str, claim: str) -> None:
         with contextlib.suppress(NotFound):
             found = await self._api.get(PVCS, claim, namespace)
-            if is_reader_object(found, one):
+            if is_reader_object(found, dataset_view):
                 await self._api.delete(PVCS, claim, namespace, uid=found["metadata"]["uid"])
-        name = reader_volume_name(one.namespace, one.name, namespace)
+        name = reader_volume_name(dataset_view.namespace, dataset_view.name, namespace)
         with contextlib.suppress(NotFound):
             volume = await self._api.get(PVS, name)
-            if is_reader_object(volume, one):
+            if is_reader_object(volume, dataset_view):
                 await self._api.delete(PVS, name, uid=volume["metadata"]["uid"])
 
     async def _set_finalizer(self, obj: Obj, *, present: bool) -> None:
@@ -347,9 +355,9 @@ class DatasetController:
         with contextlib.suppress(NotFound):
             await self._api.patch(DATASETS, meta["name"], patch, meta["namespace"])
 
-    async def _report(self, one: DatasetView, obj: Obj, decided: Plan) -> None:
+    async def _report(self, dataset_view: DatasetView, obj: Obj, decided: Plan) -> None:
         """Write the status when anything in it changed."""
-        if one.deleting:
+        if dataset_view.deleting:
             return
         before = obj.get("status") or {}
         conditions = before.get("conditions") or []
@@ -362,12 +370,12 @@ class DatasetController:
                     now=rfc3339(self._clock.now()),
                     reason=word.reason,
                     message=word.message,
-                    observedGeneration=one.generation,
+                    observedGeneration=dataset_view.generation,
                 )
             else:
                 conditions = [each for each in conditions if each.get("type") != kind]
         shown = _status(decided.status, before)
-        status = shown | {"conditions": conditions, "observedGeneration": one.generation}
+        status = shown | {"conditions": conditions, "observedGeneration": dataset_view.generation}
         if status == before:
             return
         patch = {key: None for key in before if key not in status} | status
@@ -376,12 +384,12 @@ class DatasetController:
         with contextlib.suppress(NotFound):
             await self._api.patch(
                 DATASETS,
-                one.name,
+                dataset_view.name,
                 {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": patch},
-                one.namespace,
+                dataset_view.namespace,
                 subresource="status",
             )
-        if decided.status.phase != one.status.phase and decided.status.phase in (READY, FAILED):
+        if decided.status.phase != dataset_view.status.phase and decided.status.phase in (READY, FAILED):
             about = {"apiVersion": DATASETS.api_version, "kind": DATASETS.kind} | obj
             await self._events.record(
                 about,
@@ -389,7 +397,11 @@ class DatasetController:
                 decided.ready.reason,
                 decided.ready.message,
             )
-            extra = {"dataset": one.full_name, "phase": decided.status.phase, "reason": decided.ready.reason}
+            extra = {
+                "dataset": dataset_view.full_name,
+                "phase": decided.status.phase,
+                "reason": decided.ready.reason,
+            }
             log.info("a dataset has come to an end", extra=extra)
 
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
@@ -416,7 +428,7 @@ def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:
         "stalled": new.stalled,
         "mark": new.mark,
         "progress": msgspec.to_builtins(new.progress) if new.progress is not None else None,
-        "readers": [msgspec.to_builtins(one) for one in new.readers],
+        "readers": [msgspec.to_builtins(reader) for reader in new.readers],
         "usedBy": [msgspec.to_builtins(one) for one in new.used_by],
     }
     if new.filled_at is not None and new.phase == READY:

@@ -41,9 +41,9 @@ async def find_runtime(api: Api) -> Runtime:
     """Look at the nodes, then at our own pod. Raises ApiError when the nodes cannot be read."""
     nodes = (await api.list(NODES)).items
     runtimes = [
-        str(((one.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion")) for one in nodes
+        str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion")) for node in nodes
     ]
-    if any(one.startswith(PROCESS_RUNTIME) for one in runtimes):
+    if any(runtime.startswith(PROCESS_RUNTIME) for runtime in runtimes):
         return Runtime(HOST_IMAGE, sys.executable, on_processes=True)
     if image := IMAGE.read(os.environ):
         return Runtime(image)
@@ -127,7 +127,7 @@ def make_pod_spec(
 def node_of(claim: Mapping[str, Any], pods: Sequence[Obj]) -> str:
     """The node where a claim that one node alone may mount is in use; empty: anywhere will do."""
     modes = (claim.get("spec") or {}).get("accessModes") or []
-    if not modes or any(one not in (RWO, "ReadWriteOncePod") for one in modes):
+    if not modes or any(mode not in (RWO, "ReadWriteOncePod") for mode in modes):
         return ""
     for obj in pods:
         pod = parse_pod(obj)

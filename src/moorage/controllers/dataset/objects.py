@@ -39,15 +39,15 @@ ROOM = 0.97  # of a volume's size: file systems keep some of it
 OWN_HANDLES = ("nfs.csi.k8s.io", "smb.csi.k8s.io")  # drivers that find the share by attributes, not by the handle
 
 
-def make_claim(one: DatasetView, owner: Obj, mode: str) -> Obj:
+def make_claim(dataset_view: DatasetView, owner: Obj, mode: str) -> Obj:
     """The claim that is filled."""
-    spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": str(one.spec.size)}}}
-    if one.spec.storage_class:
-        spec["storageClassName"] = one.spec.storage_class
-    return _object(PVCS.api_version, PVCS.kind, one.claim, one, owner) | {"spec": spec}
+    spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": str(dataset_view.spec.size)}}}
+    if dataset_view.spec.storage_class:
+        spec["storageClassName"] = dataset_view.spec.storage_class
+    return _object(PVCS.api_version, PVCS.kind, dataset_view.claim, dataset_view, owner) | {"spec": spec}
 
 
-def make_clone(one: DatasetView, owner: Obj, claim: Obj) -> Obj:
+def make_clone(dataset_view: DatasetView, owner: Obj, claim: Obj) -> Obj:
     """A read-only claim on a copy of the filled one, made by its driver.
 
     https://kubernetes.io/docs/concepts/storage/volume-pvc-datasource/
@@ -57,26 +57,30 @@ def make_clone(one: DatasetView, owner: Obj, claim: Obj) -> Obj:
         "accessModes": [ROX],
         "resources": {
             "requests": {
-                "storage": (claim.get("status") or {}).get("capacity", {}).get("storage") or one.spec.size
+                "storage": (claim.get("status") or {}).get("capacity", {}).get("storage") or dataset_view.spec.size
             }
         },
-        "dataSource": {"kind": PVCS.kind, "name": one.claim},
+        "dataSource": {"kind": PVCS.kind, "name": dataset_view.claim},
     }
     if filled.get("storageClassName"):
         spec["storageClassName"] = filled["storageClassName"]
-    return _object(PVCS.api_version, PVCS.kind, clone_name(one.name), one, owner) | {"spec": spec}
+    return _object(PVCS.api_version, PVCS.kind, clone_name(dataset_view.name), dataset_view, owner) | {
+        "spec": spec
+    }
 
 
-def make_job(one: DatasetView, owner: Obj, runtime: Runtime, *, number: int, revision: str, node: str) -> Obj:
+def make_job(
+    dataset_view: DatasetView, owner: Obj, runtime: Runtime, *, number: int, revision: str, node: str
+) -> Obj:
     """One attempt to fill."""
-    source = one.spec.source
-    claims: dict[str, tuple[str, bool]] = {ROOT: (one.claim, False)}
+    source = dataset_view.spec.source
+    claims: dict[str, tuple[str, bool]] = {ROOT: (dataset_view.claim, False)}
     url = source.url
-    if (on_volume := one.volume_source) is not None:
+    if (on_volume := dataset_view.volume_source) is not None:
         claims[SOURCE] = (on_volume[0], True)
         url = f"folder:{SOURCE}/{on_volume[1]}".rstrip("/")
     args = ["fill", "--source", url, "--root", ROOT, "--revision", revision]
-    args += ["--most-bytes", str(int(one.size_bytes * ROOM))]
+    args += ["--most-bytes", str(int(dataset_view.size_bytes * ROOM))]
     args += ["--unpack"] if source.unpack else []
     args += ["--anonymous"] if source.anonymous else []
     pod = make_pod_spec(
@@ -87,31 +91,36 @@ def make_job(one: DatasetView, owner: Obj, runtime: Runtime, *, number: int, rev
         google=url.startswith("gs://"),
         node=node,
     )
-    job = _object(JOBS.api_version, JOBS.kind, job_name(one.name, number), one, owner)
+    job = _object(JOBS.api_version, JOBS.kind, job_name(dataset_view.name, number), dataset_view, owner)
     job["metadata"]["annotations"] |= {ATTEMPT_ANNOTATION: str(number), REVISION_ANNOTATION: revision}
     labels = dict(job["metadata"]["labels"])
     return job | {
         "spec": {
             "backoffLimit": 0,
             "template": {
-                "metadata": {"labels": labels, "annotations": {OWNER_ANNOTATION: one.owner} if one.owner else {}},
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {OWNER_ANNOTATION: dataset_view.owner} if dataset_view.owner else {},
+                },
                 "spec": pod,
             },
         }
     }
 
 
-def _object(api_version: str, kind: str, name: str, one: DatasetView, owner: Obj) -> Obj:
-    labels = {DATASET_LABEL: one.name} | ({OWNER_LABEL: one.owner_label} if one.owner_label else {})
+def _object(api_version: str, kind: str, name: str, dataset_view: DatasetView, owner: Obj) -> Obj:
+    labels = {DATASET_LABEL: dataset_view.name} | (
+        {OWNER_LABEL: dataset_view.owner_label} if dataset_view.owner_label else {}
+    )
     typed = {"apiVersion": DATASETS.api_version, "kind": DATASETS.kind} | owner
     return {
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
             "name": name,
-            "namespace": one.namespace,
+            "namespace": dataset_view.namespace,
             "labels": labels,
-            "annotations": {OWNER_ANNOTATION: one.owner} if one.owner else {},
+            "annotations": {OWNER_ANNOTATION: dataset_view.owner} if dataset_view.owner else {},
             "ownerReferences": [owner_reference(typed)],
         },
     }
@@ -133,16 +142,16 @@ def shareable(volume: Mapping[str, Any] | None) -> str:
     if "hostPath" in spec or "nfs" in spec:
         return ""
     driver = (spec.get("csi") or {}).get("driver") or ""
-    if any(driver == one or driver.endswith(f".{one}") for one in OWN_HANDLES):
+    if any(driver == handle or driver.endswith(f".{handle}") for handle in OWN_HANDLES):
         return ""
     kind = driver or next((key for key in spec if isinstance(spec[key], dict) and key != "claimRef"), "this kind")
     return f"volumes of {kind} cannot be given to another namespace: make a dataset there, from the same source"
 
 
-def make_reader_volume(one: DatasetView, reader: str, volume: Obj) -> Obj:
+def make_reader_volume(dataset_view: DatasetView, reader: str, volume: Obj) -> Obj:
     """A read-only PersistentVolume for the same storage, kept for one claim of the reading namespace."""
     base = volume["spec"]
-    name = reader_volume_name(one.namespace, one.name, reader)
+    name = reader_volume_name(dataset_view.namespace, dataset_view.name, reader)
     kept = {
         key: base[key]
         for key in ("hostPath", "nfs", "csi", "mountOptions", "nodeAffinity", "volumeMode")
@@ -152,14 +161,14 @@ def make_reader_volume(one: DatasetView, reader: str, volume: Obj) -> Obj:
         kept["nfs"] = kept["nfs"] | {"readOnly": True}
     if "csi" in kept:
         kept["csi"] = kept["csi"] | {"readOnly": True, "volumeHandle": f"{kept['csi']['volumeHandle']}#{name}"}
-    claim = {"namespace": reader, "name": reader_claim_name(one.namespace, one.name)}
+    claim = {"namespace": reader, "name": reader_claim_name(dataset_view.namespace, dataset_view.name)}
     return {
         "apiVersion": PVS.api_version,
         "kind": PVS.kind,
-        "metadata": {"name": name, "labels": _reader_labels(one)},
+        "metadata": {"name": name, "labels": _reader_labels(dataset_view)},
         "spec": kept
         | {
-            "capacity": dict(base.get("capacity") or {"storage": str(one.spec.size)}),
+            "capacity": dict(base.get("capacity") or {"storage": str(dataset_view.spec.size)}),
             "accessModes": [ROX],
             "persistentVolumeReclaimPolicy": "Retain",  # the storage is not this volume's to remove
             "storageClassName": "",
@@ -168,55 +177,57 @@ def make_reader_volume(one: DatasetView, reader: str, volume: Obj) -> Obj:
     }
 
 
-def make_reader_claim(one: DatasetView, reader: str, volume: Obj) -> Obj:
+def make_reader_claim(dataset_view: DatasetView, reader: str, volume: Obj) -> Obj:
     """The claim by which the reading namespace mounts it."""
-    capacity = (volume["spec"].get("capacity") or {}).get("storage") or str(one.spec.size)
+    capacity = (volume["spec"].get("capacity") or {}).get("storage") or str(dataset_view.spec.size)
     return {
         "apiVersion": PVCS.api_version,
         "kind": PVCS.kind,
         "metadata": {
-            "name": reader_claim_name(one.namespace, one.name),
+            "name": reader_claim_name(dataset_view.namespace, dataset_view.name),
             "namespace": reader,
-            "labels": _reader_labels(one),
+            "labels": _reader_labels(dataset_view),
         },
         "spec": {
             "accessModes": [ROX],
             "storageClassName": "",
-            "volumeName": reader_volume_name(one.namespace, one.name, reader),
+            "volumeName": reader_volume_name(dataset_view.namespace, dataset_view.name, reader),
             "resources": {"requests": {"storage": capacity}},
         },
     }
 
 
-def _reader_labels(one: DatasetView) -> dict[str, str]:
-    return {DATASET_LABEL: one.name, DATASET_OF_LABEL: one.namespace}
+def _reader_labels(dataset_view: DatasetView) -> dict[str, str]:
+    return {DATASET_LABEL: dataset_view.name, DATASET_OF_LABEL: dataset_view.namespace}
 
 
-def is_reader_object(obj: Mapping[str, Any], one: DatasetView) -> bool:
+def is_reader_object(obj: Mapping[str, Any], dataset_view: DatasetView) -> bool:
     labels = labels_of(obj)
-    return (labels.get(DATASET_LABEL), labels.get(DATASET_OF_LABEL)) == (one.name, one.namespace)
+    return (labels.get(DATASET_LABEL), labels.get(DATASET_OF_LABEL)) == (dataset_view.name, dataset_view.namespace)
 
 
 # --- reading
 
 
-def is_owned(obj: Mapping[str, Any], one: DatasetView) -> bool:
+def is_owned(obj: Mapping[str, Any], dataset_view: DatasetView) -> bool:
     owner = controller_ref(obj)
-    return owner is not None and owner.get("uid") == one.uid
+    return owner is not None and owner.get("uid") == dataset_view.uid
 
 
-def claim_seen(obj: Mapping[str, Any] | None, one: DatasetView) -> ClaimSeen | None:
+def claim_seen(obj: Mapping[str, Any] | None, dataset_view: DatasetView) -> ClaimSeen | None:
     if obj is None:
         return None
     return ClaimSeen(
         phase=str((obj.get("status") or {}).get("phase") or "Pending"),
-        ours=is_owned(obj, one),
+        ours=is_owned(obj, dataset_view),
         deleting=is_deleting(obj),
         modes=tuple((obj.get("spec") or {}).get("accessModes") or ()),
     )
 
 
-def attempt_seen(job: Obj, one: DatasetView, result: Mapping[str, Any] | None, waiting: str) -> AttemptSeen:
+def attempt_seen(
+    job: Obj, dataset_view: DatasetView, result: Mapping[str, Any] | None, waiting: str
+) -> AttemptSeen:
     number = annotations_of(job).get(ATTEMPT_ANNOTATION, "")
     succeeded, failed = is_condition_true(job, "Complete"), is_condition_true(job, "Failed")
     over = condition(job, "Complete" if succeeded else "Failed") or {}
@@ -228,7 +239,7 @@ def attempt_seen(job: Obj, one: DatasetView, result: Mapping[str, Any] | None, w
         succeeded=succeeded,
         failed=failed,
         ended=moment(over.get("lastTransitionTime")) if over else None,
-        ours=is_owned(job, one),
+        ours=is_owned(job, dataset_view),
         deleting=is_deleting(job),
         result=result,
         waiting=waiting,

@@ -122,7 +122,7 @@ class MachineController:
         now = self._clock.now()
         first = min(
             (one for one in self.machines.all() if group_of(one) == group_of(machine)),
-            key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"]),
+            key=lambda machine: (machine["metadata"].get("creationTimestamp") or "", machine["metadata"]["name"]),
         )
         try:
             pool = parse_machine(machine)
@@ -130,8 +130,8 @@ class MachineController:
             await self._write_status(machine, refusal(machine, "Invalid", error.message, now))
             return None
         if first["metadata"]["name"] != key.name:
-            told = f"Machine {first['metadata']['name']} is of the group {pool.group} already"
-            await self._write_status(machine, refusal(machine, "GroupTaken", told, now))
+            message = f"Machine {first['metadata']['name']} is of the group {pool.group} already"
+            await self._write_status(machine, refusal(machine, "GroupTaken", message, now))
             return None
         if not is_deleting(machine):
             await self._keep_node_pool(machine)
@@ -199,21 +199,21 @@ class MachineController:
 
     def _current_pods(self, group: str) -> dict[str, Obj]:
         """The group's pods by uid, as the watch showed them or as we wrote them since."""
-        found = {pod["metadata"]["uid"]: pod for pod in self.pods.by_index("group", group)}
+        current_pods = {pod["metadata"]["uid"]: pod for pod in self.pods.by_index("group", group)}
         now = self._clock.monotonic()
         for uid, (when, written) in list(self._written.items()):
             if now - when > OWN_WRITES_SECONDS:
                 del self._written[uid]
             elif written is None:
-                if (pod := found.get(uid)) is not None and not is_deleting(pod):
-                    found[uid] = pod | {
+                if (pod := current_pods.get(uid)) is not None and not is_deleting(pod):
+                    current_pods[uid] = pod | {
                         "metadata": pod["metadata"] | {"deletionTimestamp": rfc3339(self._clock.now())}
                     }
             elif labels_of(written).get(MACHINE_GROUP_LABEL) == group:
-                had = found.get(uid)
+                had = current_pods.get(uid)
                 if had is None or _version(had) < _version(written):
-                    found[uid] = written
-        return found
+                    current_pods[uid] = written
+        return current_pods
 
     def _parsed(self, pod: Obj, read: Any) -> Any:
         meta = pod["metadata"]
@@ -225,7 +225,7 @@ class MachineController:
         return known[1]
 
     def _parsed_nodes(self, pool: Pool) -> dict[str, NodeInfo]:
-        found = {}
+        parsed_nodes = {}
         for node in self._nodes.all():
             meta = node["metadata"]
             if meta["name"] not in pool.offers and labels_of(node).get(MACHINE_GROUP_LABEL) != pool.group:
@@ -238,8 +238,8 @@ class MachineController:
                     log.warning("a node cannot be read", extra={"node": meta["name"], "error": repr(error)})
                     continue
                 self._node_read[meta["name"]] = known
-            found[meta["name"]] = known[1]
-        return found
+            parsed_nodes[meta["name"]] = known[1]
+        return parsed_nodes
 
     # --- writes
 
@@ -260,7 +260,9 @@ class MachineController:
     ) -> list[Conflict]:
         """Do the steps, some at once: each stands by itself. Returns the conflicts: the next pass reads again."""
         turn = asyncio.Semaphore(AT_ONCE)
-        on_processes = is_on_processes(one for one in self._nodes.all() if one["metadata"]["name"] in pool.offers)
+        on_processes = is_on_processes(
+            node for node in self._nodes.all() if node["metadata"]["name"] in pool.offers
+        )
 
         async def one(action: Action) -> Conflict | None:
             async with turn:
@@ -299,8 +301,8 @@ class MachineController:
                 await self._promise(reservation, guest, pods)
                 mark = {"metadata": {"labels": {PLACE_PREFIX + guest.uid: pool.group}}}
                 await self._api.patch(NODES, reservation.node, mark)
-                told = f"The place on {guest.place} was lost; it goes on to {reservation.node}"
-                await self._events.record(pods[guest.uid], "Warning", "PlaceLost", told)
+                message = f"The place on {guest.place} was lost; it goes on to {reservation.node}"
+                await self._events.record(pods[guest.uid], "Warning", "PlaceLost", message)
             case Unmark(node, label):
                 await self._api.patch(NODES, node, {"metadata": {"labels": {label: None}}})
             case Note(guest, text):
@@ -329,10 +331,10 @@ class MachineController:
                 )
 
     async def _tell(self, decided: Plan, pods: Mapping[str, Obj]) -> None:
-        for one in decided.misfits:
-            if (one.guest.uid, one.why) not in self._told:
-                self._told.add((one.guest.uid, one.why))
-                await self._events.record(pods[one.guest.uid], "Warning", "LargerThanMachine", one.why)
+        for misfit in decided.misfits:
+            if (misfit.guest.uid, misfit.why) not in self._told:
+                self._told.add((misfit.guest.uid, misfit.why))
+                await self._events.record(pods[misfit.guest.uid], "Warning", "LargerThanMachine", misfit.why)
 
     def _wrote(self, pod: Obj) -> None:
         self._written[pod["metadata"]["uid"]] = (self._clock.monotonic(), pod)
@@ -354,21 +356,24 @@ class MachineController:
 
     def _beside(self, machine: Obj) -> Iterable[Key]:
         group = group_of(machine)
-        return {key_of(machine), *(key_of(one) for one in self.machines.all() if group_of(one) == group)}
+        return {
+            key_of(machine),
+            *(key_of(machine) for machine in self.machines.all() if group_of(machine) == group),
+        }
 
     def _machine_of(self, pod: Obj) -> Iterable[Key]:
         return self._machines_of_group(labels_of(pod).get(MACHINE_GROUP_LABEL))
 
     def _machines_of_group(self, group: str | None) -> Iterable[Key]:
-        return [key_of(one) for one in self.machines.all() if group_of(one) == group]
+        return [key_of(machine) for machine in self.machines.all() if group_of(machine) == group]
 
     def _machines_on(self, node: Obj) -> Iterable[Key]:
         name, group = node["metadata"]["name"], labels_of(node).get(MACHINE_GROUP_LABEL)
         return [
-            key_of(one)
-            for one in self.machines.all()
-            if group_of(one) == group
-            or any(entry["name"] == name for entry in (one.get("spec") or {}).get("nodePool") or ())
+            key_of(machine)
+            for machine in self.machines.all()
+            if group_of(machine) == group
+            or any(entry["name"] == name for entry in (machine.get("spec") or {}).get("nodePool") or ())
         ]
 
 

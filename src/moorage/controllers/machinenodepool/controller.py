@@ -47,11 +47,11 @@ class MachineNodePoolController:
         pool = await self._with_finalizer(cached)
         if pool is None:
             return None
-        names = [one["metadata"]["name"] for one in self._pools.all() if not is_deleting(one)]
+        names = [pool["metadata"]["name"] for pool in self._pools.all() if not is_deleting(pool)]
         decided = plan(pool, self._nodes.all(), names, self._families(key.name))
-        for one in decided.patches:
+        for patch in decided.patches:
             with contextlib.suppress(NotFound):  # the node has gone: nothing to clean
-                await self._api.patch(NODES, one.node, one.patch)
+                await self._api.patch(NODES, patch.node, patch.patch)
         if is_deleting(pool):
             await self._release(pool)
             return None
@@ -88,7 +88,7 @@ class MachineNodePoolController:
 
     async def _release(self, pool: Obj) -> None:
         meta = pool["metadata"]
-        left = [one for one in meta.get("finalizers") or () if one != NODE_FINALIZER]
+        left = [finalizer for finalizer in meta.get("finalizers") or () if finalizer != NODE_FINALIZER]
         patch = {"metadata": {"finalizers": left, "resourceVersion": meta["resourceVersion"]}}
         with contextlib.suppress(NotFound):
             await self._api.patch(NODE_POOLS, meta["name"], patch)
@@ -103,7 +103,7 @@ class MachineNodePoolController:
 
     def _pools_beside(self, obj: Obj) -> Iterable[Key]:
         """The pool itself, and the others: a node it lets go may be theirs."""
-        return {key_of(obj), *(key_of(one) for one in self._pools.all())}
+        return {key_of(obj), *(key_of(pool) for pool in self._pools.all())}
 
     def _pools_of(self, node: Obj) -> Iterable[Key]:
         name = node["metadata"]["name"]

@@ -16,7 +16,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def worker_zip() -> bytes:
     """A zip file that `python3` runs; the same bytes each time, some 20 KB."""
     folder = resources.files("moorage.worker.mapworker")
-    files = {f"mapworker/{one.name}": one.read_bytes() for one in folder.iterdir() if one.name.endswith(".py")}
+    files = {f"mapworker/{path.name}": path.read_bytes() for path in folder.iterdir() if path.name.endswith(".py")}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, data in sorted({**files, "__main__.py": _MAIN.encode()}.items()):

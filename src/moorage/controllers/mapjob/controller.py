@@ -133,7 +133,7 @@ class MapJobController:
             map=view,
             template=template,
             now=self._clock.now(),
-            jobs=tuple(sorted(jobs, key=lambda one: one.round)),
+            jobs=tuple(sorted(jobs, key=lambda job: job.round)),
             pods=tuple(pod_seen(pod) for pod in pods),
             hold=hold_of(view, self._readable_nodes()) if view.spec.template.get("spec") else None,
             grace=grace_of(view),
@@ -227,15 +227,15 @@ class MapJobController:
         words: list[tuple[str, Word]] = [(WORKING, decided.working), (COMPLETE, decided.complete)]
         if decided.failed is not None:
             words.append((FAILED, decided.failed))
-        found = before
+        conditions = before
         for kind, word in words:
             status = "True" if word.status else "False"
-            known = next((one for one in found if one.get("type") == kind), {})
+            known = next((one for one in conditions if one.get("type") == kind), {})
             generation = view.generation
             if kind == FAILED and known.get("status") == status:
                 generation = int(known.get("observedGeneration") or 0)  # that for which it failed
-            found = with_condition(
-                found,
+            conditions = with_condition(
+                conditions,
                 kind,
                 status,
                 now=rfc3339(self._clock.now()),
@@ -243,7 +243,7 @@ class MapJobController:
                 message=word.message,
                 observedGeneration=generation,
             )
-        return found
+        return conditions
 
     async def _tell(self, view: MapView, obj: Obj, decided: Plan) -> None:
         if decided.failed is not None and decided.failed.status and not view.is_true(FAILED):
@@ -263,20 +263,20 @@ class MapJobController:
 
 
 def _workers(decided: Plan) -> dict[str, Any]:
-    one = decided.workers
+    workers = decided.workers
     return {
-        "desired": one.desired,
-        "active": one.active,
-        "ready": one.ready,
-        "lost": one.lost,
-        "restarts": one.restarts,
-        "excused": one.excused,
+        "desired": workers.desired,
+        "active": workers.active,
+        "ready": workers.ready,
+        "lost": workers.lost,
+        "restarts": workers.restarts,
+        "excused": workers.excused,
     }
 
 
 def _workers_of(obj: Obj) -> Obj:
-    found: Obj = (obj.get("status") or {}).get("workers") or {}
-    return found
+    workers: Obj = (obj.get("status") or {}).get("workers") or {}
+    return workers
 
 
 def _grows(step: Step) -> bool:

@@ -235,7 +235,7 @@ def is_noteworthy(pod: Mapping[str, Any]) -> bool:
     status = pod.get("status") or {}
     if not is_alive(pod):
         return True
-    return any((one.get("state") or {}).get("waiting") for one in status.get("containerStatuses") or ())
+    return any((status.get("state") or {}).get("waiting") for status in status.get("containerStatuses") or ())
 
 
 def keep_pod(pod: Obj) -> Obj:
@@ -255,8 +255,8 @@ def pod_seen(pod: Obj) -> PodSeen:
     waiting, reason, message = "", str(status.get("reason") or ""), ""
     code: int | None = None
     ended: datetime | None = None
-    for one in status.get("containerStatuses") or ():
-        state = one.get("state") or {}
+    for container_status in status.get("containerStatuses") or ():
+        state = container_status.get("state") or {}
         if found := state.get("waiting"):
             waiting = waiting or str(found.get("reason") or "")
             message = message or str(found.get("message") or "")
@@ -323,7 +323,7 @@ def _equalise(container: Obj, *, worker: bool) -> None:
 
 def _allow_spot(view: MapView, spec: Obj) -> None:
     tolerations = list(spec.get("tolerations") or ())
-    known = {one.get("key") for one in tolerations}
+    known = {toleration.get("key") for toleration in tolerations}
     tolerations += [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS if key not in known]
     spec["tolerations"] = tolerations
     if not spec.get("topologySpreadConstraints"):

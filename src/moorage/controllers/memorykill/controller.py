@@ -65,8 +65,8 @@ class MemoryKillController:
         self._failed = shared.of(api, PODS, field_selector="status.phase=Failed", indexes=by_owner, keep=_bare)
         self._marked = shared.of(api, PODS, label_selector=MEMORY_LABEL, indexes=by_owner, keep=_bare)
         self._keepers = {
-            one: shared.of(api, one, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
-            for one in KEEPERS.values()
+            keeper: shared.of(api, keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid}, keep=_bare)
+            for keeper in KEEPERS.values()
         }
         self._gone = Vanished()
         self._failed.on_change(self._gone.changed)
@@ -94,7 +94,7 @@ class MemoryKillController:
         rule = self._rule(key.namespace)
         if not pods or (rule.level == "off" and not any(map(is_gated, pods.values()))):
             return None
-        owner = next(found for one in pods.values() if (found := owner_of(one)) is not None)
+        owner = next(owner for pod in pods.values() if (owner := owner_of(pod)) is not None)
         resource = KEEPERS.get((owner.api_version, owner.kind))
         noted = self._keepers[resource].by_index("uid", key.name) if resource is not None else ()
         cached = self._observe(owner, pods.values(), noted[0] if noted else None, rule)
@@ -112,7 +112,7 @@ class MemoryKillController:
             # a killed pod that is gone by now was killed none the less
             killed = gone | {uid: one for uid, one in pods.items() if kill_of(one) is not None}
             pods = killed | {
-                one["metadata"]["uid"]: one for one in (await self._api.list(PODS, key.namespace)).items
+                pod["metadata"]["uid"]: pod for pod in (await self._api.list(PODS, key.namespace)).items
             }
             expected = plan(self._observe(owner, pods.values(), keeper, rule))
             for action in expected.actions:
@@ -162,13 +162,13 @@ class MemoryKillController:
                     await self._events.record(pods[pod.uid], "Normal", "Released", f"No longer held: {why}")
                 case Renew(pod):
                     await self._api.delete(PODS, pod.name, namespace, uid=pod.uid)
-                    told = "Deleted, to be made of the newer revision: it was held and has never run"
-                    await self._events.record(pods[pod.uid], "Normal", "Renewed", told)
+                    message = "Deleted, to be made of the newer revision: it was held and has never run"
+                    await self._events.record(pods[pod.uid], "Normal", "Renewed", message)
                 case Stop(pod, kill):
                     await self._api.delete(PODS, pod.name, namespace, uid=pod.uid)
                     log.info("stopped a replacement that slipped past", extra={"pod": f"{namespace}/{pod.name}"})
-                    told = f"Deleted, to be held when it is made again: {kill}"
-                    await self._events.record(pods[pod.uid], "Warning", "Stopped", told)
+                    message = f"Deleted, to be held when it is made again: {kill}"
+                    await self._events.record(pods[pod.uid], "Warning", "Stopped", message)
                 case _:
                     assert_never(action)
         except NotFound:

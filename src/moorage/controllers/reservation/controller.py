@@ -107,11 +107,11 @@ class ReservationController:
 
     def _machine(self, group: str) -> tuple[Obj | None, Pool | None]:
         """The Machine of the group; of two the older, as the machine controller has it."""
-        found = [one for one in self._machines.all() if group_of(one) == group]
-        if not found:
+        machines = [machine for machine in self._machines.all() if group_of(machine) == group]
+        if not machines:
             return None, None
         machine = min(
-            found, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"])
+            machines, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"])
         )
         try:
             return machine, parse_machine(machine)

@@ -121,15 +121,15 @@ class RunController:
         return jobs.items, pods.items
 
     async def _lost_nodes(self, pods: list[Obj]) -> dict[str, datetime | None]:
-        found: dict[str, datetime | None] = {}
+        lost_nodes: dict[str, datetime | None] = {}
         for name in _nodes_of_deleted(pods):
             try:
                 lost, since = is_lost(await self._api.get(NODES, name))
             except NotFound:
                 lost, since = True, None
             if lost:
-                found[name] = since
-        return found
+                lost_nodes[name] = since
+        return lost_nodes
 
     # --- writes
 
@@ -205,10 +205,10 @@ class RunController:
         log.warning(
             "let go of a pod on a lost node", extra={"pod": f"{key.namespace}/{seen.name}", "node": seen.node}
         )
-        said = (
+        message = (
             f"Deleted without waiting for node {seen.node}, which does not answer; it may still be running there"
         )
-        await self._events.record(pod, "Warning", "NodeLost", said)
+        await self._events.record(pod, "Warning", "NodeLost", message)
 
     async def _note(self, key: Key, attempt: AttemptSeen, annotation: str, text: str) -> None:
         await self._patch(key, attempt, {"metadata": {"annotations": {annotation: text}}})

@@ -143,26 +143,26 @@ class TenantController:
 
     def _all(self, obj: Obj) -> Iterable[Key]:
         itself = [Key("", obj["metadata"]["name"])] if obj.get("kind") == TENANTS.kind else []
-        return {*itself, *(Key("", one["metadata"]["name"]) for one in self._tenants.all())}
+        return {*itself, *(Key("", tenant["metadata"]["name"]) for tenant in self._tenants.all())}
 
     def _of_namespace(self, namespace: Obj) -> Iterable[Key]:
         name = namespace["metadata"]["name"]
         return [
-            Key("", one["metadata"]["name"])
-            for one in self._tenants.all()
-            if (one.get("spec") or {}).get("namespace") == name
+            Key("", tenant["metadata"]["name"])
+            for tenant in self._tenants.all()
+            if (tenant.get("spec") or {}).get("namespace") == name
         ]
 
     def _of_node(self, node: Obj) -> Iterable[Key]:
         tainted = [
-            Key("", str(one.get("value")))
-            for one in (node.get("spec") or {}).get("taints") or ()
-            if one.get("key") == TENANT_LABEL and one.get("value")
+            Key("", str(taint.get("value")))
+            for taint in (node.get("spec") or {}).get("taints") or ()
+            if taint.get("key") == TENANT_LABEL and taint.get("value")
         ]
         choosing = [
-            Key("", one["metadata"]["name"])
-            for one in self._tenants.all()
-            if (one.get("spec") or {}).get("cpuNodes")
+            Key("", tenant["metadata"]["name"])
+            for tenant in self._tenants.all()
+            if (tenant.get("spec") or {}).get("cpuNodes")
         ]
         return {*tainted, *choosing}
 

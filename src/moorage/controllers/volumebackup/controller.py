@@ -96,122 +96,132 @@ class VolumeBackupController:
         if obj is None:
             return None
         try:
-            one = parse_backup(obj)
+            backup = parse_backup(obj)
         except BadBackup as error:
             log.warning("a volume backup cannot be read", extra={"backup": str(key), "error": error.message})
             return None
-        if one.deleting:
+        if backup.deleting:
             return None
-        decided = plan(await self._observe(one))
-        await self._report(one, obj, decided)  # the moment is taken up before its Job is made
+        decided = plan(await self._observe(backup))
+        await self._report(backup, obj, decided)  # the moment is taken up before its Job is made
         for action in decided.actions:
             match action:
                 case Copy() | BringBack():
-                    await self._start(one, obj, action)
+                    await self._start(backup, obj, action)
                 case DropJob(job):
                     with contextlib.suppress(NotFound):
                         await self._api.delete(
-                            JOBS, job.name, one.namespace, uid=job.uid, propagation="Background"
+                            JOBS, job.name, backup.namespace, uid=job.uid, propagation="Background"
                         )
                 case _:
                     assert_never(action)
         return decided.look_again_in
 
-    async def _observe(self, one: BackupView) -> Seen:
+    async def _observe(self, backup_view: BackupView) -> Seen:
         jobs = []
-        pods = [each for each in self._pods.by_index("backup", one.name) if _in(each, one.namespace)]
-        for job in self._jobs.by_index("backup", one.name):
-            if not _in(job, one.namespace):
+        pods = [
+            each for each in self._pods.by_index("backup", backup_view.name) if _in(each, backup_view.namespace)
+        ]
+        for job in self._jobs.by_index("backup", backup_view.name):
+            if not _in(job, backup_view.namespace):
                 continue
             uid = job["metadata"]["uid"]
             mine = [each for each in pods if (controller_ref(each) or {}).get("uid") == uid]
             newest = max(mine, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
             result = self._results.get(uid) or await result_of(self._api, newest)
-            seen = _job_seen(job, one, result, why_waiting(newest) if newest else "")
+            seen = _job_seen(job, backup_view, result, why_waiting(newest) if newest else "")
             if result is not None and not seen.active:
                 if len(self._results) > 10_000:
                     self._results.clear()
                 self._results[uid] = result
             jobs.append(seen)
-        able = self._refused.pop(one.uid, "")
+        able = self._refused.pop(backup_view.uid, "")
         if self._runtime is None or not self._runtime.image:
             self._runtime = await find_runtime(self._api)
         if not self._runtime.image:
             able = "the operator does not know the image that backups run in: set MOORAGE_IMAGE"
-        elif one.spec.to.startswith("/"):
-            able = await self._folder_refusal(one) or able
+        elif backup_view.spec.to.startswith("/"):
+            able = await self._folder_refusal(backup_view) or able
         return Seen(
-            backup=one,
+            backup=backup_view,
             now=self._clock.now(),
             jobs=jobs,
-            volume=await self._claim(one.spec.volume, one) is not None,
+            volume=await self._claim(backup_view.spec.volume, backup_view) is not None,
             able=able,
         )
 
-    async def _folder_refusal(self, one: BackupView) -> str:
+    async def _folder_refusal(self, backup_view: BackupView) -> str:
         """A folder of the machine is for who owns the machine: nobody's tenant, and no cluster's node."""
         assert self._runtime is not None
         if not self._runtime.on_processes:
-            return f"{one.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"
-        if tenant_of(one.namespace, (await self._api.list(TENANTS)).items) is not None:
-            return f"{one.spec.to} is a folder of the machine, which tenants do not reach: write to volume:NAME"
+            return f"{backup_view.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"
+        if tenant_of(backup_view.namespace, (await self._api.list(TENANTS)).items) is not None:
+            return f"{backup_view.spec.to} is a folder of the machine: tenants must write to volume:NAME"
         return ""
 
-    async def _claim(self, name: str, one: BackupView) -> Obj | None:
+    async def _claim(self, name: str, backup_view: BackupView) -> Obj | None:
         try:
-            return await self._api.get(PVCS, name, one.namespace)
+            return await self._api.get(PVCS, name, backup_view.namespace)
         except NotFound:
             return None
 
-    async def _start(self, one: BackupView, obj: Obj, action: Copy | BringBack) -> None:
+    async def _start(self, backup_view: BackupView, obj: Obj, action: Copy | BringBack) -> None:
         assert self._runtime is not None
-        volume = one.spec.volume
+        volume = backup_view.spec.volume
         if isinstance(action, BringBack):
-            assert one.spec.restore is not None
-            volume = one.spec.restore.volume
+            assert backup_view.spec.restore is not None
+            volume = backup_view.spec.restore.volume
         claims = {ROOT: (volume, isinstance(action, Copy))}
-        target, host = one.spec.to, ""
+        target, host = backup_view.spec.to, ""
         if (there := parse_volume(target)) is not None:
             claims[TARGET] = (there[0], isinstance(action, BringBack))
             target = f"folder:{TARGET}/{there[1]}".rstrip("/")
         elif target.startswith("/"):
             host, target = target, f"folder:{target}"
         node = ""
-        pods = (await self._api.list(PODS, one.namespace)).items
+        pods = (await self._api.list(PODS, backup_view.namespace)).items
         for claim in (claim for claim, _ in claims.values()):
-            if (found := await self._claim(claim, one)) is not None:
+            if (found := await self._claim(claim, backup_view)) is not None:
                 node = node or node_of(found, pods)
         if isinstance(action, Copy):
-            args = ["backup", "--root", ROOT, "--target", target, "--name", backup_name(one.series, action.at)]
-            args += ["--series", one.series, "--keep", str(one.spec.keep)]
+            args = [
+                "backup",
+                "--root",
+                ROOT,
+                "--target",
+                target,
+                "--name",
+                backup_name(backup_view.series, action.at),
+            ]
+            args += ["--series", backup_view.series, "--keep", str(backup_view.spec.keep)]
         else:
-            assert one.spec.restore is not None
-            args = ["restore", "--root", ROOT, "--target", target, "--name", one.spec.restore.backup]
-            args += ["--force"] if one.spec.restore.force else []
+            assert backup_view.spec.restore is not None
+            args = ["restore", "--root", ROOT, "--target", target, "--name", backup_view.spec.restore.backup]
+            args += ["--force"] if backup_view.spec.restore.force else []
         pod = make_pod_spec(
             self._runtime,
             [arg.replace("$(", "$$(") for arg in args],
             claims=claims,
-            secret=one.spec.secret,
-            google=one.spec.to.startswith("gs://"),
+            secret=backup_view.spec.secret,
+            google=backup_view.spec.to.startswith("gs://"),
             host_folder=host,
             node=node,
         )
-        job = _make_job(one, obj, job_name(one, action), pod)
+        job = _make_job(backup_view, obj, job_name(backup_view, action), pod)
         try:
-            await self._api.create(JOBS, job, one.namespace)
+            await self._api.create(JOBS, job, backup_view.namespace)
         except AlreadyExists:
             return
         except (Invalid, BadRequest, Forbidden) as error:
-            self._refused[one.uid] = error.message
-            self.loop.queue.add(Key(one.namespace, one.name))
+            self._refused[backup_view.uid] = error.message
+            self.loop.queue.add(Key(backup_view.namespace, backup_view.name))
             return
         log.info(
             "began a backup or a restore",
-            extra={"backup": f"{one.namespace}/{one.name}", "job": job_name(one, action)},
+            extra={"backup": f"{backup_view.namespace}/{backup_view.name}", "job": job_name(backup_view, action)},
         )
 
-    async def _report(self, one: BackupView, obj: Obj, decided: Plan) -> None:
+    async def _report(self, backup_view: BackupView, obj: Obj, decided: Plan) -> None:
         new, before = decided.status, obj.get("status") or {}
         conditions = with_condition(
             before.get("conditions") or [],
@@ -220,7 +230,7 @@ class VolumeBackupController:
             now=rfc3339(self._clock.now()),
             reason=new.reason,
             message=new.message,
-            observedGeneration=one.generation,
+            observedGeneration=backup_view.generation,
         )
         found: Obj = {
             "phase": new.phase,
@@ -233,26 +243,28 @@ class VolumeBackupController:
             "restoreMessage": new.restore_message,
         }
         status = {key: value for key, value in found.items() if value not in ("", [])}
-        status |= {"conditions": conditions, "observedGeneration": one.generation}
+        status |= {"conditions": conditions, "observedGeneration": backup_view.generation}
         if status == before:
             return
         patch = {key: None for key in before if key not in status} | status
         with contextlib.suppress(NotFound):
             await self._api.patch(
                 BACKUPS,
-                one.name,
+                backup_view.name,
                 {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": patch},
-                one.namespace,
+                backup_view.namespace,
                 subresource="status",
             )
-        if new.phase == FAILED and one.status.phase != FAILED:
+        if new.phase == FAILED and backup_view.status.phase != FAILED:
             about = {"apiVersion": BACKUPS.api_version, "kind": BACKUPS.kind} | obj
             await self._events.record(about, "Warning", new.reason, new.message)
 
 
-def _make_job(one: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:
-    labels = {BACKUP_LABEL: one.name} | ({OWNER_LABEL: one.owner_label} if one.owner_label else {})
-    annotations = {OWNER_ANNOTATION: one.owner} if one.owner else {}
+def _make_job(backup_view: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:
+    labels = {BACKUP_LABEL: backup_view.name} | (
+        {OWNER_LABEL: backup_view.owner_label} if backup_view.owner_label else {}
+    )
+    annotations = {OWNER_ANNOTATION: backup_view.owner} if backup_view.owner else {}
     typed = {"apiVersion": BACKUPS.api_version, "kind": BACKUPS.kind} | obj
     final = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [FINAL_EXIT]}}
     return {
@@ -260,7 +272,7 @@ def _make_job(one: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:
         "kind": JOBS.kind,
         "metadata": {
             "name": name,
-            "namespace": one.namespace,
+            "namespace": backup_view.namespace,
             "labels": labels,
             "annotations": annotations,
             "ownerReferences": [owner_reference(typed)],
@@ -273,14 +285,14 @@ def _make_job(one: BackupView, obj: Obj, name: str, pod: Obj) -> Obj:
     }
 
 
-def _job_seen(job: Obj, one: BackupView, result: Mapping[str, Any] | None, waiting: str) -> JobSeen:
+def _job_seen(job: Obj, backup_view: BackupView, result: Mapping[str, Any] | None, waiting: str) -> JobSeen:
     succeeded, failed = is_condition_true(job, "Complete"), is_condition_true(job, "Failed")
     over = condition(job, "Complete" if succeeded else "Failed") or {}
     return JobSeen(
         name=job["metadata"]["name"],
         uid=job["metadata"]["uid"],
-        created=moment(job["metadata"].get("creationTimestamp")) or one.created,
-        ours=(controller_ref(job) or {}).get("uid") == one.uid,
+        created=moment(job["metadata"].get("creationTimestamp")) or backup_view.created,
+        ours=(controller_ref(job) or {}).get("uid") == backup_view.uid,
         succeeded=succeeded,
         failed=failed,
         ended=moment(over.get("lastTransitionTime")) if over else None,

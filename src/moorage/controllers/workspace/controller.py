@@ -159,7 +159,7 @@ class WorkspaceController:
         refused = self._refusal(view)
         fault, reason = (refused[3], refused[2]) if refused else ("", "Invalid")
         if not fault and (faults := check_workspace(obj)):  # where no webhook judged it
-            fault = "; ".join(f"{one.field}: {one.message}" for one in faults)
+            fault = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
         if not fault and app is None and view.spec.type in bad:
             fault, reason = bad[view.spec.type], "BadTemplate"
         if not fault and wrong:
@@ -186,7 +186,9 @@ class WorkspaceController:
             home=self._claims.get(view.home_claim, namespace),
             secret_made=view.status.secret == view.secret_name or view.uid in self._secrets,
             missing_claims=tuple(
-                one.claim_name for one in view.spec.volumes if self._claims.get(one.claim_name, namespace) is None
+                volume.claim_name
+                for volume in view.spec.volumes
+                if self._claims.get(volume.claim_name, namespace) is None
             ),
             pods=pods,
             gateway=self._gateway(),
@@ -204,8 +206,10 @@ class WorkspaceController:
             return Platform(), f"ConfigMap {SYSTEM_NAMESPACE}/{INFO_CONFIGMAP}: {error.message}"
 
     def _gateway(self) -> Mapping[str, Any] | None:
-        found = [one for one in self._gateways.all() if one.get("endpoints") and one.get("ports")]
-        return min(found, key=lambda one: (one.get("addressType") != "IPv4", key_of(one)), default=None)
+        gateways = [
+            gateway for gateway in self._gateways.all() if gateway.get("endpoints") and gateway.get("ports")
+        ]
+        return min(gateways, key=lambda one: (one.get("addressType") != "IPv4", key_of(one)), default=None)
 
     def _types(self) -> tuple[GpuType, ...]:
         if self._gpu_types is None:
@@ -279,8 +283,8 @@ class WorkspaceController:
                 return  # an earlier pass made it
             if is_deleting(found) or (owner is not None and owner.get("kind") == WORKSPACES.kind):
                 raise Conflict(f"{step.resource.kind} {name} of an earlier workspace is on its way out") from error
-            said = f"{step.resource.kind} {name} exists that is not of this workspace: remove or rename it"
-            self._refuse(view, "NameTaken", said)
+            message = f"{step.resource.kind} {name} exists that is not of this workspace: remove or rename it"
+            self._refuse(view, "NameTaken", message)
 
     async def _make_secret(self, view: WorkspaceView, obj: Obj) -> None:
         token = make_token(await self._gateway_key(), view.uid)
@@ -305,13 +309,13 @@ class WorkspaceController:
                 "data": {"key": base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()},
             }
             try:
-                found = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
+                secret = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
             except NotFound:
                 try:
-                    found = await self._api.create(SECRETS, made, SYSTEM_NAMESPACE)
+                    secret = await self._api.create(SECRETS, made, SYSTEM_NAMESPACE)
                 except AlreadyExists:
-                    found = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
-            self._key = base64.b64decode(found["data"]["key"])
+                    secret = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
+            self._key = base64.b64decode(secret["data"]["key"])
         return self._key
 
     def _refuse(self, view: WorkspaceView, reason: str, message: str) -> None:
@@ -331,7 +335,7 @@ class WorkspaceController:
     # --- changes
 
     def _everyone(self, _: Obj) -> Iterable[Key]:
-        return [key_of(one) for one in self._workspaces.all()]
+        return [key_of(workspace) for workspace in self._workspaces.all()]
 
     def _users_of(self, claim: Obj) -> Iterable[Key]:
         """Workspaces of the namespace that have the claim."""
@@ -361,7 +365,7 @@ def _workspace_of(obj: Obj) -> Iterable[Key]:
 def _claims_of(obj: Mapping[str, Any]) -> set[str]:
     spec = obj.get("spec") or {}
     home = (spec.get("home") or {}).get("claimName") or f"{obj['metadata']['name']}-home"
-    return {home, *(str(one.get("claimName")) for one in spec.get("volumes") or ())}
+    return {home, *(str(volume.get("claimName")) for volume in spec.get("volumes") or ())}
 
 
 def _keep_claim(claim: Obj) -> Obj:

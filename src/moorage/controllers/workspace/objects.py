@@ -66,11 +66,11 @@ def made_from(view: WorkspaceView, app: App) -> str:
     What a newer Moorage adds does not change it: an upgrade restarts nobody's kernel.
     """
     spec = view.spec
-    said = [
+    builtinses = [
         msgspec.to_builtins(one)
         for one in (app, spec.machine, spec.resources, spec.env, spec.volumes, spec.image_pull_secrets)
     ]
-    told = [*said, spec.image, view.home_claim, home_path(view, app), view.is_host_env]
+    told = [*builtinses, spec.image, view.home_claim, home_path(view, app), view.is_host_env]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -179,9 +179,9 @@ def make_gateway_slice(view: WorkspaceView, obj: Obj, gateway: Mapping[str, Any]
     made["addressType"] = gateway.get("addressType") or "IPv4"
     made["ports"] = [{"name": PORT_NAME, "port": port, "protocol": "TCP"}]
     made["endpoints"] = [
-        {"addresses": list(one.get("addresses") or ()), "conditions": {"ready": True}}
-        for one in gateway.get("endpoints") or ()
-        if (one.get("conditions") or {}).get("ready") is not False
+        {"addresses": list(endpoint.get("addresses") or ()), "conditions": {"ready": True}}
+        for endpoint in gateway.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready") is not False
     ]
     return made
 
@@ -287,10 +287,10 @@ def _environment(view: WorkspaceView, app: App, home: str) -> list[Obj]:
     return [*ours, *(_variable(one) for one in theirs.values())]
 
 
-def _variable(one: Variable) -> Obj:
-    if one.value_from is not None:
-        return {"name": one.name, "valueFrom": one.value_from}
-    return {"name": one.name, "value": one.value or ""}
+def _variable(variable: Variable) -> Obj:
+    if variable.value_from is not None:
+        return {"name": variable.name, "valueFrom": variable.value_from}
+    return {"name": variable.name, "value": variable.value or ""}
 
 
 def _probe(app: App) -> Obj:

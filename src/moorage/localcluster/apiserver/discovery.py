@@ -155,11 +155,11 @@ def _aggregated_resource(kind: Kind) -> Obj:
     return out
 
 
-def _aggregated_subresource(kind: Kind, one: Subresource) -> Obj:
-    group = kind.resource.group if one.group is None else one.group
-    version = kind.resource.version if one.version is None else one.version
+def _aggregated_subresource(kind: Kind, subresource: Subresource) -> Obj:
+    group = kind.resource.group if subresource.group is None else subresource.group
+    version = kind.resource.version if subresource.version is None else subresource.version
     return {
-        "subresource": one.name,
-        "responseKind": {"group": group, "version": version, "kind": one.kind},
-        "verbs": list(one.verbs),
+        "subresource": subresource.name,
+        "responseKind": {"group": group, "version": version, "kind": subresource.kind},
+        "verbs": list(subresource.verbs),
     }

@@ -133,7 +133,7 @@ def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
 
 def fit_message(total: int, refusals: Iterable[Sequence[Refusal]], note: str = "") -> str:
     """kube-scheduler's sentence: "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: …"."""
-    counted = Counter(one.reason for found in refusals for one in found)
+    counted = Counter(one.reason for refusal in refusals for one in refusal)
     reasons = sorted(f"{count} {reason}" for reason, count in counted.items())
     sentence = f"0/{total} nodes are available"
     sentence += ": " + ", ".join(reasons) + "." if reasons else "."

@@ -125,16 +125,16 @@ def _refused(pod: PodView, node: NodeState, snapshot: Snapshot) -> tuple[Refusal
     return judge(pod, node, world, facts_of(pod, world))
 
 
-def _cost(one: Candidate) -> tuple[int, int, int, int, float]:
-    highest = one.victims[0].info.priority
+def _cost(candidate: Candidate) -> tuple[int, int, int, int, float]:
+    highest = candidate.victims[0].info.priority
     started = min(
-        (victim.info.started or _LATEST for victim in one.victims if victim.info.priority == highest),
+        (victim.info.started or _LATEST for victim in candidate.victims if victim.info.priority == highest),
         default=_LATEST,
     )
     return (
-        one.violations,
+        candidate.violations,
         highest,
-        sum(victim.info.priority + _PRIORITY_BASE for victim in one.victims),
-        len(one.victims),
+        sum(victim.info.priority + _PRIORITY_BASE for victim in candidate.victims),
+        len(candidate.victims),
         -started.timestamp(),
     )

@@ -82,7 +82,7 @@ class Containers:
     async def get(self, word: str) -> Obj:
         """The newest pod of a container, by name or id; one that is going has gone. Raises Problem 404 or 400."""
         try:
-            found = find([one for one in await self.pods() if not is_deleting(one)], word)
+            found = find([pod for pod in await self.pods() if not is_deleting(pod)], word)
         except LookupError as error:
             raise Problem(400, ErrorCode.AMBIGUOUS, str(error), "write more of the id") from error
         if found is None:
@@ -131,8 +131,8 @@ class Containers:
             raise Problem(
                 400,
                 ErrorCode.INVALID,
-                "; ".join(f"{one.field}: {one.message}" for one in plan.faults),
-                "; ".join(dict.fromkeys(one.hint for one in plan.faults if one.hint)) or None,
+                "; ".join(f"{fault.field}: {fault.message}" for fault in plan.faults),
+                "; ".join(dict.fromkeys(fault.hint for fault in plan.faults if fault.hint)) or None,
                 first_fault.field,
             )
         if taken := find(there, plan.name):
@@ -185,7 +185,7 @@ class Containers:
             namespace=self.namespace,
             cpu=str(defaults.cpu or DEFAULT_CPU),
             memory=str(defaults.memory or DEFAULT_MEMORY),
-            gpu_types=gpu_types((parse_node(one) for one in cluster.nodes.all()), ()),
+            gpu_types=gpu_types((parse_node(node) for node in cluster.nodes.all()), ()),
             salt=salt,
         )
 
@@ -197,7 +197,7 @@ class Containers:
             return True
         if not is_gated(pod):
             return False
-        gates = [one for one in pod["spec"].get("schedulingGates") or () if one.get("name") != CONTAINER_GATE]
+        gates = [gate for gate in pod["spec"].get("schedulingGates") or () if gate.get("name") != CONTAINER_GATE]
         meta = pod["metadata"]
         change = {
             "metadata": {"resourceVersion": meta["resourceVersion"]},
@@ -258,7 +258,7 @@ class Containers:
                 "docker rm -f",
             )
         name = container_name(pod)
-        mine = [one for one in await self.pods() if container_name(one) == name]
+        mine = [pod for pod in await self.pods() if container_name(pod) == name]
         await self._read_to_the_end(pod)
         for one in mine:
             with suppress(NotFound):

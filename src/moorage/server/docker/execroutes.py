@@ -175,7 +175,7 @@ async def running(there: Containers, word: str) -> Obj:
 def command_of(body: Any) -> list[str]:
     """The words to run; environment and folder go before them, for Kubernetes' exec has neither."""
     words = body.get("Cmd")
-    if not isinstance(words, list) or not words or not all(isinstance(one, str) for one in words):
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise Problem(400, ErrorCode.INVALID, f"Cmd is {words!r}", "write a list of words, one at least", "Cmd")
     for name in ("User", "Privileged"):
         if body.get(name):

@@ -83,7 +83,7 @@ def passed_on(given: Iterable[tuple[str, str]], to: Destination, client: str) ->
     Without what concerns this hop, what the platform is shown, and what only a proxy may say.
     """
     pairs = [(name.lower(), value) for name, value in given]
-    named = {one.strip().lower() for name, value in pairs if name == "connection" for one in value.split(",")}
+    named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
     own = {name.lower() for name, _ in to.headers}
     found = [
         (name, value)
@@ -125,7 +125,7 @@ def is_our_cookie(name: str) -> bool:
 def returned(given: Iterable[tuple[str, str]]) -> Headers:
     """The headers of an answer as the browser gets them: no cookie of our names, none for other hosts."""
     pairs = [(name.lower(), value) for name, value in given]
-    named = {one.strip().lower() for name, value in pairs if name == "connection" for one in value.split(",")}
+    named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
     found = [(name, value) for name, value in pairs if name not in NOT_RETURNED and name not in named]
     found += [("set-cookie", one) for name, value in pairs if name == "set-cookie" and (one := own_cookie(value))]
     # nobody frames a workspace; beside a policy of the application's own this one holds too
@@ -138,7 +138,9 @@ def own_cookie(header: str) -> str:
     if not name.strip() or is_our_cookie(name):
         return ""
     parts = header.split(";")
-    return ";".join([parts[0], *(one for one in parts[1:] if one.strip().partition("=")[0].lower() != "domain")])
+    return ";".join(
+        [parts[0], *(part for part in parts[1:] if part.strip().partition("=")[0].lower() != "domain")]
+    )
 
 
 def cookie_values(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
@@ -333,7 +335,7 @@ class Forwarder:
 
 async def first_of(*works: Any) -> None:
     """Run all until one ends; cancel the rest, and raise what the first one raised."""
-    tasks = [asyncio.ensure_future(one) for one in works]
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -347,7 +347,7 @@ class Gateway:
             return answer(Problem(401, "unauthorized", "sign in: open this address in a browser"))
         if not dest and "text/html" not in _one(headers, "accept"):
             return answer(Problem(401, "unauthorized", "sign in: open this address in a browser"))
-        known = [one for one in cookie_values(headers, self._cookie_name(STATE_COOKIE)) if len(one) == 43]
+        known = [value for value in cookie_values(headers, self._cookie_name(STATE_COOKIE)) if len(value) == 43]
         state = known[0] if known else secrets.token_urlsafe(32)
         asked = urlencode({"state": _digest(state), "path": clean_path(target_of(scope))})
         where = f"{self.platform.page}/open/{quote(view.namespace)}/{quote(view.name)}?{asked}"
@@ -383,13 +383,13 @@ class Gateway:
         key = await self._secret_key()
         proofs = cookie_values(headers, self._proof_name)
         states = [
-            one
-            for one in cookie_values(headers, self._cookie_name(STATE_COOKIE))
-            if any(hmac.compare_digest(_proof(key, one).encode(), proof.encode()) for proof in proofs)
+            value
+            for value in cookie_values(headers, self._cookie_name(STATE_COOKIE))
+            if any(hmac.compare_digest(_proof(key, value).encode(), proof.encode()) for proof in proofs)
         ]
         good = code is not None and code.ticket.host == host
         if good and code is not None and code.state:
-            good = any(hmac.compare_digest(_digest(one), code.state) for one in states)
+            good = any(hmac.compare_digest(_digest(state), code.state) for state in states)
         if not good or code is None or code.ticket.uid != view.uid:
             raise Problem(
                 403, "bad_code", "this way in was used already, or is too old, or another browser's",
@@ -514,12 +514,12 @@ class Gateway:
         """The platform's key for workspaces, which the operator makes. Raises Problem 503 without one."""
         if self._key is None:
             try:
-                found = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
+                secret = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
             except NotFound as error:
                 raise Problem(503, "starting", "the platform is starting", "try again in a moment") from error
             except ApiError as error:
                 raise Problem(503, "unavailable", "the platform cannot read its key") from error
-            self._key = base64.b64decode(found["data"]["key"])
+            self._key = base64.b64decode(secret["data"]["key"])
         return self._key
 
     # --- what people read
@@ -673,20 +673,20 @@ def foreign_origin(headers: Headers, method: str, scheme: str, *, is_websocket: 
 
     https://developer.mozilla.org/en-US/docs/Web/HTTP/Headers/Sec-Fetch-Site
     """
-    said = "another site asked for this in your name"
+    message = "another site asked for this in your name"
     origin, host = _one(headers, "origin"), _one(headers, "host").lower()
     site, mode = _one(headers, "sec-fetch-site"), _one(headers, "sec-fetch-mode")
     if origin:
         parts = urlsplit(origin.lower())
         if parts.scheme != scheme or parts.netloc != host:
-            return said
+            return message
     if is_websocket:
         return "" if origin else "a WebSocket that does not say where it comes from"
     if site in ("", "same-origin", "none"):
         return "" if method in SAFE or origin or site else "a change that does not say where it comes from"
     if method == "GET" and mode == "navigate" and _one(headers, "sec-fetch-dest") == "document":
         return ""
-    return said
+    return message
 
 
 def _one(headers: Headers, name: str) -> str:

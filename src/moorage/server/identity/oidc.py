@@ -230,7 +230,7 @@ class Provider:
         if not isinstance(groups, (list, tuple)) or len(groups) > GROUPS_MAX:
             raise Refused(f"the claim {settings.groups_claim!r} is no list of at most {GROUPS_MAX} groups")
         subject = f"{settings.issuer} {claims['sub']}"
-        kept = tuple(one for one in groups if isinstance(one, str) and 0 < len(one) <= 256)
+        kept = tuple(group for group in groups if isinstance(group, str) and 0 < len(group) <= 256)
         return Login(subject, name.strip(), kept, refresh_token, expires)
 
     async def _with_userinfo(self, claims: dict[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,11 +328,11 @@ class Provider:
                 raise
             return
         found: dict[str, Any] = {}
-        for one in body["keys"]:
-            if not isinstance(one, dict) or one.get("use") not in (None, "sig") or one.get("kty") == "oct":
+        for key in body["keys"]:
+            if not isinstance(key, dict) or key.get("use") not in (None, "sig") or key.get("kty") == "oct":
                 continue
             try:
-                found[str(one.get("kid") or "")] = jwt.PyJWK.from_dict(one)
+                found[str(key.get("kid") or "")] = jwt.PyJWK.from_dict(key)
             except jwt.PyJWTError as error:
                 log.info("a key of the provider cannot be used", extra={"error": str(error)})
         self._keys, self._keys_at = found, now

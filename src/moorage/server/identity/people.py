@@ -53,7 +53,7 @@ class People:
         return account
 
     def all(self) -> list[Obj]:
-        return [one for one in self._accounts.all() if person_in(one)]
+        return [account for account in self._accounts.all() if person_in(account)]
 
     async def _account(self, name: str) -> Obj | None:
         if (known := self._accounts.get(name, PEOPLE_NAMESPACE)) is not None:
@@ -66,4 +66,4 @@ class People:
 
 def groups_of(account: Obj) -> tuple[str, ...]:
     """A person's groups, marked as Moorage's own."""
-    return tuple(GROUP_PREFIX + one for one in groups_in(account))
+    return tuple(GROUP_PREFIX + group for group in groups_in(account))

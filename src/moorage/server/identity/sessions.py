@@ -255,17 +255,17 @@ class SessionStore:
 
     def note(self, entries: Sequence[AuditEntry]) -> None:
         with self._db.transaction():
-            for one in entries:
+            for entry in entries:
                 self._db.run(
                     "INSERT INTO audit_log (at, person, method, path, what, address, status)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    to_microseconds(one.at),
-                    one.person,
-                    one.method,
-                    one.path,
-                    one.what,
-                    one.address,
-                    one.status,
+                    to_microseconds(entry.at),
+                    entry.person,
+                    entry.method,
+                    entry.path,
+                    entry.what,
+                    entry.address,
+                    entry.status,
                 )
 
     def audit(
@@ -345,13 +345,13 @@ class Sealer:
 async def load_keys(api: Api) -> tuple[bytes, ...]:
     """The keys, newest first; the first one is made where there is none."""
     try:
-        found = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
+        secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
     except NotFound:
         try:
-            found = await api.create(SECRETS, _keys_secret({"00000001": _new_key()}))
+            secret = await api.create(SECRETS, _keys_secret({"00000001": _new_key()}))
         except AlreadyExists:
-            found = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
-    data = found.get("data") or {}
+            secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
+    data = secret.get("data") or {}
     keys = tuple(base64.b64decode(data[name]) for name in sorted(data, reverse=True))
     if not keys:
         raise MoorageError(
@@ -363,13 +363,13 @@ async def load_keys(api: Api) -> tuple[bytes, ...]:
 async def rotate_keys(api: Api) -> int:
     """Add a key, drop the oldest beyond KEYS_KEPT; returns how many there are. Nobody has to log in again."""
     await load_keys(api)
-    found = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
-    names = sorted(found.get("data") or {})
+    secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
+    names = sorted(secret.get("data") or {})
     new = f"{int(names[-1]) + 1:08d}"
     dropped = [*names, new][:-KEYS_KEPT]
     data: dict[str, str | None] = dict.fromkeys(dropped)
     patch: Obj = {"data": data | {new: _new_key()}}
-    patch["metadata"] = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    patch["metadata"] = {"resourceVersion": secret["metadata"]["resourceVersion"]}
     await api.patch(SECRETS, KEYS_SECRET, patch, PEOPLE_NAMESPACE)
     return min(KEYS_KEPT, len(names) + 1)
 

@@ -251,26 +251,26 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
     )
 
 
-def _queue_row(place: int, pod: Obj, said: Explanation, hues: dict[str, int], now: datetime) -> QueueRow:
+def _queue_row(place: int, pod: Obj, explanation: Explanation, hues: dict[str, int], now: datetime) -> QueueRow:
     created = pod["metadata"].get("creationTimestamp")
     start = ""
-    if said.likely is not None and said.likely.at > now:
-        usual = said.likely.usual
-        start = f"usually starts by {about(said.likely.at, now)}"
+    if explanation.likely is not None and explanation.likely.at > now:
+        usual = explanation.likely.usual
+        start = f"usually starts by {about(explanation.likely.at, now)}"
         start += f" ({usual.done} of {usual.of} like what it waits for)" if usual else ""
-    elif said.earliest is not None and said.earliest.at > now:
-        start = f"can start in {span(said.earliest.at - now)} or sooner"
-    elif said.state == "never":
+    elif explanation.earliest is not None and explanation.earliest.at > now:
+        start = f"can start in {span(explanation.earliest.at - now)} or sooner"
+    elif explanation.state == "never":
         start = "cannot run here as it is"
     return QueueRow(
         place=place,
-        name=said.run or said.name,
-        namespace=said.namespace,
-        owner=said.owner,
-        hue=hues.get(said.owner, 0),
-        asks=_asks(said.gpus, ", ".join(said.gpu_types)),
+        name=explanation.run or explanation.name,
+        namespace=explanation.namespace,
+        owner=explanation.owner,
+        hue=hues.get(explanation.owner, 0),
+        asks=_asks(explanation.gpus, ", ".join(explanation.gpu_types)),
         since=_ago(datetime.fromisoformat(created), now) if created else None,
-        reason=short_reason(said, typed=False),
+        reason=short_reason(explanation, typed=False),
         start=start,
     )
 

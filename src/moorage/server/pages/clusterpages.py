@@ -157,9 +157,9 @@ def render(
     explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines))
     line, more = waiting_line(explainer, runs, jobs, now, storages or {})
     usuals = {
-        (one.pod.namespace, one.pod.name): usual
-        for one in explainer.lookup.snapshot.pods
-        if one.holder is not None and one.pod.gpus and (usual := explainer.lookup.usual(one, now)) is not None
+        (pod.pod.namespace, pod.pod.name): usual
+        for pod in explainer.lookup.snapshot.pods
+        if pod.holder is not None and pod.pod.gpus and (usual := explainer.lookup.usual(pod, now)) is not None
     }
     model = lay_out(
         view=view_gpus(nodes, pods),
@@ -217,7 +217,9 @@ def _with_claims(pods: Iterable[Obj]) -> list[str]:
     found: dict[str, None] = {}
     for pod in pods:
         spec = pod.get("spec") or {}
-        if not spec.get("nodeName") and any(one.get("persistentVolumeClaim") for one in spec.get("volumes") or ()):
+        if not spec.get("nodeName") and any(
+            volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()
+        ):
             found[pod["metadata"].get("namespace") or "default"] = None
     return list(found)[:NAMESPACES_READ]
 

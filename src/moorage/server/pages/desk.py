@@ -140,7 +140,7 @@ class Desk:
         """The namespaces that a form offers; "default" first."""
         found = await self.places(user, "create", resource)
         if found is None:
-            found = [one for one in await self.namespaces() if not one.startswith(SYSTEM)]
+            found = [namespace for namespace in await self.namespaces() if not namespace.startswith(SYSTEM)]
         return sorted(found, key=lambda one: (one != "default", one))
 
     async def namespaces(self) -> list[str]:
@@ -149,9 +149,11 @@ class Desk:
         if kept is not None and now - kept[0] < NAMESPACES_SECONDS:
             return kept[1]
         try:
-            found = {one["metadata"]["name"] for one in (await self.context.api.list(NAMESPACES)).items}
+            found = {
+                namespace["metadata"]["name"] for namespace in (await self.context.api.list(NAMESPACES)).items
+            }
         except ApiError:
-            found = {key_of(one).namespace for one in self.context.cluster.pods.all()} | {"default"}
+            found = {key_of(pod).namespace for pod in self.context.cluster.pods.all()} | {"default"}
         names = sorted(found)[:NAMESPACES_ASKED]
         self._namespaces = (now, names)
         return names
@@ -193,7 +195,7 @@ def outcome(request: Request) -> str:
     """What was just done, made of our own words and a name that Kubernetes allows."""
     words, what = DONE.get(request.query_params.get("done", "")), request.query_params.get("what", "")
     parts = what.split("/")
-    if words is None or len(parts) != 2 or not all(is_dns_label(one) for one in parts):
+    if words is None or len(parts) != 2 or not all(is_dns_label(part) for part in parts):
         return ""
     return words.format(what)
 

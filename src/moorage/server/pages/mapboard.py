@@ -130,7 +130,7 @@ def map_model(
     return MapModel(
         row=map_row(found, now, owner_hues([found["owner"]])[found["owner"]]),
         command=annotations_of(mapjob).get(COMMAND_ANNOTATION, "") if mapjob and failed is not None else "",
-        facts=tuple(one for one in facts if one[1]),
+        facts=tuple(fact for fact in facts if fact[1]),
         troubles=_troubles(mapjob) if mapjob else (),
         plan_words=_plan_words(plan) if plan else "",
         plan=_plan_rows(plan, fact_of(found, plan, end_of(mapjob) if mapjob else None, now)) if plan else (),
@@ -149,12 +149,12 @@ def _workers(at_work: int, mapjob: Obj | None) -> str:
 
 
 def _troubles(mapjob: Obj) -> tuple[str, ...]:
-    said = []
+    troubles = []
     for kind, bad in (("Accepted", "False"), ("Working", "False"), ("Failed", "True")):
         told = condition(mapjob, kind)
         if told and told.get("status") == bad and told.get("message"):
-            said.append(str(told["message"]))
-    return tuple(said)
+            troubles.append(str(told["message"]))
+    return tuple(troubles)
 
 
 def _plan_words(plan: Mapping[str, Any]) -> str:
@@ -180,12 +180,12 @@ def _plan_rows(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> tuple[tuple[
     return tuple(row for row in rows if row[1] or row[2])
 
 
-def _failed(one: MapItem, output: bytes) -> Failed:
-    value = one.key or bytes(one.value).decode("utf-8", "replace")
-    failure = one.failure
+def _failed(map_item: MapItem, output: bytes) -> Failed:
+    value = map_item.key or bytes(map_item.value).decode("utf-8", "replace")
+    failure = map_item.failure
     why = f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else ""
     return Failed(
-        one.item,
+        map_item.item,
         value if len(value) <= VALUE_CHARACTERS else value[:VALUE_CHARACTERS] + "…",
         why,
         output[-OUTPUT_BYTES:].decode("utf-8", "replace").strip(),

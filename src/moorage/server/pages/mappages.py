@@ -93,10 +93,10 @@ async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
         return None
 
 
-async def _failed(queue: Queue, found: Stored) -> list[tuple[MapItem, bytes]]:
+async def _failed(queue: Queue, stored: Stored) -> list[tuple[MapItem, bytes]]:
     """The first items that failed for good, each with the end of what it printed."""
-    map_id = found.map.id
-    if not found.map.counts.dead:
+    map_id = stored.map.id
+    if not stored.map.counts.dead:
         return []
 
     def read(store: Store) -> list[tuple[MapItem, bytes]]:

@@ -135,7 +135,8 @@ class MapBridge:
         faults = check_mapjob(obj)
         if faults:
             said = "; ".join(
-                f"{one.field}: {one.message}" + (f" (found {one.value})" * bool(one.value)) for one in faults
+                f"{fault.field}: {fault.message}" + (f" (found {fault.value})" * bool(fault.value))
+                for fault in faults
             )
             return await self._refuse(obj, "Invalid", said)
         view = parse_mapjob(obj)
@@ -213,27 +214,27 @@ class MapBridge:
                 found = await self._make(parse_mapjob({**obj, "status": {}}))
         if found is not None:
             await self._queue.delete_map(found.map.id)
-        left = [one for one in finalizers if one != MAP_FINALIZER]
+        left = [finalizer for finalizer in finalizers if finalizer != MAP_FINALIZER]
         patch = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         with contextlib.suppress(NotFound):
             await self._api.patch(MAPJOBS, meta["name"], {"metadata": patch}, meta["namespace"])
 
     async def _server_url(self) -> str:
         try:
-            found = await self._api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
+            config_map = await self._api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
         except NotFound:
             return ""
-        return str((found.get("data") or {}).get("serverUrl") or "").rstrip("/")
+        return str((config_map.get("data") or {}).get("serverUrl") or "").rstrip("/")
 
     # --- how it stands
 
-    async def _tell(self, obj: Obj, found: Stored, limits: list[Limit]) -> None:
+    async def _tell(self, obj: Obj, stored: Stored, limits: list[Limit]) -> None:
         uid = obj["metadata"]["uid"]
         at, _ = self._told.get(uid, (-math.inf, {}))
         before = self._before(obj)
-        ours = self._ours(obj, found, limits)
+        ours = self._ours(obj, stored, limits)
         new_state = ours["state"] != before.get("state")
-        notices, ours["queue"]["marks"] = await self._notices(obj, found, ours)
+        notices, ours["queue"]["marks"] = await self._notices(obj, stored, ours)
         if ours != before and (new_state or notices or self._clock.monotonic() - at >= TELL_SECONDS):
             status = status_patch(Writer.SERVER, _replacing(before, ours))
             patch = {"metadata": {"uid": uid}, "status": status}
@@ -253,11 +254,11 @@ class MapBridge:
         status = obj.get("status") or {}
         return {key: status[key] for key in ("state", "queue", "items") if key in status}
 
-    def _ours(self, obj: Obj, found: Stored, limits: list[Limit]) -> Obj:
+    def _ours(self, obj: Obj, stored: Stored, limits: list[Limit]) -> Obj:
         before = self._before(obj)
         was: Mapping[str, Any] = before.get("items") or {}
         queue = dict(before.get("queue") or {})
-        one, counts = found.map, found.map.counts
+        one, counts = stored.map, stored.map.counts
         now = rfc3339(self._clock.now())
         state = FINISHED if leasing.is_finished(one, counts) else one.state.value
         if before.get("state") in (FINISHED, CANCELLED) and state not in (FINISHED, CANCELLED):
@@ -276,7 +277,7 @@ class MapBridge:
             items["atOnce"] = at_once
         return {"state": state, "queue": queue, "items": items}
 
-    async def _notices(self, obj: Obj, found: Stored, ours: Obj) -> tuple[tuple[Notice, ...], list[str]]:
+    async def _notices(self, obj: Obj, stored: Stored, ours: Obj) -> tuple[tuple[Notice, ...], list[str]]:
         """What is to be said now, and all marks. Told of is what is about to be written."""
         marks = list(ours["queue"].get("marks") or ())
         wanted = (obj.get("spec") or {}).get("notify")
@@ -285,31 +286,31 @@ class MapBridge:
         spec = parse_mapjob({**obj, "status": {}}).spec.notify
         assert spec is not None
         rules = NoticeRules(first_failure=spec.first_failure, failure_share=spec.failure_share, at_end=spec.at_end)
-        state = self._map_state(found, ours)
+        state = self._map_state(stored, ours)
         said = due(rules, state, frozenset(marks))
         if said.notices and state.failed:
-            said = due(rules, await self._with_failure(found, state), frozenset(marks))
+            said = due(rules, await self._with_failure(stored, state), frozenset(marks))
         return said.notices, sorted(said.marks)
 
-    def _map_state(self, found: Stored, ours: Obj) -> MapState:
-        counts, state = found.map.counts, ours["state"]
+    def _map_state(self, stored: Stored, ours: Obj) -> MapState:
+        counts, state = stored.map.counts, ours["state"]
         outcome = "cancelled" if state == CANCELLED else "failed" if counts.dead else "succeeded"
         url = ours["queue"].get("url") or ""
         return MapState(
-            namespace=found.namespace,
-            name=found.name,
+            namespace=stored.namespace,
+            name=stored.name,
             round=1 + int(ours["queue"].get("round") or 0),
             total=counts.total,
             done=counts.done,
             failed=counts.dead,
             ended=state in (FINISHED, CANCELLED),
             outcome=outcome,
-            seconds=max(0.0, self._clock.now().timestamp() - found.created_at / 1000),
-            address=f"{url}/api/v1/maps/{found.namespace}/{found.name}/items?state=dead" if counts.dead else "",
+            seconds=max(0.0, self._clock.now().timestamp() - stored.created_at / 1000),
+            address=f"{url}/api/v1/maps/{stored.namespace}/{stored.name}/items?state=dead" if counts.dead else "",
         )
 
-    async def _with_failure(self, found: Stored, state: MapState) -> MapState:
-        of = found.map.id
+    async def _with_failure(self, stored: Stored, state: MapState) -> MapState:
+        of = stored.map.id
         dead = await self._queue.read(lambda store: store.list_items(of, states=[State.DEAD], limit=1))
         if not dead:
             return state
@@ -317,8 +318,8 @@ class MapBridge:
         output = one[1].decode("utf-8", "replace") if one is not None else ""
         failure = dead[0].failure
         text = output.strip() or (failure.message if failure is not None else "")
-        said = dead[0].key or f"{dead[0].item}: {bytes(dead[0].value).decode('utf-8', 'replace')[:200]}"
-        return dataclasses.replace(state, first_failed_item=said, first_error=text)
+        key = dead[0].key or f"{dead[0].item}: {bytes(dead[0].value).decode('utf-8', 'replace')[:200]}"
+        return dataclasses.replace(state, first_failed_item=key, first_error=text)
 
     async def _send(self, view: MapView, notices: tuple[Notice, ...]) -> None:
         from moorage.model.targets import parse_target
@@ -326,15 +327,15 @@ class MapBridge:
         from moorage.notify.send import send
 
         try:
-            targets = [parse_target(one) for one in (view.spec.notify.targets if view.spec.notify else ())]
+            targets = [parse_target(target) for target in (view.spec.notify.targets if view.spec.notify else ())]
             outbound = Outbound(mail=mail_server_of(os.environ))
         except UsageError as error:
             log.warning(
                 "a notice cannot be sent", extra={"map": f"{view.namespace}/{view.name}", "error": error.message}
             )
             return
-        for one in notices:
-            await send(one, targets, outbound, clock=self._clock)
+        for notice in notices:
+            await send(notice, targets, outbound, clock=self._clock)
 
     # --- writes, time, changes
 
@@ -404,7 +405,7 @@ def policy_of(spec: MapJobSpec) -> Policy:
 def at_once_of(found: leasing.Map, limits: list[Limit]) -> int | None:
     """How many items named limits and the rate let run at the same time, about; None: as many as there are."""
     most: list[int] = []
-    capacities = {one.name: one.capacity for one in limits}
+    capacities = {limit.name: limit.capacity for limit in limits}
     for name, tokens in found.policy.limits.items():
         most.append(capacities.get(name, 0) // max(1, tokens))
     mean = leasing.mean_ms(found.counts)
@@ -414,9 +415,9 @@ def at_once_of(found: leasing.Map, limits: list[Limit]) -> int | None:
 
 
 def _condition(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    for one in (obj.get("status") or {}).get("conditions") or ():
-        if one.get("type") == ACCEPTED:
-            found: Mapping[str, Any] = one
+    for condition in (obj.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == ACCEPTED:
+            found: Mapping[str, Any] = condition
             return found
     return {}
 

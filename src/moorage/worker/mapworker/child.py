@@ -38,7 +38,7 @@ PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out
 
 def main(arguments: list[str]) -> int:
     """Serve until the input ends. Exit code 3: the function does not load; why is on the output pipe."""
-    fds = [int(one) for one in arguments[:5]]
+    fds = [int(argument) for argument in arguments[:5]]
     for fd in fds:
         os.set_inheritable(fd, False)
     sources = [socket.socket(fileno=fd) for fd in fds[:2]]

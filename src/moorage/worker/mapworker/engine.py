@@ -293,7 +293,7 @@ class Engine:
         held = [task.pair for task in self._todo]
         for slot in self._slots:
             held += [task.pair for task in (slot.task, slot.ahead) if task is not None]
-        held += [[one["item"], one["lease"]] for one in self._reports[len(self._reports) - unsent :]]
+        held += [[report["item"], report["lease"]] for report in self._reports[len(self._reports) - unsent :]]
         return held
 
     def _note_held(self) -> None:
@@ -336,8 +336,8 @@ class Engine:
     def _send(self, now: float, *, want: int, hold: float, bye: bool) -> None:
         reports: list[str] = []
         size = 0
-        for one in self._reports:
-            text = json.dumps(one, allow_nan=False)
+        for report in self._reports:
+            text = json.dumps(report, allow_nan=False)
             if reports and size + len(text) > BODY_BYTES:
                 break
             reports.append(text)
@@ -399,10 +399,10 @@ class Engine:
         if refused.status == 410:
             self._said, self._exit = f"the map is gone: {refused}", 0
         elif refused.code == "result_too_large":
-            for one in self._reports:
-                if len(json.dumps(one.get("value"))) > 200 * 1024:
-                    one.pop("value")
-                    one.update(outcome="error", message=str(refused))
+            for report in self._reports:
+                if len(json.dumps(report.get("value"))) > 200 * 1024:
+                    report.pop("value")
+                    report.update(outcome="error", message=str(refused))
             self._unsent = len(self._reports)
         elif refused.status in (401, 403):
             self._said, self._exit = f"the server refuses this map's token: {refused}", 3

@@ -32,15 +32,15 @@ class Orders:
         self.server = _needed(env, "MOORAGE_SERVER").rstrip("/")
         self.token = _needed(env, "MOORAGE_MAP_TOKEN")
         try:
-            told: dict[str, Any] = json.loads(_needed(env, "MOORAGE_MAP"))
+            document: dict[str, Any] = json.loads(_needed(env, "MOORAGE_MAP"))
         except ValueError as error:
             raise BadOrders(f"MOORAGE_MAP is no JSON: {error}") from error
-        self.command: list[str] | None = told.get("command")
-        self.function: str | None = told.get("function")
+        self.command: list[str] | None = document.get("command")
+        self.function: str | None = document.get("function")
         if (self.command is None) == (self.function is None):
-            raise BadOrders(f"MOORAGE_MAP needs one of command and function, it has {sorted(told)}")
-        self.slots = int(told.get("slots") or 1)
-        preflight = told.get("preflight") or {}
+            raise BadOrders(f"MOORAGE_MAP needs one of command and function, it has {sorted(document)}")
+        self.slots = int(document.get("slots") or 1)
+        preflight = document.get("preflight") or {}
         self.reads: list[str] = list(preflight.get("read") or ())
         self.writes: list[str] = list(preflight.get("write") or ())
         self.pod = env.get("MOORAGE_POD") or os.uname().nodename

@@ -59,14 +59,14 @@ class Line:
         if response.status >= 500 or response.status == 429:
             raise Away(f"status {response.status}")
         try:
-            found = json.loads(data)
+            document = json.loads(data)
         except ValueError as error:
             self.close()
             raise Away(f"an answer that is no JSON, status {response.status}") from error
         if response.status >= 300:
-            code = str(found.get("code", "")) if isinstance(found, dict) else ""
-            raise Refused(response.status, code, str(found.get("message", found) if code else found))
-        return dict(found)
+            code = str(document.get("code", "")) if isinstance(document, dict) else ""
+            raise Refused(response.status, code, str(document.get("message", document) if code else document))
+        return dict(document)
 
     def cut(self) -> None:
         with self._lock:
@@ -253,7 +253,7 @@ class Kept(threading.Thread):
                 pause = min(pause * 2, BACKOFF_SECONDS[1])
                 with self._lock:
                     self._waiting = entries + self._waiting
-                    self._bytes += sum(len(one["output"]) for one in entries)
+                    self._bytes += sum(len(entry["output"]) for entry in entries)
                     self._dropped += dropped
                 continue
             except Refused:

@@ -149,26 +149,26 @@ def _problems(limit: Mapping[str, Any], requests: Mapping[str, Any], limits: Map
     from moorage.localcluster.quota import read_amounts
 
     kind = limit["type"]
-    found: list[str] = []
+    problems: list[str] = []
     for name, bound in read_amounts(limit.get("min")).items():
-        found += _too_little(kind, name, bound, requests, limits)
+        problems += _too_little(kind, name, bound, requests, limits)
     for name, bound in read_amounts(limit.get("max")).items():
         what = f"maximum {name} usage per {kind} is {bound}"
         if name not in limits:
-            found.append(f"{what}.  No limit is specified")
+            problems.append(f"{what}.  No limit is specified")
         elif limits[name].value > bound.value:
-            found.append(f"{what}, but limit is {limits[name]}")
+            problems.append(f"{what}, but limit is {limits[name]}")
         elif name in requests and requests[name].value > bound.value:
-            found.append(f"{what}, but request is {requests[name]}")
+            problems.append(f"{what}, but request is {requests[name]}")
     for name, bound in read_amounts(limit.get("maxLimitRequestRatio")).items():
         what = f"{name} max limit to request ratio per {kind} is {bound}"
         if name not in requests or not requests[name].value:
-            found.append(f"{what}, but no request is specified or request is 0")
+            problems.append(f"{what}, but no request is specified or request is 0")
         elif name not in limits or not limits[name].value:
-            found.append(f"{what}, but no limit is specified or limit is 0")
+            problems.append(f"{what}, but no limit is specified or limit is 0")
         elif (ratio := limits[name].value / requests[name].value) > bound.value:
-            found.append(f"{what}, but provided ratio is {float(ratio):f}")
-    return found
+            problems.append(f"{what}, but provided ratio is {float(ratio):f}")
+    return problems
 
 
 def _too_little(

@@ -62,17 +62,17 @@ class Rule:
             return True
         return bool(asked.subresource) and f"*/{asked.subresource}" in self.resources
 
-    def covers(self, one: Rule) -> bool:
+    def covers(self, rule: Rule) -> bool:
         """Whether this rule allows all that `one`, a rule of one verb on one thing, does."""
-        if EVERYTHING not in self.verbs and not set(one.verbs) <= set(self.verbs):
+        if EVERYTHING not in self.verbs and not set(rule.verbs) <= set(self.verbs):
             return False
-        if one.paths:
-            return all(any(_path_matches(mine, path) for mine in self.paths) for path in one.paths)
-        if EVERYTHING not in self.groups and not set(one.groups) <= set(self.groups):
+        if rule.paths:
+            return all(any(_path_matches(mine, path) for mine in self.paths) for path in rule.paths)
+        if EVERYTHING not in self.groups and not set(rule.groups) <= set(self.groups):
             return False
-        if self.names and not (one.names and set(one.names) <= set(self.names)):
+        if self.names and not (rule.names and set(rule.names) <= set(self.names)):
             return False
-        for resource in one.resources:
+        for resource in rule.resources:
             subresource = resource.partition("/")[2]
             if EVERYTHING in self.resources or resource in self.resources:
                 continue
@@ -87,12 +87,12 @@ class Rule:
                 yield Rule(verbs=(verb,), paths=(path,))
             for group in self.groups:
                 for resource in self.resources:
-                    one = Rule(verbs=(verb,), groups=(group,), resources=(resource,))
+                    rule = Rule(verbs=(verb,), groups=(group,), resources=(resource,))
                     if self.names:
                         for name in self.names:
-                            yield replace(one, names=(name,))
+                            yield replace(rule, names=(name,))
                     else:
-                        yield one
+                        yield rule
 
     def to_obj(self) -> Obj:
         if self.paths:

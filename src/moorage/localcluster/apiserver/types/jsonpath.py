@@ -17,7 +17,7 @@ def find(path: str, obj: Any) -> list[Any]:
     """Everything the path leads to; empty when it leads nowhere or cannot be read."""
     values = [obj]
     for step in _steps(path):
-        values = [more for one in values for more in step(one)]
+        values = [more for value in values for more in step(value)]
     return values
 
 

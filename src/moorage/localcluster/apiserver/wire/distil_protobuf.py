@@ -25,7 +25,7 @@ _JSON = re.compile(r'json:"([^",]*)')
 
 def numbers_of(folder: Path) -> dict[str, dict[str, str]]:
     """All structs with numbered fields under the folder, by their OpenAPI name."""
-    found: dict[str, dict[str, str]] = {}
+    numbers: dict[str, dict[str, str]] = {}
     for source in sorted(folder.rglob("*.go")):
         if source.name.startswith("zz_") or source.name.endswith(("_test.go", ".pb.go")):
             continue
@@ -42,8 +42,8 @@ def numbers_of(folder: Path) -> dict[str, dict[str, str]]:
                 else:
                     fields[number[1]] = ("*" if kind.startswith("*") else "") + json_name[1]
             if fields:
-                found[f"{package}.{name}"] = fields
-    return found
+                numbers[f"{package}.{name}"] = fields
+    return numbers
 
 
 def wanted(numbers: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

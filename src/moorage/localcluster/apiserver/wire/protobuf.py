@@ -32,8 +32,8 @@ Field = tuple[int, int, Any]  # number, wire type, raw value
 
 @cache
 def _numbers() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = msgspec.json.decode((Path(__file__).parent / "protobuf.json").read_bytes())
-    return found
+    text: dict[str, dict[str, str]] = msgspec.json.decode((Path(__file__).parent / "protobuf.json").read_bytes())
+    return text
 
 
 @cache

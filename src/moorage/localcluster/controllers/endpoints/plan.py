@@ -223,8 +223,8 @@ def _hostname(service: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 def _address(pod: Mapping[str, Any]) -> str:
     """The pod's IPv4 address, or nothing."""
     status = pod.get("status") or {}
-    addresses = [one.get("ip") or "" for one in status.get("podIPs") or ()] or [status.get("podIP") or ""]
-    return next((one for one in addresses if "." in one), "")
+    addresses = [ip.get("ip") or "" for ip in status.get("podIPs") or ()] or [status.get("podIP") or ""]
+    return next((address for address in addresses if "." in address), "")
 
 
 def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:

@@ -155,7 +155,7 @@ class GarbageCollector:
         refs = obj["metadata"].get("ownerReferences") or ()
         owners = {} if is_deleting(obj) else {ref["uid"]: await self._state(obj, ref) for ref in refs}
         records = [self._read(one) for one in self._dependents.get(obj["metadata"]["uid"], ())]
-        dependents = [one for one in records if one is not None]
+        dependents = [record for record in records if record is not None]
         for action in plan(Observed(obj=obj, owners=owners, dependents=dependents)):
             await self._act(ref, obj, action)
         return None

@@ -90,10 +90,10 @@ class Folders:
     def sweep(self) -> None:
         """Finish removals that were cut short."""
         with contextlib.suppress(FileNotFoundError):
-            for one in self.root.iterdir():
-                if one.name.startswith(TRASH):
+            for path in self.root.iterdir():
+                if path.name.startswith(TRASH):
                     with contextlib.suppress(OSError):
-                        remove_tree(one)
+                        remove_tree(path)
 
 
 class VolumeController:

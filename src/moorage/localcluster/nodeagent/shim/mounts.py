@@ -88,7 +88,7 @@ def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidde
         return
     for point in points:
         point.target = os.path.realpath(point.target)
-    points.sort(key=lambda one: one.target.count("/"))
+    points.sort(key=lambda point: point.target.count("/"))
     writable = [os.path.realpath(folder) for folder in writable]
     missing: list[Point] = []
     for point in points:
