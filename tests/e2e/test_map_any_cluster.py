@@ -68,7 +68,7 @@ class Maps:
     async def ask(self, method: str, path: str, body: str = "") -> Any:
         info = await self.api.get(CONFIGMAPS, "moorage", "moorage-system")
         url = f"{info['data']['serverUrl']}/api/v1/maps/{self.namespace}/{path}"
-        headers = {"Authorization": f"Bearer {self.api.connection.token}"}
+        headers = {"Authorization": f"Bearer {self.api.connection.token}", "Content-Type": "application/json"}
         async with self._http.request(method, url, data=body.encode(), headers=headers) as answer:
             said = await answer.text()
             assert answer.status < 300, said

@@ -144,13 +144,13 @@ def test_a_workspace_is_made_opened_stopped_and_deleted_with_the_keyboard_alone(
     person.write("f-cpu", "100m")
     person.write("f-memory", "much")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("spec.resources.memory").wait_for()
+    page.get_by_role("alert").get_by_text("resources.memory").wait_for()
     assert page.locator("#f-memory").get_attribute("aria-invalid") == "true"
     assert page.locator("#f-name").input_value() == "lab"  # what was written stays
     person.trouble.clear()  # Chromium reports the 422
     person.write("f-memory", "128Mi")
     page.keyboard.press("Enter")
-    page.get_by_role("status").get_by_text("default/lab is made").wait_for()
+    page.get_by_role("status").get_by_text("default/lab is created").wait_for()
     page.locator("#live-workspaces .pill", has_text="Running").wait_for()
     person.press("open-default--lab")
     page.get_by_text("Directory listing").wait_for()
@@ -187,7 +187,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     person.write("f-name", "data")
     person.write("f-size", "1Gi")
     page.keyboard.press("Enter")
-    page.get_by_role("status").get_by_text("default/data is made").wait_for()
+    page.get_by_role("status").get_by_text("default/data is created").wait_for()
     assert "1Gi" in page.locator("#live-volumes").inner_text()
 
     # every page, in both schemes, wide and narrow
@@ -223,7 +223,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     person.press("resize-default--data")
     person.write("f-size", "500Mi")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").get_by_text("no volume becomes smaller").wait_for()
+    page.get_by_role("alert").get_by_text("cannot make volume").wait_for()
     person.trouble.clear()  # Chromium reports the 409
     person.go("/volumes")
     person.press("delete-default--data")
@@ -259,4 +259,4 @@ def test_forms_need_no_script(own_cluster, browser):
     page.locator("#f-name").fill("plain")
     page.locator("#f-size").fill("1Gi")
     page.get_by_role("button", name="Create").click()
-    page.get_by_text("default/plain is made").wait_for()
+    page.get_by_text("default/plain is created").wait_for()

@@ -126,7 +126,7 @@ def test_a_run_that_waits_is_known_at_once_and_goes_when_it_is_deleted(
     with pytest.raises(Invalid) as refused:
         client.jobs.run(["true"], time="soon", volumes=["none:/data"], **asked)  # type: ignore[arg-type]
     assert refused.value.field == "time"
-    assert "volumes: volume 'none' not found" in refused.value.message
+    assert "volume 'none' not found" in refused.value.message
     cancelled = client.jobs.cancel("train")
     assert (cancelled.state, client.jobs.wait("train", seconds=60).state) == ("Cancelled", "Cancelled")
     assert [one.name for one in client.jobs.list(state="Cancelled")] == ["train"]

@@ -187,7 +187,8 @@ async def test_listing_and_showing(cluster: Cluster, tenant: str) -> None:
     dry = cluster.moor("tenant", "create", "other", "--priority-class", "a", "--priority-class", "b", "--dry-run")
     assert "priorityClasses:\n  - a\n  - b\n" in dry.stdout
     again = cluster.moor("tenant", "create", tenant, check=False)
-    assert again.returncode == 2
+    assert again.returncode == 1
+    assert f"the name {tenant!r} is taken" in again.stderr
 
 
 async def allowed(api: KubeClient, namespace: str) -> bool:
