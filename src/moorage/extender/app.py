@@ -69,6 +69,10 @@ class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "no
 
 
 _decoder = msgspec.json.Decoder(_Arguments)
+_encoder = msgspec.json.Encoder()
+_stranger = PlainTextResponse(
+    "the token in the path is missing or wrong; docs/howto/install-on-a-cluster.md says where it is\n", 401
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,80 +279,86 @@ def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Coun
     )
 
 
-def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
-    """The service over one cache, which the caller runs. `token`: what a scheduler has to know; empty: nothing."""
-    registry, requests, errors, seconds = make_metrics(cache)
-    encoder = msgspec.json.Encoder()
+def filter_nodes(arguments: Arguments, cache: ExtenderCache) -> bytes:
+    """The nodes that may take the pod, in the shape that the scheduler sent them, and why the others may not."""
+    refused = refusals(arguments, cache)
+    node_list: Any = arguments.node_list
+    names: Any = None if node_list is not None else arguments.names
+    if refused and node_list is not None:
+        sent = msgspec.json.decode(node_list)
+        node_list = sent | {"items": [item for item in sent["items"] if item["metadata"]["name"] not in refused]}
+    elif refused:
+        names = [name for name in names if name not in refused]
+    return _encoder.encode(
+        {
+            "Nodes": node_list,
+            "NodeNames": names,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": refused,
+            "Error": "",
+        }
+    )
 
-    def filtered(arguments: Arguments, cache: ExtenderCache) -> bytes:
-        refused = refusals(arguments, cache)
-        node_list: Any = arguments.node_list
-        names: Any = None if node_list is not None else arguments.names
-        if refused and node_list is not None:
-            sent = msgspec.json.decode(node_list)
-            node_list = sent | {
-                "items": [item for item in sent["items"] if item["metadata"]["name"] not in refused]
-            }
-        elif refused:
-            names = [name for name in names if name not in refused]
-        return encoder.encode(
-            {
-                "Nodes": node_list,
-                "NodeNames": names,
-                "FailedNodes": {},
-                "FailedAndUnresolvableNodes": refused,
-                "Error": "",
-            }
-        )
 
-    base = verbs_path(token).encode()
-    verbs = {
-        name: (
-            answer,
-            requests.labels(name, "200"),
-            seconds.labels(name),
-            name,
-        )
-        for name, answer in (("filter", filtered), ("prioritize", prioritize))
-    }
+async def healthz(_: Request) -> Response:
+    return PlainTextResponse("ok")
 
-    async def healthz(_: Request) -> Response:
+
+async def readyz(cache: ExtenderCache, _: Request) -> Response:
+    if cache.synced.is_set():
         return PlainTextResponse("ok")
+    return PlainTextResponse("the cache is not complete yet", status_code=503)
 
-    async def readyz(_: Request) -> Response:
-        if cache.synced.is_set():
-            return PlainTextResponse("ok")
-        return PlainTextResponse("the cache is not whole yet", status_code=503)
 
-    async def metrics(_: Request) -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def metrics(registry: CollectorRegistry, _: Request) -> Response:
+    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    others = Starlette(
-        routes=[
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics),
-        ]
-    )
 
-    stranger = PlainTextResponse(
-        "the token in the path is missing or wrong; docs/howto/install-on-a-cluster.md says where it is\n", 401
-    )
+def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
+    """The service over one cache, which the caller runs. `token`: what a scheduler must send; empty: nothing."""
+    return _App(cache, token)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+
+_Verb = tuple[Callable[["Arguments", ExtenderCache], bytes], Any, Any, str]
+"""The answer, the counter of answers, the histogram of seconds, the name."""
+
+
+class _App:
+    """Answers the verbs itself: every pod of the cluster passes here. Starlette has the other paths."""
+
+    def __init__(self, cache: ExtenderCache, token: str) -> None:
+        registry, requests, errors, seconds = make_metrics(cache)
+        self._cache, self._requests, self._errors = cache, requests, errors
+        self._path = verbs_path(token).encode()
+        self._verbs = {
+            name: (answer, requests.labels(name, "200"), seconds.labels(name), name)
+            for name, answer in (("filter", filter_nodes), ("prioritize", prioritize))
+        }
+        self._others = Starlette(
+            routes=[
+                Route("/healthz", healthz),
+                Route("/readyz", _bound(readyz, cache)),
+                Route("/metrics", _bound(metrics, registry)),
+            ]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, _, name = scope["path"].rpartition("/")
-        found = verbs.get(name) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if found is not None and not compare_digest(path.encode("utf-8", "replace"), base):
-            found = None
-            if path == VERBS_PATH or path.startswith(f"{VERBS_PATH}/"):
-                errors.labels(name).inc()
-                requests.labels(name, "401").inc()
-                await stranger(scope, receive, send)
-                return
-        if found is None:
-            await others(scope, receive, send)
-            return
-        answer, answered, took, verb = found  # without Starlette: every pod of the cluster passes here
+        known = self._verbs.get(name) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if known is None:
+            await self._others(scope, receive, send)
+        elif compare_digest(path.encode("utf-8", "replace"), self._path):
+            await self._answer(known, receive, send)
+        elif path == VERBS_PATH or path.startswith(f"{VERBS_PATH}/"):
+            self._errors.labels(name).inc()
+            self._requests.labels(name, "401").inc()
+            await _stranger(scope, receive, send)
+        else:
+            await self._others(scope, receive, send)
+
+    async def _answer(self, known: _Verb, receive: Receive, send: Send) -> None:
+        answer, answered, took, verb = known
+        cache = self._cache
         began = cache.clock.monotonic()
         closes = False
         try:
@@ -367,8 +377,8 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
         except MoorageError as error:
             code = error.status if isinstance(error, BadRequest | TooLarge) else 503
             kind, content = b"text/plain; charset=utf-8", error.message.encode()
-            errors.labels(verb).inc()
-            requests.labels(verb, str(code)).inc()
+            self._errors.labels(verb).inc()
+            self._requests.labels(verb, str(code)).inc()
         took.observe(cache.clock.monotonic() - began)
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
         if closes:
@@ -376,4 +386,13 @@ def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
         await send({"type": "http.response.start", "status": code, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
-    return app
+
+def _bound(
+    handler: Callable[[Any, Request], Awaitable[Response]], part: Any
+) -> Callable[[Request], Awaitable[Response]]:
+    """A handler with its part of the service."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(part, request)
+
+    return endpoint

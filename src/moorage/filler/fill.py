@@ -15,6 +15,8 @@ On the volume:
 A file is written under another name, brought to the disk, renamed, then noted. What the source has is read again
 at the end: a file of another version, one gone or come, ends the fill instead of being mixed in. Before the data
 gets its place every file is read back and hashed.
+
+The length has a reason: these are the steps of one state machine, and each relies on what the last left on disk.
 """
 
 from __future__ import annotations

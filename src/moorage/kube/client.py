@@ -1,6 +1,8 @@
 """`Api` over HTTPS, for any Kubernetes cluster.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/
+
+One class with every verb, and the retries they share: long, but one idea.
 """
 
 from __future__ import annotations

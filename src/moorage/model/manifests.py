@@ -1,7 +1,8 @@
 """What a cluster needs to run Moorage's services: pure builders of plain objects.
 
 `moor manifests` puts them together with the CustomResourceDefinitions, the registration of the webhook and the
-scheduler configuration. Each service has an account of its own with only the verbs it uses.
+scheduler configuration. Each service has an account of its own with only the verbs it uses. One file: rights,
+Deployments and Services of a service are reviewed together.
 """
 
 from __future__ import annotations

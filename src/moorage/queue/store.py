@@ -1,6 +1,7 @@
 """Everything the queue reads and writes, each method one transaction.
 
-Load, decide (`decide.leasing`), apply. Methods block: call them off the event loop.
+Load, decide (`decide.maps.leasing`), apply. Methods block: call them off the event loop. The file is long because
+it is every statement of one schema, and they are read against each other.
 """
 
 from __future__ import annotations

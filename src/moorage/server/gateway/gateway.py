@@ -10,6 +10,8 @@ is shown its own token.
 
 A workspace's scripts, and those of other workspaces, are strangers here: what they ask for in a person's name is
 refused by what the browser says of its origin.
+
+The length has a reason: the checks of one passage are read in order, from the cookie to the bytes.
 """
 
 from __future__ import annotations

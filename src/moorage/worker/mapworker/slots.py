@@ -1,6 +1,7 @@
 """Where items run: a process for each of them, or one that has the function loaded and takes one after another.
 
-All of it is driven by the engine's loop: nothing here waits.
+All of it is driven by the engine's loop: nothing here waits. One file: both kinds of slots share their states, and
+the worker is loaded from a ConfigMap, standard library only.
 """
 
 from __future__ import annotations
