@@ -47,8 +47,8 @@ server_option = click.option(
 )
 def login(url: str, username: str | None, password_stdin: bool, no_browser: bool, ca: Path | None) -> None:
     """Log in to the Moorage server at URL."""
-    from moorage.api.answers import read
     from moorage.api.logins import LoggedIn
+    from moorage.api.reading import read
     from moorage.server.identity.oidc import check_address
 
     url = url.rstrip("/")
@@ -89,8 +89,8 @@ def logout(url: str | None) -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def whoami(url: str | None, output: str) -> None:
     """Show who you are to the server, and until when."""
-    from moorage.api.answers import read
     from moorage.api.logins import Person
+    from moorage.api.reading import read
 
     saved = _saved(url)
     answer = _ask(saved, "GET", "/api/v1/login")
@@ -133,8 +133,8 @@ def token(url: str | None, seconds: int) -> None:
 )
 def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str, output: Path | None) -> None:
     """Write a kubeconfig whose user is you. kubectl gets fresh tokens by `moor token` while you are logged in."""
-    from moorage.api.answers import read
     from moorage.api.logins import ClusterAddress
+    from moorage.api.reading import read
     from moorage.client.privatefile import write_private
 
     saved = _saved(url)

@@ -11,7 +11,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from moorage.api import answers as types
+from moorage.api.datasets import Dataset
+from moorage.api.explain import Explanation
+from moorage.api.gpus import Gpus
+from moorage.api.jobs import Job
+from moorage.api.logins import Person
+from moorage.api.reading import read
+from moorage.api.usage import Top
+from moorage.api.volumes import Volume
+from moorage.api.workspaces import Workspace
 from moorage.client.connection import Connection
 from moorage.client.sites import Given, finder_of
 from moorage.clock import SYSTEM, Clock
@@ -28,16 +36,14 @@ class AsyncWorkspaces(Group):
 
     async def list(
         self, *, namespace: str | None = None, all_namespaces: bool = False
-    ) -> AsyncIterator[types.Workspace]:
+    ) -> AsyncIterator[Workspace]:
         """The workspaces of a namespace, or of all in which you may list them."""
         async for page in self._pages("workspaces", namespace, all_namespaces):
-            yield types.read(types.Workspace, page)
+            yield read(Workspace, page)
 
-    async def get(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+    async def get(self, name: str, *, namespace: str | None = None) -> Workspace:
         """Raises NotFound."""
-        return types.read(
-            types.Workspace, await self._json("GET", await self._path("workspaces", namespace, name))
-        )
+        return read(Workspace, await self._json("GET", await self._path("workspaces", namespace, name)))
 
     async def create(
         self,
@@ -60,7 +66,7 @@ class AsyncWorkspaces(Group):
         namespace: str | None = None,
         dry_run: bool = False,
         key: str | None = None,
-    ) -> types.Workspace:
+    ) -> Workspace:
         """Make a workspace, and start it unless `running` is false.
 
         `machine`: (group, type), instead of resources; `volumes`: `NAME:/path[:ro]`; `spec`: more fields of the
@@ -86,16 +92,16 @@ class AsyncWorkspaces(Group):
             "dryRun": dry_run,
         }
         made = await self._json("POST", "/api/v1/workspaces", body=body, key=key or new_key())
-        return types.read(types.Workspace, made)
+        return read(Workspace, made)
 
-    async def start(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+    async def start(self, name: str, *, namespace: str | None = None) -> Workspace:
         path = await self._path("workspaces", namespace, name, "start")
-        return types.read(types.Workspace, await self._json("POST", path))
+        return read(Workspace, await self._json("POST", path))
 
-    async def stop(self, name: str, *, namespace: str | None = None) -> types.Workspace:
+    async def stop(self, name: str, *, namespace: str | None = None) -> Workspace:
         """What is on its volumes is kept, what is in memory is lost."""
         path = await self._path("workspaces", namespace, name, "stop")
-        return types.read(types.Workspace, await self._json("POST", path))
+        return read(Workspace, await self._json("POST", path))
 
     async def open(self, name: str, *, path: str = "", namespace: str | None = None) -> str:
         """An address that lets a browser in, good once and for a minute. `path`: where in it to begin."""
@@ -104,7 +110,7 @@ class AsyncWorkspaces(Group):
 
     async def wait(
         self, name: str, *, phase: str = "Running", seconds: float = 600.0, namespace: str | None = None
-    ) -> types.Workspace:
+    ) -> Workspace:
         """The workspace once it is in that phase. Raises TimeoutError, which says what it waits for."""
         began, pause = self._clock.monotonic(), LOOKS[0]
         while True:
@@ -126,12 +132,10 @@ class AsyncWorkspaces(Group):
 class AsyncVolumes(Group):
     """Persistent volumes."""
 
-    async def list(
-        self, *, namespace: str | None = None, all_namespaces: bool = False
-    ) -> AsyncIterator[types.Volume]:
+    async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Volume]:
         """The volumes of a namespace, or of all."""
         async for page in self._pages("volumes", namespace, all_namespaces):
-            yield types.read(types.Volume, page)
+            yield read(Volume, page)
 
     async def create(
         self,
@@ -142,18 +146,16 @@ class AsyncVolumes(Group):
         storage_class: str = "",
         namespace: str | None = None,
         key: str | None = None,
-    ) -> types.Volume:
+    ) -> Volume:
         """Make a volume of a size such as 10Gi. `key`: as with workspaces."""
         body = {"name": name, "size": size, "mode": mode, "storageClass": storage_class}
         body["namespace"] = await self._in(namespace)
-        return types.read(
-            types.Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or new_key())
-        )
+        return read(Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or new_key()))
 
-    async def resize(self, name: str, size: str, *, namespace: str | None = None) -> types.Volume:
+    async def resize(self, name: str, size: str, *, namespace: str | None = None) -> Volume:
         """Make a volume larger. Raises Conflict for a smaller size."""
         path = await self._path("volumes", namespace, name)
-        return types.read(types.Volume, await self._json("PATCH", path, body={"size": size}))
+        return read(Volume, await self._json("PATCH", path, body={"size": size}))
 
     async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
         """Raises Conflict (code `in_use`) while something mounts it, unless `force`."""
@@ -164,16 +166,14 @@ class AsyncVolumes(Group):
 class AsyncDatasets(Group):
     """Volumes that are filled once and read by many."""
 
-    async def list(
-        self, *, namespace: str | None = None, all_namespaces: bool = False
-    ) -> AsyncIterator[types.Dataset]:
+    async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Dataset]:
         """The datasets of a namespace, or of all."""
         async for page in self._pages("datasets", namespace, all_namespaces):
-            yield types.read(types.Dataset, page)
+            yield read(Dataset, page)
 
-    async def get(self, name: str, *, namespace: str | None = None) -> types.Dataset:
+    async def get(self, name: str, *, namespace: str | None = None) -> Dataset:
         """Raises NotFound."""
-        return types.read(types.Dataset, await self._json("GET", await self._path("datasets", namespace, name)))
+        return read(Dataset, await self._json("GET", await self._path("datasets", namespace, name)))
 
     async def create(
         self,
@@ -190,7 +190,7 @@ class AsyncDatasets(Group):
         namespace: str | None = None,
         dry_run: bool = False,
         key: str | None = None,
-    ) -> types.Dataset:
+    ) -> Dataset:
         """Make a dataset, which begins to fill at once. `source`: s3://…, gs://…, https://… or volume:NAME/FOLDER;
         `size`: of its volume; `readers`: tenants that may read it too; `key`: as with workspaces."""
         filled = {"url": source, "secret": secret, "anonymous": anonymous, "unpack": unpack}
@@ -200,12 +200,12 @@ class AsyncDatasets(Group):
             spec["storageClass"] = storage_class
         body = {"name": name, "namespace": await self._in(namespace), "spec": spec, "dryRun": dry_run}
         made = await self._json("POST", "/api/v1/datasets", body=body, key=key or new_key())
-        return types.read(types.Dataset, made)
+        return read(Dataset, made)
 
-    async def share(self, name: str, readers: Sequence[str], *, namespace: str | None = None) -> types.Dataset:
+    async def share(self, name: str, readers: Sequence[str], *, namespace: str | None = None) -> Dataset:
         """Say which tenants may read it, all of them."""
         path = await self._path("datasets", namespace, name)
-        return types.read(types.Dataset, await self._json("PATCH", path, body={"readers": list(readers)}))
+        return read(Dataset, await self._json("PATCH", path, body={"readers": list(readers)}))
 
     async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
         """Raises Conflict (code `in_use`) while somebody reads it, unless `force`."""
@@ -223,16 +223,16 @@ class AsyncJobs(Group):
         state: str | None = None,
         namespace: str | None = None,
         all_namespaces: bool = False,
-    ) -> AsyncIterator[types.Job]:
+    ) -> AsyncIterator[Job]:
         """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting)."""
         where = None if all_namespaces else await self._in(namespace)
         params = {"namespace": where, "owner": owner, "state": state}
         for job in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
-            yield types.read(types.Job, job)
+            yield read(Job, job)
 
-    async def get(self, name: str, *, namespace: str | None = None) -> types.Job:
+    async def get(self, name: str, *, namespace: str | None = None) -> Job:
         """With its attempts and their pods. Raises NotFound."""
-        return types.read(types.Job, await self._json("GET", await self._path("jobs", namespace, name)))
+        return read(Job, await self._json("GET", await self._path("jobs", namespace, name)))
 
     async def run(
         self,
@@ -259,7 +259,7 @@ class AsyncJobs(Group):
         namespace: str | None = None,
         dry_run: bool = False,
         key: str | None = None,
-    ) -> types.Job:
+    ) -> Job:
         """Start a run; texts are those of the options of `moor run`. No directory is sent along: the program is in
         the image or on a volume.
 
@@ -294,7 +294,7 @@ class AsyncJobs(Group):
             "dryRun": dry_run,
         }
         body = {name: value for name, value in wanted.items() if value is not None}
-        return types.read(types.Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or new_key()))
+        return read(Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or new_key()))
 
     async def logs(
         self, name: str, *, follow: bool = False, tail: int | None = None, namespace: str | None = None
@@ -305,7 +305,7 @@ class AsyncJobs(Group):
             async for line in lines_of(parts):
                 yield line
 
-    async def wait(self, name: str, *, seconds: float | None = None, namespace: str | None = None) -> types.Job:
+    async def wait(self, name: str, *, seconds: float | None = None, namespace: str | None = None) -> Job:
         """The run once it has ended, with its exit code. Raises TimeoutError after `seconds` (None: never)."""
         began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
         while True:
@@ -320,10 +320,10 @@ class AsyncJobs(Group):
             await self._clock.sleep(pause)
             pause = min(pause * 1.5, LOOKS[1])
 
-    async def cancel(self, name: str, *, namespace: str | None = None) -> types.Job:
+    async def cancel(self, name: str, *, namespace: str | None = None) -> Job:
         """Stop it: its pods get their grace period, and no attempt follows. One that has ended stays as it is."""
         path = await self._path("jobs", namespace, name)
-        return types.read(types.Job, await self._json("DELETE", path, params={"delete": False}))
+        return read(Job, await self._json("DELETE", path, params={"delete": False}))
 
     async def delete(self, name: str, *, namespace: str | None = None) -> None:
         """Stop it, and remove it with its pods and logs; its checkpoints stay."""
@@ -367,21 +367,21 @@ class AsyncClient(Group):
     async def close(self) -> None:
         await self._connection.close()
 
-    async def whoami(self) -> types.Person:
-        return types.read(types.Person, await self._json("GET", "/api/v1/login"))
+    async def whoami(self) -> Person:
+        return read(Person, await self._json("GET", "/api/v1/login"))
 
-    async def gpus(self) -> types.Gpus:
+    async def gpus(self) -> Gpus:
         """Every GPU of every node, free or whose."""
-        return types.read(types.Gpus, await self._json("GET", "/api/v1/gpus"))
+        return read(Gpus, await self._json("GET", "/api/v1/gpus"))
 
-    async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> types.Top:
+    async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> Top:
         """GPU-hours by user (or `run`, `type`, `gpu`); `since`: such as 24h or 7d, or a moment."""
         params = {"by": by, "since": since, "until": until}
-        return types.read(types.Top, await self._json("GET", "/api/v1/top", params=params))
+        return read(Top, await self._json("GET", "/api/v1/top", params=params))
 
-    async def explain(self, name: str, *, namespace: str | None = None) -> types.Explanation:
+    async def explain(self, name: str, *, namespace: str | None = None) -> Explanation:
         """Why a run or a pod waits."""
-        return types.read(types.Explanation, await self._json("GET", await self._path("explain", namespace, name)))
+        return read(Explanation, await self._json("GET", await self._path("explain", namespace, name)))
 
 
 def _mount(text: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from moorage.api import answers as types
+from moorage.api.containers import Container, ExecResult, listed_container, shown_container
 from moorage.apimachinery.quantity import parse_count
 from moorage.errors import ServerError, UsageError, api_error
 from moorage.sdk.group import PAGE, Group, lines_of, new_key
@@ -29,7 +29,7 @@ class AsyncContainers(Group):
         all: bool = False,
         labels: Mapping[str, str] | None = None,
         namespace: str | None = None,
-    ) -> AsyncIterator[types.Container]:
+    ) -> AsyncIterator[Container]:
         """Those that run, newest first; with `all`, those that have ended or are not started too."""
         filters = json.dumps({"label": [f"{one}={value}" for one, value in labels.items()]}) if labels else None
         after: str | None = None
@@ -39,12 +39,12 @@ class AsyncContainers(Group):
                 "GET", "/api/v1/containers", params=params, headers=await self._headers(namespace)
             )
             for row in rows:
-                yield types.listed_container(row)
+                yield listed_container(row)
             after = told.get("x-next-after")
             if not after:
                 return
 
-    async def get(self, container: str, *, namespace: str | None = None) -> types.Container:
+    async def get(self, container: str, *, namespace: str | None = None) -> Container:
         """Raises NotFound."""
         return await self._get(container, namespace, ())
 
@@ -67,7 +67,7 @@ class AsyncContainers(Group):
         body: Mapping[str, Any] | None = None,
         namespace: str | None = None,
         key: str | None = None,
-    ) -> types.Container:
+    ) -> Container:
         """Make a container; `start` starts it. `memory`: bytes, or as 8Gi; `volumes`: `NAME:/path[:ro]`;
         `ports`: of the container → of its Service; `body`: more fields of Docker's, over the others;
         `key`: asking again with it gives the same one (None: a key of this call's own)."""
@@ -139,7 +139,7 @@ class AsyncContainers(Group):
 
     async def exec(
         self, container: str, command: Sequence[str], *, stdin: bytes = b"", namespace: str | None = None
-    ) -> types.ExecResult:
+    ) -> ExecResult:
         """Run a command in a running container to its end; all its output is kept in memory."""
         if not command:
             raise UsageError("no command was given", hint='exec("c1", ["ls", "-l"])')
@@ -164,11 +164,11 @@ class AsyncContainers(Group):
                     code = int(document["exitCode"])
         if code is None:
             raise ServerError("the connection to the command broke before its end", status=0)
-        return types.ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
+        return ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
 
-    async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> types.Container:
+    async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> Container:
         found = await self._json("GET", _container(container, "json"), headers=await self._headers(namespace))
-        return types.shown_container(found, warnings)
+        return shown_container(found, warnings)
 
     async def _do(self, container: str, verb: str, namespace: str | None) -> None:
         await self._json("POST", _container(container, verb), headers=await self._headers(namespace))

@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 
 import moorage
-from moorage.api.answers import Gpus, read
+from moorage.api.gpus import Gpus
+from moorage.api.reading import read
 from moorage.apimachinery.serving import serve
 from moorage.client.errors import decode_error
 from moorage.client.sites import Given, find_site

@@ -1,43 +1,24 @@
-"""What the platform answers to a program. Fields that this version does not know are left out; times are aware.
+"""Containers as the SDK gives them, read from answers in Docker's shape.
 
-A text that the platform does not tell is empty, a number or time that it does not tell is None.
+A text that the answer does not have is empty, a number or time that it does not have is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime
+from typing import Any
 
-import msgspec
-
-from moorage.api.datasets import Dataset as Dataset
-from moorage.api.explain import Earliest as Earliest
-from moorage.api.explain import Explanation as Explanation
 from moorage.api.fields import Answer
-from moorage.api.gpus import Gpu as Gpu
-from moorage.api.gpus import GpuCounts as GpuCounts
-from moorage.api.gpus import GpuNode as GpuNode
-from moorage.api.gpus import Gpus as Gpus
-from moorage.api.gpus import GpuType as GpuType
-from moorage.api.gpus import GpuUser as GpuUser
-from moorage.api.jobs import Attempt as Attempt
-from moorage.api.jobs import Job as Job
-from moorage.api.jobs import RunPod as RunPod
-from moorage.api.logins import Person as Person
-from moorage.api.usage import Top as Top
-from moorage.api.usage import TopRow as TopRow
-from moorage.api.volumes import Volume as Volume
-from moorage.api.workspaces import Workspace as Workspace
+from moorage.api.reading import read
 
-T = TypeVar("T")
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
 
 
 class Container(Answer, frozen=True):
     """`state` in Docker's words: created, running, restarting, exited.
 
-    A listing tells no exit code, node, address or times of start and end.
+    A listing has no exit code, node, address or times of start and end.
     """
 
     id: str
@@ -61,19 +42,6 @@ class ExecResult(Answer, frozen=True):
     exit_code: int
     stdout: bytes = b""
     stderr: bytes = b""
-
-
-def read(kind: type[T], found: Any) -> T:
-    """An answer as its type. Raises msgspec.ValidationError for one that is something else."""
-    return msgspec.convert(without_nulls(found), kind)
-
-
-def without_nulls(found: Any) -> Any:
-    if isinstance(found, Mapping):
-        return {key: without_nulls(value) for key, value in found.items() if value is not None}
-    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
-        return [without_nulls(one) for one in found]
-    return found
 
 
 def listed_container(row: Mapping[str, Any]) -> Container:
@@ -122,6 +90,4 @@ def shown_container(body: Mapping[str, Any], warnings: Sequence[str] = ()) -> Co
 
 
 def _moment(seconds: float) -> datetime:
-    from datetime import UTC
-
     return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,24 @@
+"""An answer of any server as its type: fields that this version does not know are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def read(kind: type[T], value: Any) -> T:
+    """An answer as its type. Raises msgspec.ValidationError for one that is something else."""
+    return msgspec.convert(without_nulls(value), kind)
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without fields that are null: their types have defaults."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [without_nulls(part) for part in value]
+    return value
