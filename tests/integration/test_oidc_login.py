@@ -203,7 +203,7 @@ async def test_whom_an_administrator_disables_is_out_at_once(site):
         await until(lambda: refused(site, token))
         status, _, text = await browser.sign_in("1")
         assert status == 403
-        assert "is shut" in text
+        assert "is disabled" in text
         await people.enable(site.api, ADA)
         await until(lambda: let_in(browser))
 

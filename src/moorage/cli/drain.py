@@ -42,7 +42,7 @@ def drain(
     try:
         seconds = parse_time(timeout) if timeout not in (None, "0", "0s") and timeout is not None else None
     except ValueError as error:
-        raise UsageError(f"--timeout: {timeout!r} is no time", hint="write it as 90s, 10m or 1h") from error
+        raise UsageError(f"invalid --timeout {timeout!r}", hint="use a time such as 90s, 10m or 1h") from error
     options = DrainOptions(
         ignore_daemonsets=ignore_daemonsets, delete_emptydir_data=delete_emptydir_data, force=force
     )

@@ -95,7 +95,7 @@ def _decoded(name: str, data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no text: byte {error.start} is not UTF-8") from error
+        raise UsageError(f"{name} is not UTF-8 text: byte {error.start} is invalid") from error
 
 
 def _policy(name: str) -> Policy:
@@ -130,7 +130,9 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
         unknown = sorted(str(rule) for rule in set(rules) - {rule.name for rule in RULES})
         if unknown:
             known = ", ".join(rule.name for rule in RULES)
-            raise UsageError(f"--policy: {name} names no rule: {', '.join(unknown)}", hint=f"there are: {known}")
+            raise UsageError(
+                f"--policy: {name} has unknown rules: {', '.join(unknown)}", hint=f"available: {known}"
+            )
     try:
         msgspec.convert(document, GuardrailPolicy)
     except msgspec.ValidationError as error:

@@ -45,7 +45,7 @@ def logs(
     try:
         since_seconds = parse_time(since) if since is not None else None
     except ValueError as error:
-        raise UsageError(f"--since: {since!r} is no time", hint="write it as 10m, 2h or 1d") from error
+        raise UsageError(f"invalid --since {since!r}", hint="use a time such as 10m, 2h or 1d") from error
 
     async def work(session: Session) -> int:
         log = RunLog(

@@ -119,7 +119,7 @@ def _of_file(name: str, kind: str) -> Iterator[Any]:
     except OSError as error:
         raise UsageError(f"{name} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is no UTF-8 text: {error.reason} at byte {error.start:,}") from error
+        raise UsageError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
 
 
 def _parsed(file: IO[str], kind: str, name: str) -> Iterator[Any]:
@@ -130,7 +130,7 @@ def _parsed(file: IO[str], kind: str, name: str) -> Iterator[Any]:
                     raise UsageError(f"line {number} of {name} has not as many fields as the first line")
                 yield row
         except csv.Error as error:
-            raise UsageError(f"{name} is no CSV: {error}") from error
+            raise UsageError(f"{name} is not CSV: {error}") from error
         return
     for number, line in enumerate(file, 1):
         text = line.rstrip("\r\n")
@@ -142,7 +142,7 @@ def _parsed(file: IO[str], kind: str, name: str) -> Iterator[Any]:
         try:
             yield json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"line {number} of {name} is no JSON: {error}") from error
+            raise UsageError(f"line {number} of {name} is not JSON: {error}") from error
 
 
 def _parquet(name: str) -> Iterator[Any]:
@@ -161,7 +161,7 @@ def _parquet(name: str) -> Iterator[Any]:
                 for row in batch.to_pylist():
                     yield {key: _plain(value) for key, value in row.items()}
     except ArrowException as error:
-        raise UsageError(f"{name} is no Parquet file: {error}") from error
+        raise UsageError(f"{name} is not a Parquet file: {error}") from error
 
 
 def _rows(query: str, database: str | None) -> Iterator[Any]:
@@ -178,7 +178,7 @@ def _rows(query: str, database: str | None) -> Iterator[Any]:
         yield from _postgres(query, database)
     else:
         raise UsageError(
-            f"--database {database.partition('@')[0]}: no such kind of database",
+            f"--database {database.partition('@')[0]}: unknown kind of database",
             hint="sqlite:///file.db (sqlite:////absolute/path.db), or postgresql://user@host/name",
         )
 
@@ -190,7 +190,7 @@ def _sqlite(query: str, path: str) -> Iterator[Any]:
 
     plain, _, options = path.partition("?")
     if not Path(plain).is_file():
-        raise UsageError(f"--database: there is no file {plain}")
+        raise UsageError(f"--database: file {plain} not found")
     uri = f"file:{quote(plain)}?{options + '&' if options else ''}mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
@@ -218,7 +218,7 @@ def _postgres(query: str, database: str) -> Iterator[Any]:
 
 def _objects(names: list[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
     if not names:
-        raise UsageError("--query gives no rows: it is no SELECT")
+        raise UsageError("--query gives no rows: use a SELECT")
     for row in rows:
         values = [_plain(value) for value in row]
         yield values[0] if len(names) == 1 else dict(zip(names, values, strict=True))

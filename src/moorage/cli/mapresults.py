@@ -30,7 +30,7 @@ async def write(session: Session, name: str, output: str) -> int:
     """Write what there is; 1 when results are missing. Raises UsageError for a file of an unknown kind."""
     suffix = Path(output).suffix.lower()
     if output != STDOUT and suffix not in SUFFIXES:
-        raise UsageError(f"-o {output}: no such kind of file", hint=f"use {', '.join(SUFFIXES)}, or - for stdout")
+        raise UsageError(f"-o {output}: unknown kind of file", hint=f"use {', '.join(SUFFIXES)}, or - for stdout")
     if suffix == ".parquet":
         _pyarrow(output)
     async with await session.maps() as client:

@@ -323,7 +323,7 @@ def _sample(path: Path | None) -> Sample | None:
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text: {error}") from error
+        raise UsageError(f"{path} is not text: {error}") from error
 
 
 def _of_age(sheet: PriceSheet) -> list[str]:

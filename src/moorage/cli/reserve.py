@@ -71,7 +71,8 @@ def create(
     """Reserve machines of a type, or GPUs of a type."""
     if not is_dns_label(name):
         raise InvalidName(
-            f"{name!r} is no reservation name: at most 63 of a-z, 0-9 and '-', a letter or digit at both ends"
+            f"invalid reservation name {name!r}: use at most 63 of a-z, 0-9 and '-',"
+            " a letter or digit at both ends"
         )
     if (machine is None) == (gpus is None):
         raise UsageError("say what to reserve: --machine TYPE --count N, or --gpus N --gpu-type TYPE")
@@ -210,13 +211,13 @@ def zone_of(name: str | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise UsageError(f"--zone: {name!r} is no time zone known here", hint="such as Europe/Berlin") from error
+        raise UsageError(f"invalid --zone {name!r}", hint="use an IANA name, such as Europe/Berlin") from error
 
 
 def parse_span(text: str) -> timedelta:
     """Read 3d, 1d12h, 90m. Raises UsageError. A day has 24 hours, also when the clocks change."""
     if not _SPAN.fullmatch(text):
-        raise UsageError(f"{text!r} is no span of time: write 3d, 12h, 90m or 1d12h")
+        raise UsageError(f"invalid duration {text!r}: use 3d, 12h, 90m or 1d12h")
     return timedelta(seconds=sum(int(match[:-1]) * UNITS[match[-1]] for match in re.findall(r"\d+[wdhms]", text)))
 
 
@@ -233,7 +234,7 @@ def parse_when(text: str, base: datetime, zone: tzinfo | None) -> datetime:
         read = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is no moment", hint="write 2026-12-01T09:00, 2026-12-01T09:00+01:00, 2026-12-01, +3d or now"
+            f"invalid time {text!r}", hint="use 2026-12-01T09:00, 2026-12-01T09:00+01:00, 2026-12-01, +3d or now"
         ) from error
     if read.tzinfo is None:
         here = read.replace(tzinfo=zone) if zone is not None else read.astimezone()
@@ -265,7 +266,7 @@ def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, 
     groups = [pool.group for pool in pools if kind in pool.types and group in ("", pool.group)]
     if not groups:
         known = ", ".join(sorted(f"{pool.group}/{name}" for pool in pools for name in pool.types)) or "none"
-        raise UsageError(f"--machine: there is no machine type {text!r}", hint=f"there are: {known}")
+        raise UsageError(f"machine type {text!r} not found", hint=f"available: {known}")
     if len(groups) > 1:
         choices = " or ".join(f"--machine {one}/{kind}" for one in sorted(groups))
         raise UsageError(f"--machine: {kind} is a machine type of several groups", hint=f"say {choices}")

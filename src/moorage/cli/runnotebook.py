@@ -30,7 +30,9 @@ def notebook_command(command: Sequence[str], python: str = "python3") -> tuple[s
         if word in ("-p", "--parameter"):
             name, equals, value = words.pop(0).partition("=")
             if not equals or not name.isidentifier():
-                raise UsageError(f"-p: {name!r} is no NAME=VALUE", hint="such as -p epochs=3 -p data='\"a\"'")
+                raise UsageError(
+                    f"invalid -p {name!r}: use NAME=VALUE", hint="such as -p epochs=3 -p data='\"a\"'"
+                )
             parameters[name] = _value(value)
         elif word in ("-o", "--output"):
             output = words.pop(0)
@@ -58,6 +60,6 @@ def check_source(source: str) -> None:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
-            raise UsageError(f"{source} is no notebook: {error}") from error
+            raise UsageError(f"{source} is not a notebook: {error}") from error
         if not isinstance(document, dict) or "cells" not in document:
-            raise UsageError(f"{source} is no notebook: it has no cells (format 4 is needed)")
+            raise UsageError(f"{source} is not a notebook: it has no cells (format 4 is needed)")

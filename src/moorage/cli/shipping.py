@@ -182,7 +182,7 @@ def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
     try:
         return re.compile(pattern, re.DOTALL), take_back, only_folders
     except re.error as error:
-        raise UsageError(f"{IGNORE_FILE}: {line.strip()!r} is no pattern: {error}") from error
+        raise UsageError(f"{IGNORE_FILE}: {line.strip()!r} is not a pattern: {error}") from error
 
 
 def _segment(part: str) -> str:

@@ -184,7 +184,7 @@ def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceN
             with path.open(newline="", encoding="utf-8") as file:
                 return list(csv.DictReader(file))
         except (UnicodeDecodeError, csv.Error) as error:
-            raise UsageError(f"{path} is no CSV file: {error}") from error
+            raise UsageError(f"{path} is not a CSV file: {error}") from error
 
     try:
         nodes = read_nodes(rows(nodes_file))

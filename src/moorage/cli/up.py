@@ -410,7 +410,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
                 f"{where}: unknown field {unknown[0]!r}", hint=f"allowed: {', '.join(sorted(allowed))}"
             )
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", str(entry["name"])):
-            raise UsageError(f"{where}: {entry['name']!r} is no node name (a-z, 0-9, '-', '.')")
+            raise UsageError(f"{where}: {entry['name']!r} is not a node name (a-z, 0-9, '-', '.')")
         numbers = {}
         for field, usual, low, high in (("count", 1, 1, 100), ("gpus", 0, 0, 64)):
             value = entry.get(field, usual)

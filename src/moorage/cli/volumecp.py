@@ -149,7 +149,7 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
                 told = why
                 console.say(f"waiting for the helping pod: {why}")
             await session.clock.sleep(LOOK_SECONDS)
-        raise MoorageError(f"the helping pod does not start: {told or 'no reason was told'}")
+        raise MoorageError(f"the helping pod does not start: {told or 'no reason was given'}")
 
     async def _remove(self) -> None:
         if self._pod is not None:

@@ -388,5 +388,5 @@ def _mount(text: str) -> dict[str, Any]:
     name, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not name or not path.startswith("/") or mode not in ("", "rw", "ro"):
-        raise UsageError(f"{text!r} is no volume", hint="write NAME:/path, or NAME:/path:ro")
+        raise UsageError(f"invalid volume {text!r}", hint="use NAME:/path, or NAME:/path:ro")
     return {"claimName": name, "mountPath": path} | ({"readOnly": True} if mode == "ro" else {})

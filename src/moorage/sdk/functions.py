@@ -89,7 +89,7 @@ def _address(function: Callable[..., Any]) -> str:
 def _named(entry: str) -> bytes:
     module, _, name = entry.partition(":")
     if not module or not name:
-        raise UsageError(f"{entry!r} is no function", hint="write module:function, such as features:make")
+        raise UsageError(f"{entry!r} is not a function", hint="use module:function, such as features:make")
     here = Path(*module.split(".")).with_suffix(".py")
     files = {str(here): here.read_bytes()} if "." not in module and here.is_file() else {}
     return _zip({"entry": entry, "codec": CODEC}, files)

@@ -53,7 +53,7 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
         ("", "holds no single GuardrailPolicy"),
         ("a: [", "is not valid YAML: line 2"),
         (POD, "holds no single GuardrailPolicy"),
-        (DENY.replace("memoryLimit", "memorylimit"), "names no rule: memorylimit"),
+        (DENY.replace("memoryLimit", "memorylimit"), "has unknown rules: memorylimit"),
         (DENY.replace("deny", "strict"), "Expected `str` matching regex"),
         (DENY.replace("spec:", "spec: []\nother:"), "Expected `object`"),
     ],

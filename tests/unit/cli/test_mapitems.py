@@ -94,8 +94,8 @@ def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
     ("sources", "said"),
     [
         pytest.param(Sources(query="SELECT 1"), "--query needs --database", id="no database"),
-        pytest.param(Sources(query="SELECT 1", database="mysql://x/y"), "no such kind of database", id="kind"),
-        pytest.param(Sources(query="SELECT 1", database="sqlite:///none.db"), "there is no file none.db", id="f"),
+        pytest.param(Sources(query="SELECT 1", database="mysql://x/y"), "unknown kind of database", id="kind"),
+        pytest.param(Sources(query="SELECT 1", database="sqlite:///none.db"), "file none.db not found", id="f"),
         pytest.param(Sources(range="0:1", database="sqlite:///x"), "--database is for --query", id="no query"),
         pytest.param(Sources(file="none.txt"), "none.txt cannot be read", id="no file"),
         pytest.param(Sources(pattern="none-*"), "--glob none-\\* has no items", id="nothing matches"),
@@ -111,10 +111,10 @@ def test_what_cannot_be_read_is_told(sources, said, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        pytest.param("a.jsonl", b'1\n{"a\n', "line 2 of .*a.jsonl is no JSON", id="JSON"),
+        pytest.param("a.jsonl", b'1\n{"a\n', "line 2 of .*a.jsonl is not JSON", id="JSON"),
         pytest.param("a.csv", b"a,b\n1\n", "line 2 of .*a.csv has not as many fields", id="CSV, too few"),
         pytest.param("a.csv", b"a\n1,2\n", "line 2 of .*a.csv has not as many fields", id="CSV, too many"),
-        pytest.param("a.txt", b"\xff\n", "is no UTF-8 text: .* at byte 0", id="no text"),
+        pytest.param("a.txt", b"\xff\n", "is not UTF-8 text: .* at byte 0", id="no text"),
         pytest.param("a.txt", b"x" * 70_000, "item 1 of .*a.txt has 70,002 bytes; at most 65,536", id="too long"),
         pytest.param("a.jsonl", b"NaN\n", "item 1 of .*a.jsonl cannot be written as JSON", id="no number"),
         pytest.param("a.txt", b"\n", "has no items", id="none"),

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
     ("words", "told"),
     [
         (("--to", "+1h"), "say what to reserve"),
-        (("--machine", "nosuch", "--to", "+1h"), "there is no machine type 'nosuch'"),
+        (("--machine", "nosuch", "--to", "+1h"), "machine type 'nosuch' not found"),
         (("--gpus", "3", "--gpu-type", "a100", "--to", "+1h"), "no machine type makes up 3 GPUs"),
         (("--gpus", "2", "--to", "+1h"), "--gpus goes with --gpu-type"),
         (("--machine", "two", "--from", "+2h", "--to", "2026-11-21T14:00"), "must be after spec.from"),

@@ -242,7 +242,7 @@ def test_a_run_without_logs_says_how_it_stands(moor):
 def test_a_time_that_is_none_is_refused(moor):
     done = moor("logs", "train", "--since", "yesterday")
     assert done.code == 2
-    assert done.err == "error: --since: 'yesterday' is no time\nhint: write it as 10m, 2h or 1d\n"
+    assert done.err == "error: invalid --since 'yesterday'\nhint: use a time such as 10m, 2h or 1d\n"
 
 
 def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):

@@ -56,7 +56,7 @@ def test_a_module_in_this_directory_goes_along_with_its_name(tmp_path, monkeypat
 
 @pytest.mark.parametrize("entry", ["mine", ":f", "mine:", ""])
 def test_what_names_no_function_is_refused(entry):
-    with pytest.raises(UsageError, match="is no function"):
+    with pytest.raises(UsageError, match="is not a function"):
         functions.pack(entry)
 
 

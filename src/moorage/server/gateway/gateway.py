@@ -206,8 +206,8 @@ class Gateway:
         view = self._view(namespace, name)
         if view is None or not await self._may_open(user, namespace, name):
             raise Problem(
-                404, "not_found", f"there is no workspace {namespace}/{name}, or it is not yours to open",
-                "`moor workspace list` shows yours",
+                404, "not_found", f"there is no workspace {namespace}/{name}, or you may not open it",
+                "list yours: moor workspace list",
             )  # fmt: skip
         if not self.platform.domain or view.access(self.platform) != LOGIN:
             raise Problem(
@@ -245,9 +245,7 @@ class Gateway:
         view = self._by_host(host)
         path = scope["path"]
         if view is None or view.deleting or view.access(self.platform) != LOGIN:
-            raise Problem(
-                404, "not_found", f"there is no workspace at {host}", "`moor workspace list` shows yours"
-            )
+            raise Problem(404, "not_found", f"there is no workspace at {host}", "list yours: moor workspace list")
         is_websocket = scope["type"] == "websocket"
         method = "GET" if is_websocket else scope["method"]
         if method not in METHODS:

@@ -183,7 +183,7 @@ class Logins:
                 return None
         account = await self._people.account(session.person)
         if account is None or is_disabled(account):
-            await self.end(session, "the account is shut")
+            await self.end(session, "the account is disabled")
             return None
         if _is_due(session, moment):
             renewed = await self._renewed(session)
@@ -322,7 +322,7 @@ class Logins:
             raise _away(error) from error
         account = await self._account(login.name, login.groups, subject=login.subject)
         if is_disabled(account):
-            raise Problem(403, "disabled", f"the account of {login.name} is shut", "ask an administrator")
+            raise Problem(403, "disabled", f"the account of {login.name} is disabled", "ask an administrator")
         until = None if login.refresh_token else datetime.fromtimestamp(login.expires, UTC)
         sealed = await self._sealer.seal(login.refresh_token) if login.refresh_token else b""
         token, session = await self._open(
@@ -412,7 +412,7 @@ class Logins:
                 if session.is_over(now):
                     await self.end(session, "its time is over")
                 elif account is None or is_disabled(account):
-                    await self.end(session, "the account is shut")
+                    await self.end(session, "the account is disabled")
                 elif _is_due(session, now) and (session.tokens_until > now or now - session.used < 2 * TOUCH):
                     try:
                         await self._renewed(session)
@@ -535,7 +535,7 @@ class Logins:
             await self._safely(partial(self._put_out, person))
 
     async def _put_out(self, person: str) -> None:
-        await self.end_all(person, "the account is shut")
+        await self.end_all(person, "the account is disabled")
         await end_tokens(self._api, person)
 
     async def _sweep_for_ever(self) -> None:

@@ -91,7 +91,7 @@ def check_address(url: str, what: str) -> None:
         return
     if parts.scheme == "http" and parts.hostname in LOOPBACK:
         return
-    raise UsageError(f"{what} {url!r} is no https address", hint="plain http is for this machine alone")
+    raise UsageError(f"{what} {url!r} is not an https address", hint="plain http is for this machine alone")
 
 
 def new_verifier() -> str:
@@ -228,7 +228,7 @@ class Provider:
         if isinstance(groups, str):
             groups = [groups]
         if not isinstance(groups, (list, tuple)) or len(groups) > GROUPS_MAX:
-            raise Refused(f"the claim {settings.groups_claim!r} is no list of at most {GROUPS_MAX} groups")
+            raise Refused(f"the claim {settings.groups_claim!r} is not a list of at most {GROUPS_MAX} groups")
         subject = f"{settings.issuer} {claims['sub']}"
         kept = tuple(group for group in groups if isinstance(group, str) and 0 < len(group) <= 256)
         return Login(subject, name.strip(), kept, refresh_token, expires)
