@@ -309,7 +309,7 @@ async def test_a_local_account_is_not_taken_over_by_the_provider(site):
         ({"email": "system:admin"}, "not a person"),
         ({"email": "x@example.org", "email_verified": False}, "not verified"),
         ({"name": "no address"}, "no claim"),
-        ({"email": "x@example.org", "groups": {"a": 1}}, "no list"),
+        ({"email": "x@example.org", "groups": {"a": 1}}, "not a list"),
     ],
 )
 async def test_claims_that_name_nobody_are_refused(site, claims, said):
