@@ -177,7 +177,7 @@ def _text(kind: str, x: float, y: float, text: str) -> str:
 
 
 def _pieces(command: str) -> list[str]:
-    """A command in the pieces in which it is typed; a line break of the screen is no concern at 112 columns."""
+    """A command in the pieces in which it is typed; 112 columns hold it without a line break."""
     return re.findall(r"\S+\s*", command if len(command) < COLUMNS - 2 else command[: COLUMNS - 3] + "…")
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hmac import compare_digest
 from typing import Any
 
@@ -337,8 +338,8 @@ class _App:
         self._others = Starlette(
             routes=[
                 Route("/healthz", healthz),
-                Route("/readyz", _bound(readyz, cache)),
-                Route("/metrics", _bound(metrics, registry)),
+                Route("/readyz", partial(readyz, cache)),
+                Route("/metrics", partial(metrics, registry)),
             ]
         )
 
@@ -385,14 +386,3 @@ class _App:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": code, "headers": headers})
         await send({"type": "http.response.body", "body": content})
-
-
-def _bound(
-    handler: Callable[[Any, Request], Awaitable[Response]], part: Any
-) -> Callable[[Request], Awaitable[Response]]:
-    """A handler with its part of the service."""
-
-    async def endpoint(request: Request) -> Response:
-        return await handler(part, request)
-
-    return endpoint

@@ -50,7 +50,7 @@ class PoolNode(Struct, frozen=True, rename="camel", omit_defaults=True):
         ),
     ]
     machine_type: Annotated[list[TypeName], Meta(description="Machine types the node offers.")]
-    taint: Annotated[bool, Meta(description="Keep every pod off that is no guest of this group.")] = False
+    taint: Annotated[bool, Meta(description="Keep off every pod that is not a guest of this group.")] = False
 
 
 class GpuSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
