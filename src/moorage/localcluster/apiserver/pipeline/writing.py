@@ -298,15 +298,9 @@ class Writer(Reader):
             if call.dry_run:
                 return new
             try:
-                if is_finished(kind, new, old):
-                    await self.drop(kind, key, name, record.mod_revision)
-                    self.tell(kind, old, None)
-                    return new
-                stored = self.view(kind, await self.put(kind, key, new, record.mod_revision, name), own=True)
+                return await self._replace(kind, key, name, new, old, record.mod_revision)
             except CompareFailed:
                 continue  # a version that the client named is compared anew; a patch without one is made anew
-            self.tell(kind, old, stored)
-            return stored
         raise modified(kind.resource, name)
 
     async def write_raw(self, call: Call, kind: Kind, name: str, namespace: str | None, make: Made) -> Obj:
@@ -322,16 +316,20 @@ class Writer(Reader):
             if new == old or call.dry_run:
                 return new
             try:
-                if is_finished(kind, new, old):
-                    await self.drop(kind, key, name, record.mod_revision)
-                    self.tell(kind, old, None)
-                    return new
-                stored = self.view(kind, await self.put(kind, key, new, record.mod_revision, name), own=True)
+                return await self._replace(kind, key, name, new, old, record.mod_revision)
             except CompareFailed:
                 continue
-            self.tell(kind, old, stored)
-            return stored
         raise modified(kind.resource, name)
+
+    async def _replace(self, kind: Kind, key: str, name: str, new: Obj, old: Obj, revision: int) -> Obj:
+        """Put `new` in the place of `old`, or drop it when nothing holds it any more. Raises CompareFailed."""
+        if is_finished(kind, new, old):
+            await self.drop(kind, key, name, revision)
+            self.tell(kind, old, None)
+            return new
+        stored = self.view(kind, await self.put(kind, key, new, revision, name), own=True)
+        self.tell(kind, old, stored)
+        return stored
 
     async def _prepared(
         self,
