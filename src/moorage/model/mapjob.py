@@ -271,7 +271,7 @@ class MapJobStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     queue: QueueStatus = QueueStatus()
     items: ItemCounts = ItemCounts()
     workers: WorkerCounts = WorkerCounts()
-    plan: Annotated[dict[str, Any], Meta(description="What was reckoned before, by moor plan.")] = {}
+    plan: Annotated[dict[str, Any], Meta(description="The estimate of moor plan, if one was made.")] = {}
     conditions: Annotated[list[Condition], _CONDITIONS] = []
     observed_generation: Annotated[
         int, Meta(ge=0, description="The generation of the spec that this status describes.")
