@@ -214,7 +214,11 @@ async def test_one_replica_of_a_deployment_is_held_and_the_others_stay_until_it_
     more = a_workload(namespace, 3, "2Gi")["spec"]["template"]
     await api.patch(DEPLOYMENTS, "web", {"spec": {"template": more}}, namespace)
     await until_memory_is(api, namespace, "2Gi", "2Gi", "2Gi")
-    assert not any(is_gated(one) for one in await pods_of(api, namespace))
+
+    async def is_none_held() -> bool:
+        return not any(is_gated(pod) for pod in await pods_of(api, namespace))
+
+    await until("the held pod of the old template to go", is_none_held)
 
 
 async def test_a_stateful_set_that_waits_for_its_held_pod_moves_on_when_its_template_changes(
