@@ -13,11 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from moorage.apimachinery.certificates import make_authority, make_server_certificate
+from moorage.clock import SYSTEM
 from moorage.decide.maps.notices import MapState, NoticeRules, due
 from moorage.notify import Command, Email, MailServer, Outbound, Webhook, send
 
@@ -193,29 +191,13 @@ async def smtp(state: SmtpServer, **settings):
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A server's certificate for 127.0.0.1 that signs itself: (context of the server, file to trust)."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = tmp_path / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    trusted = tmp_path / "ca.pem"
-    trusted.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    pem.write_bytes(private + trusted.read_bytes())
+    """A server's certificate for 127.0.0.1: (context of the server, file of the authority to trust)."""
+    valid = {"now": SYSTEM.now(), "lifetime": timedelta(hours=1)}
+    authority = make_authority("test", **valid)
+    server = make_server_certificate(authority, "test", dns_names=(), addresses=["127.0.0.1"], **valid)
+    pem, trusted = tmp_path / "server.pem", tmp_path / "ca.pem"
+    trusted.write_bytes(authority.pem)
+    pem.write_bytes(server.key_pem + server.pem)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     return context, str(trusted)

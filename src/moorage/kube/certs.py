@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 LIFETIME = timedelta(days=365)
 RENEW_BEFORE = timedelta(days=30)
-BACKDATED = timedelta(hours=1)  # for clocks that run behind ours
 CHECK_SECONDS = 60.0  # so long may an `apply` that dropped the caBundle go unmended
 TOKEN_BYTES = 24
 
@@ -57,59 +56,12 @@ def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME
 
     `cryptography` takes 140 ms to import and is loaded here.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
+    from moorage.apimachinery.certificates import make_authority, make_server_certificate
 
-    def builder(
-        subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
-    ) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - BACKDATED)
-            .not_valid_after(now + lifetime)
-        )
-
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # two authorities of one name side by side in a bundle confuse verifiers: the moment tells them apart
-    authority_name = x509.Name(
-        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"moorage-webhook-ca-{now:%Y%m%d%H%M%S}")]
-    )
-    authority = (
-        builder(authority_name, authority_name, authority_key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(x509, "key_cert_sign", "crl_sign"), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    certificate = (
-        builder(
-            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0][:64])]),
-            authority_name,
-            key.public_key(),
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(x509, "digital_signature"), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    return Issued(
-        certificate=certificate.public_bytes(serialization.Encoding.PEM),
-        key=key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-        authority=authority.public_bytes(serialization.Encoding.PEM),
-    )
+    authority = make_authority(f"moorage-webhook-ca-{now:%Y%m%d%H%M%S}", now=now, lifetime=lifetime)
+    server = make_server_certificate(authority, names[0], dns_names=names, now=now, lifetime=lifetime)
+    return Issued(certificate=server.pem, key=server.key_pem, authority=authority.pem)
 
 
 def service_names(service: str = WEBHOOK_SERVICE, namespace: str = SYSTEM_NAMESPACE) -> tuple[str, ...]:
@@ -144,21 +96,6 @@ def why_renew(data: Mapping[str, bytes], names: Sequence[str], *, now: datetime)
     if min(certificate.not_valid_after_utc, authorities[0].not_valid_after_utc) - now < RENEW_BEFORE:
         return f"it expires at {certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
     return None
-
-
-def _usage(x509: Any, *allowed: str) -> Any:
-    every = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**{name: name in allowed for name in every})
 
 
 def bundle(newest: bytes, before: bytes, *, now: datetime) -> bytes:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ipaddress
 import json
 import os
 import secrets
@@ -141,80 +140,28 @@ def _note(folder: Path, expiry: dict[str, datetime]) -> None:
 def _make(folder: Path, now: datetime, *, new_ca: bool) -> dict[str, datetime]:
     """Make the server's certificate, and a new authority or not; return when they expire."""
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-        return key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+    from moorage.apimachinery.certificates import Certificate, make_authority, make_server_certificate
 
-    def named(common: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)])
-
-    def builder(
-        subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
-    ) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + LIFETIME)
-        )
-
-    usage: dict[str, bool] = dict.fromkeys(
-        (
-            "digital_signature",
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "key_cert_sign",
-            "crl_sign",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
     if new_ca:
-        ca_key = ec.generate_private_key(ec.SECP256R1())
-        name = named("moorage-local-ca")
-        ca = (
-            builder(name, name, ca_key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.KeyUsage(**(usage | {"key_cert_sign": True, "crl_sign": True})), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
-            .sign(ca_key, hashes.SHA256())
-        )
-        _write(folder / "ca.key", pem(ca_key), secret=True)
-        _write(folder / "ca.crt", ca.public_bytes(serialization.Encoding.PEM), secret=False)
+        ca = make_authority("moorage-local-ca", now=now, lifetime=LIFETIME)
+        _write(folder / "ca.key", ca.key_pem, secret=True)
+        _write(folder / "ca.crt", ca.pem, secret=False)
     else:
-        ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-        loaded = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
-        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise DataFolderError(
                 f"{folder / 'ca.key'} is not a key that this program made", hint="remove the pki folder"
             )
-        ca_key = loaded
-    key = ec.generate_private_key(ec.SECP256R1())
-    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in DNS_NAMES]
-    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in ADDRESSES]
-    certificate = (
-        builder(named("moorage-local-api"), ca.subject, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**(usage | {"digital_signature": True})), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
+        ca = Certificate(certificate=x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), key=key)
+    server = make_server_certificate(
+        ca, "moorage-local-api", dns_names=DNS_NAMES, addresses=ADDRESSES, now=now, lifetime=LIFETIME
     )
-    _write(folder / "server.key", pem(key), secret=True)
-    _write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), secret=False)
-    return {"ca.crt": ca.not_valid_after_utc, "server.crt": certificate.not_valid_after_utc}
+    _write(folder / "server.key", server.key_pem, secret=True)
+    _write(folder / "server.crt", server.pem, secret=False)
+    return {"ca.crt": ca.certificate.not_valid_after_utc, "server.crt": server.certificate.not_valid_after_utc}
 
 
 def _write(path: Path, data: bytes, *, secret: bool) -> None:
