@@ -150,7 +150,7 @@ async def retry_map(queue: Queue, stored: Stored) -> int:
 
 def map_of(stored: Stored, *, rate: float | None) -> Map:
     """A map as its owner sees it."""
-    found, counts = stored.map, stored.map.counts
+    stored_map, counts = stored.map, stored.map.counts
     mean = leasing.mean_ms(counts)
     return Map(
         namespace=stored.namespace,
@@ -158,11 +158,11 @@ def map_of(stored: Stored, *, rate: float | None) -> Map:
         uid=stored.uid,
         owner=stored.owner,
         created_at=datetime.fromtimestamp(stored.created_at // 1000, UTC),
-        state=FINISHED if leasing.is_finished(found, counts) else found.state.value,
-        closed=found.closed,
-        priority=found.priority,
-        policy=MapPolicy(**{name: getattr(found.policy, name) for name in MapPolicy.__struct_fields__}),
-        limits=dict(found.policy.limits),
+        state=FINISHED if leasing.is_finished(stored_map, counts) else stored_map.state.value,
+        closed=stored_map.closed,
+        priority=stored_map.priority,
+        policy=MapPolicy(**{name: getattr(stored_map.policy, name) for name in MapPolicy.__struct_fields__}),
+        limits=dict(stored_map.policy.limits),
         counts=MapCounts(**{name: getattr(counts, name) for name in MapCounts.__struct_fields__}),
         spent_seconds=counts.spent_ms / 1000,
         hinted_seconds=counts.hinted_ms / 1000,
@@ -265,14 +265,14 @@ def parse_states(states: Iterable[str]) -> list[State]:
 
 async def get_item(queue: Queue, stored: Stored, item: int) -> ItemOutput:
     """Raises NotFound."""
-    found = await queue.read(lambda store: store.get_item(stored.map.id, item))
-    if found is None:
+    row = await queue.read(lambda store: store.get_item(stored.map.id, item))
+    if row is None:
         raise NotFound(
             f"the map {stored.name!r} in namespace {stored.namespace} has no item {item}",
             hint=f"list its items: moor map items {stored.name}",
             code=ErrorCode.NOT_FOUND,
         )
-    return ItemOutput(item=found[0], output=found[1])
+    return ItemOutput(item=row[0], output=row[1])
 
 
 async def results(queue: Queue, stored: Stored, *, after: int | None = None) -> AsyncIterator[list[MapResult]]:

@@ -20,11 +20,11 @@ LOOK_SECONDS = 0.5  # between two looks whether a pod is gone
 async def set_schedulable(api: Api, node: str, *, unschedulable: bool) -> bool:
     """Cordon or open a node; False when it was so already. Raises NotFound with the nodes there are."""
     try:
-        found = await api.get(NODES, node)
+        current = await api.get(NODES, node)
     except NotFound as error:
         names = sorted(obj["metadata"]["name"] for obj in (await api.list(NODES)).items)
         raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}") from error
-    if bool((found.get("spec") or {}).get("unschedulable")) == unschedulable:
+    if bool((current.get("spec") or {}).get("unschedulable")) == unschedulable:
         return False
     await api.patch(NODES, node, {"spec": {"unschedulable": True if unschedulable else None}}, kind="strategic")
     return True
@@ -96,10 +96,10 @@ async def _wait_gone(api: Api, pod: Obj, clock: Clock) -> None:
     key, uid = key_of(pod), pod["metadata"].get("uid")
     while True:
         try:
-            found = await api.get(PODS, key.name, key.namespace)
+            current = await api.get(PODS, key.name, key.namespace)
         except NotFound:
             return
-        if found["metadata"].get("uid") != uid:
+        if current["metadata"].get("uid") != uid:
             return
         await clock.sleep(LOOK_SECONDS)
 

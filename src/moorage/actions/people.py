@@ -265,8 +265,8 @@ async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
         names = [tokens_secret(account_name(person), session)]
     else:
         label = f"{USER_LABEL}={label_value(person)},{TOKENS_LABEL}"
-        found = await api.list(SECRETS, PEOPLE_NAMESPACE, label_selector=label)
-        names = [item["metadata"]["name"] for item in found.items]
+        token_secrets = await api.list(SECRETS, PEOPLE_NAMESPACE, label_selector=label)
+        names = [item["metadata"]["name"] for item in token_secrets.items]
     ended = 0
     for name in names:
         with contextlib.suppress(NotFound):
