@@ -69,13 +69,13 @@ def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:
         )
     if seconds_field is None:
         return b'{"value":%s}\n' % data
-    found = value.get(seconds_field) if isinstance(value, dict) else None
+    estimate = value.get(seconds_field) if isinstance(value, dict) else None
     try:
-        seconds = float(found) if found not in (None, "") else None
+        seconds = float(estimate) if estimate not in (None, "") else None
     except (TypeError, ValueError):
         seconds = -1.0
     if seconds is None:
         return b'{"value":%s}\n' % data
     if not 0 <= seconds < 1e9:
-        raise UsageError(f"--item-seconds: {seconds_field} of {where} is {found!r}, no number of seconds")
+        raise UsageError(f"--item-seconds: {seconds_field} of {where} is {estimate!r}, no number of seconds")
     return b'{"value":%s,"seconds":%s}\n' % (data, repr(seconds).encode())

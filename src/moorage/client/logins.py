@@ -43,8 +43,8 @@ class Known:
         path = logins_file()
         try:
             raw = json.loads(path.read_text())
-            found = {url: Saved(**one) for url, one in raw["logins"].items()}
-            return cls(found, str(raw.get("current") or ""))
+            logins = {url: Saved(**fields) for url, fields in raw["logins"].items()}
+            return cls(logins, str(raw.get("current") or ""))
         except FileNotFoundError:
             return cls()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -86,5 +86,5 @@ def known_logins() -> Iterator[Known]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = Known.read()
         yield known
-        table = {url: asdict(one) for url, one in known.logins.items()}
+        table = {url: asdict(login) for url, login in known.logins.items()}
         write_private(path, json.dumps({"current": known.current, "logins": table}, indent=2) + "\n")
