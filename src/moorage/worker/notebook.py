@@ -83,7 +83,7 @@ def inject(notebook: dict[str, Any], parameters: dict[str, Any], new_cell: Any) 
     text = "# parameters of this run\n" + "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
     cell = new_cell(text, metadata={"tags": ["injected-parameters"]})
     cells = notebook["cells"]
-    tagged = [at for at, one in enumerate(cells) if "parameters" in (one["metadata"].get("tags") or ())]
+    tagged = [at for at, cell in enumerate(cells) if "parameters" in (cell["metadata"].get("tags") or ())]
     cells[:] = [cell for cell in cells if "injected-parameters" not in (cell["metadata"].get("tags") or ())]
     cells.insert(tagged[0] + 1 if tagged else 0, cell)
 

@@ -84,8 +84,8 @@ class Reporter:
     def __init__(self, folder: str, post: Callable[[dict[str, Any], float], None]) -> None:
         self.folder = folder
         self.post = post
-        self.told: float | None = None  # the newest file time the server knows
-        self.told_at: float | None = None  # monotonic time of the last good report
+        self.reported: float | None = None  # the newest file time the server knows
+        self.reported_at: float | None = None  # monotonic time of the last good report
         self.not_before = 0.0  # monotonic: no report before this
         self.pause = BACKOFF_SECONDS[0]
 
@@ -94,8 +94,8 @@ class Reporter:
         newest = newest_file(self.folder)
         if newest is not None:
             newest = min(newest, now)  # a file from the future would never grow old
-        due = self.told_at is None or monotonic - self.told_at >= REPEAT_SECONDS
-        if newest == self.told and not due and not last:
+        due = self.reported_at is None or monotonic - self.reported_at >= REPEAT_SECONDS
+        if newest == self.reported and not due and not last:
             return False
         if monotonic < self.not_before and not last:
             return False
@@ -106,7 +106,7 @@ class Reporter:
             self.not_before = monotonic + self.pause
             self.pause = min(self.pause * 2, BACKOFF_SECONDS[1])
             return False
-        self.told, self.told_at = newest, monotonic
+        self.reported, self.reported_at = newest, monotonic
         self.pause, self.not_before = BACKOFF_SECONDS[0], 0.0
         return True
 

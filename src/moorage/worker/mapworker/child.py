@@ -88,12 +88,12 @@ def load(path: str) -> tuple[Callable[[Any], Any], str]:
             )
         return pickle.loads(pickled), codec
     module, _, name = str(about["entry"]).partition(":")
-    found: Any = __import__(module, fromlist=["_"])
+    target: Any = __import__(module, fromlist=["_"])
     for part in name.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError("{} is not a function, it is a {}".format(about["entry"], type(found).__name__))
-    return found, codec
+        target = getattr(target, part)
+    if not callable(target):
+        raise TypeError("{} is not a function, it is a {}".format(about["entry"], type(target).__name__))
+    return target, codec
 
 
 def serve(
@@ -172,11 +172,11 @@ def is_plain(value: Any) -> bool:
     if kind is float:
         return math.isfinite(value)
     if kind is list:
-        return all(is_plain(one) for one in value)
+        return all(is_plain(item) for item in value)
     if kind is dict:
         if PICKLED in value:
             return False
-        return all(type(name) is str and is_plain(name) and is_plain(one) for name, one in value.items())
+        return all(type(name) is str and is_plain(name) and is_plain(member) for name, member in value.items())
     return False
 
 

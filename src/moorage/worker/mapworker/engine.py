@@ -79,7 +79,7 @@ class Engine:
         self._bye_sent = False
         self._exit: int | None = None
         self._code = 0  # when it has left in order
-        self._said = ""
+        self._reason = ""
         self._try_again = 0.0  # nothing could be started: not before then
         self._scarce_since: float | None = None
 
@@ -93,7 +93,7 @@ class Engine:
         signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told_to_leave)
+            signal.signal(number, self._start_leaving)
         for thread in (self._exchanger, self._heart, self._kept):
             thread.start()
         next_look = 0.0
@@ -116,8 +116,8 @@ class Engine:
             self._heart.stopped.set()
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._kept.drain(LEAVING_SECONDS)
-        if self._said:
-            say(self._said)
+        if self._reason:
+            say(self._reason)
         return self._exit
 
     def _turn(self) -> None:
@@ -135,7 +135,7 @@ class Engine:
             self._drop(heard.get("lost") or [])
             self._mind(heard["state"])
         if self._orders.parent and os.getppid() != self._orders.parent:
-            self._said, self._exit = "who has started it is gone", 0
+            self._reason, self._exit = "who has started it is gone", 0
             return
         now = time.monotonic()
         if self._leaving:
@@ -153,7 +153,7 @@ class Engine:
         times = [now + HOLD_SECONDS]
         if any(slot.task is not None for slot in self._slots):
             times.append(now + LOOK_SECONDS)
-        times += [one for one in (slot.next_time() for slot in self._slots) if one is not None]
+        times += [at for at in (slot.next_time() for slot in self._slots) if at is not None]
         if self._unsent:
             times.append(self._oldest + REPORT_SECONDS)
         if self._leaving:
@@ -220,8 +220,8 @@ class Engine:
         if self._scarce_since is None or any(slot.task is not None for slot in self._slots):
             self._scarce_since = now
         elif now >= self._scarce_since + SCARCE_SECONDS:
-            self._said, self._code = f"no item can be started here: {lack}", 1
-            self._told_to_leave()
+            self._reason, self._code = f"no item can be started here: {lack}", 1
+            self._start_leaving()
 
     def _recall(self) -> bool:
         """Take back one item that waits behind another, for a slot that has none; whether there was one."""
@@ -256,7 +256,7 @@ class Engine:
         self._unsent += 1
 
     def _broken(self, why: str) -> None:
-        self._said = why
+        self._reason = why
         self._exit = 3
 
     def _drop(self, pairs: list[list[int]]) -> None:
@@ -276,7 +276,7 @@ class Engine:
             if slot.task is not None and tuple(slot.task.pair) in gone:
                 slot.stop("dropped")
 
-    def _told_to_leave(self, *_: Any) -> None:
+    def _start_leaving(self, *_: Any) -> None:
         if not self._leaving:
             self._leaving = True
             self._leave_by = time.monotonic() + max(0.0, self._orders.grace - LEAVING_SECONDS)
@@ -389,7 +389,7 @@ class Engine:
     def _mind(self, state: str) -> None:
         """What the map's state means for us."""
         if state == "cancelled":
-            self._told_to_leave()
+            self._start_leaving()
             self._leave_by = 0.0
         elif state == "finished" and not self._leaving:
             self._leaving = True
@@ -397,7 +397,7 @@ class Engine:
 
     def _refused(self, refused: Refused) -> None:
         if refused.status == 410:
-            self._said, self._exit = f"the map is gone: {refused}", 0
+            self._reason, self._exit = f"the map is gone: {refused}", 0
         elif refused.code == "result_too_large":
             for report in self._reports:
                 if len(json.dumps(report.get("value"))) > 200 * 1024:
@@ -405,9 +405,9 @@ class Engine:
                     report.update(outcome="error", message=str(refused))
             self._unsent = len(self._reports)
         elif refused.status in (401, 403):
-            self._said, self._exit = f"the server refuses this map's token: {refused}", 3
+            self._reason, self._exit = f"the server refuses this map's token: {refused}", 3
         else:
-            self._said, self._exit = f"the server does not understand this worker: {refused}", 1
+            self._reason, self._exit = f"the server does not understand this worker: {refused}", 1
 
 
 def slots_with_files(slots: int) -> int:

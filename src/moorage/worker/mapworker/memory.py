@@ -10,27 +10,27 @@ _CGROUP_EVENTS = "/sys/fs/cgroup/memory.events"
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started and that still are, not theirs in turn."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children") as file:
-                found += map(int, file.read().split())
+                pids += map(int, file.read().split())
     except (OSError, ValueError):
         pass  # it has ended meanwhile
-    return found
+    return pids
 
 
 def resident(pid: int) -> int:
     """Bytes in memory of a process and all below it."""
     total, waiting = 0, [pid]
     while waiting:
-        one = waiting.pop()
+        process = waiting.pop()
         try:
-            with open(f"/proc/{one}/statm") as file:
+            with open(f"/proc/{process}/statm") as file:
                 total += int(file.read().split()[1]) * PAGE
         except (OSError, ValueError, IndexError):
             continue
-        waiting += children(one)
+        waiting += children(process)
     return total
 
 

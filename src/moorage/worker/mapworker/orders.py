@@ -83,7 +83,7 @@ def preflight(orders: Orders) -> None:
 
 
 def _needed(env: Mapping[str, str], name: str) -> str:
-    found = env.get(name)
-    if not found:
+    value = env.get(name)
+    if not value:
         raise BadOrders(f"{name} is not set: this program is started by Moorage in a map's pods")
-    return found
+    return value

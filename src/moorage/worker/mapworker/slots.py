@@ -229,7 +229,7 @@ class Slot:
 
     def next_time(self) -> float | None:
         deadline = self._deadline if self._verdict is None else None
-        times = [one for one in (deadline, self._kill_at) if one is not None]
+        times = [at for at in (deadline, self._kill_at) if at is not None]
         return min(times, default=None)
 
     @property
@@ -539,7 +539,7 @@ class FunctionSlot(Slot):
         self._answers, self._prints, self._sending, self._theirs = None, [], [], []
 
     def _spawn(self, given: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        env = {name: one for name, one in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
+        env = {name: value for name, value in os.environ.items() if name != "MOORAGE_MAP_TOKEN"}
         return subprocess.Popen(
             [*self._child, "--child", *map(str, given), self._function],
             stdin=subprocess.DEVNULL,
@@ -678,15 +678,15 @@ def _packet(task: Task) -> bytes:
 def fill(command: list[str], task: Task) -> list[str]:
     """The command with {item}, {item.field.0} and {index} put in. Raises ValueError when there is none."""
 
-    def put(found: re.Match[str]) -> str:
-        if found.group(1) == "index":
+    def put(match: re.Match[str]) -> str:
+        if match.group(1) == "index":
             return str(task.item)
         value = task.value
-        for part in found.group(2).split(".")[1:]:
+        for part in match.group(2).split(".")[1:]:
             try:
                 value = value[int(part)] if isinstance(value, list) else value[part]
             except (KeyError, IndexError, TypeError, ValueError):
-                raise ValueError(f"{found.group(0)}: this item has no such part") from None
+                raise ValueError(f"{match.group(0)}: this item has no such part") from None
         return value if isinstance(value, str) else json.dumps(value)
 
     return [PLACEHOLDER.sub(put, part) for part in command]

@@ -170,14 +170,14 @@ class Heart(threading.Thread):
         line: Line,
         path: str,
         held: Callable[[], tuple[Body, float]],
-        told: Callable[[Body], None],
+        on_answer: Callable[[Body], None],
     ) -> None:
-        """`held` gives the heartbeat's body and the seconds to the next; `told` takes the answer."""
+        """`held` gives the heartbeat's body and the seconds to the next; `on_answer` takes the answer."""
         super().__init__(name="heart", daemon=True)
         self._line = line
         self._path = path
         self._held = held
-        self._told = told
+        self._on_answer = on_answer
         self.stopped = threading.Event()
 
     def run(self) -> None:
@@ -191,7 +191,7 @@ class Heart(threading.Thread):
                 continue
             except Refused:
                 continue  # the next numbered request hears the same, and acts on it
-            self._told(reply)
+            self._on_answer(reply)
 
 
 class Kept(threading.Thread):
