@@ -38,10 +38,10 @@ def unpack(
     *,
     most_bytes: int | None,
     most_files: int,
-    told: Callable[[int], None] = lambda _size: None,
+    on_bytes: Callable[[int], None] = lambda _size: None,
 ) -> Iterator[Unpacked]:
     """Write the archive's files below a folder of the tree; yields each. Raises FillError."""
-    limits = _Limits(os.fstat(archive.fileno()).st_size, most_bytes, most_files, told)
+    limits = _Limits(os.fstat(archive.fileno()).st_size, most_bytes, most_files, on_bytes)
     try:
         if zipfile.is_zipfile(archive):
             archive.seek(0)
@@ -56,8 +56,10 @@ def unpack(
 
 
 class _Limits:
-    def __init__(self, packed: int, most_bytes: int | None, most_files: int, told: Callable[[int], None]) -> None:
-        self._packed, self._most_bytes, self._most_files, self._told = packed, most_bytes, most_files, told
+    def __init__(
+        self, packed: int, most_bytes: int | None, most_files: int, on_bytes: Callable[[int], None]
+    ) -> None:
+        self._packed, self._most_bytes, self._most_files, self._on_bytes = packed, most_bytes, most_files, on_bytes
         self._bytes = self._members = 0
         self._seen: set[str] = set()
 
@@ -78,7 +80,7 @@ class _Limits:
 
     def grown(self, size: int) -> None:
         self._bytes += size
-        self._told(size)
+        self._on_bytes(size)
         if self._bytes > BOMB_BYTES and self._bytes > BOMB_RATIO * max(1, self._packed):
             raise ArchiveBomb(
                 f"the archive of {self._packed:,} bytes grows to more than {self._bytes:,}: that is no data"

@@ -26,7 +26,7 @@ from moorage.filler.errors import BackupNotFound, BadSource, Corrupt, NotEmpty, 
 from moorage.filler.paths import checked, shown
 from moorage.filler.progress import Progress
 from moorage.filler.sources import in_our_words, open_store
-from moorage.filler.tree import Found, Tree, failing
+from moorage.filler.tree import Tree, TreeEntry, failing
 
 CHUNK = 4 * 1024 * 1024
 ASIDE = ".moorage-restore"  # on the volume, while a backup is unpacked
@@ -82,7 +82,7 @@ class FolderTarget:
             yield file
 
     def names(self) -> list[str]:
-        return [one.path for one in self._tree.walk() if one.kind == "file" and "/" not in one.path]
+        return [entry.path for entry in self._tree.walk() if entry.kind == "file" and "/" not in entry.path]
 
     def remove(self, name: str) -> None:
         self._tree.remove(name)
@@ -119,10 +119,10 @@ class ObjectTarget:
 
     def names(self) -> list[str]:
         try:
-            found = self._store.find(self._root, maxdepth=1)
+            paths = self._store.find(self._root, maxdepth=1)
         except FileNotFoundError:
             return []
-        return [posixpath.basename(one) for one in found]
+        return [posixpath.basename(path) for path in paths]
 
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -166,13 +166,13 @@ def backup(root: Path, target: Target, name: str, progress: Progress, *, series:
             out = _Hashed(file)
             stream: Any = out
             with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as tar:
-                for one in tree.walk():
-                    if one.path.split("/")[0].startswith(ASIDE):
+                for entry in tree.walk():
+                    if entry.path.split("/")[0].startswith(ASIDE):
                         continue
-                    whole = _add(tar, tree, one)
-                    files += one.kind == "file"
+                    whole = _add(tar, tree, entry)
+                    files += entry.kind == "file"
                     changed += not whole
-                    progress.add(files=int(one.kind == "file"), size=one.size if one.kind == "file" else 0)
+                    progress.add(files=int(entry.kind == "file"), size=entry.size if entry.kind == "file" else 0)
     finally:
         tree.close()
     note = {"name": name, "files": files, "bytes": out.size, "sha256": out.running.hexdigest(), "changed": changed}
@@ -181,22 +181,22 @@ def backup(root: Path, target: Target, name: str, progress: Progress, *, series:
     return note | {"phase": "ready", "kept": _tidy(target, series, keep)}
 
 
-def _add(tar: tarfile.TarFile, tree: Tree, one: Found) -> bool:
+def _add(tar: tarfile.TarFile, tree: Tree, entry: TreeEntry) -> bool:
     """Put one thing in; False when it changed under our hands."""
-    info = tarfile.TarInfo(one.path)
-    info.mode, info.mtime = one.mode, one.mtime_ns // 10**9
-    if one.kind == "folder":
+    info = tarfile.TarInfo(entry.path)
+    info.mode, info.mtime = entry.mode, entry.mtime_ns // 10**9
+    if entry.kind == "folder":
         info.type = tarfile.DIRTYPE
         tar.addfile(info)
         return True
-    if one.kind == "link":
-        info.type, info.linkname = tarfile.SYMTYPE, one.target
+    if entry.kind == "link":
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
         tar.addfile(info)
         return True
-    if one.kind != "file":
+    if entry.kind != "file":
         return True  # sockets and pipes have no content
     try:
-        fd = tree.open(one.path)
+        fd = tree.open(entry.path)
     except FileNotFoundError:
         return False
     with os.fdopen(fd, "rb", buffering=0) as file:
@@ -263,7 +263,7 @@ def restore(root: Path, target: Target, name: str, progress: Progress, *, force:
     tree = Tree(root)
     try:
         begun = tree.stat(f"{ASIDE}.done") is not None  # what is there may be half of this restore
-        there = [one.path for one in tree.walk() if "/" not in one.path and not one.path.startswith(ASIDE)]
+        there = [entry.path for entry in tree.walk() if "/" not in entry.path and not entry.path.startswith(ASIDE)]
         if there and not force and not begun:
             raise NotEmpty(
                 f"the volume is not empty: it has {shown(there[0])}", hint="restore to a new one, or use --force"
@@ -325,17 +325,17 @@ def _write(tar: tarfile.TarFile, tree: Tree, member: tarfile.TarInfo, path: str)
 
 def _put_in_place(tree: Tree) -> None:
     try:
-        names = [one for one in tree.walk(ASIDE) if one.path.count("/") == 1]
+        entries = [entry for entry in tree.walk(ASIDE) if entry.path.count("/") == 1]
     except FileNotFoundError:
-        names = []
-    for one in names:
-        name = one.path.split("/")[1]
+        entries = []
+    for entry in entries:
+        name = entry.path.split("/")[1]
         there = tree.stat(name)
         if there is not None and there.kind == "folder":
             tree.clear(name)
         elif there is not None:
             tree.remove(name)
-        tree.move(one.path, name)
+        tree.move(entry.path, name)
     tree.sync()
     tree.clear(ASIDE)
     tree.remove(f"{ASIDE}.done")

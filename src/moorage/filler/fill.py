@@ -96,13 +96,13 @@ class Journal:
         self._end = asyncio.Event()
 
     def read(self) -> dict[str, Done]:
-        found: dict[str, Done] = {}
+        done: dict[str, Done] = {}
         for line in read_lines(self._tree.read_whole(JOURNAL) or b""):
             with contextlib.suppress(KeyError, TypeError):
-                found[line["path"]] = Done(
+                done[line["path"]] = Done(
                     line["path"], int(line["size"]), str(line["sha256"]), str(line["version"])
                 )
-        return found
+        return done
 
     def begin(self, known: Iterable[Done]) -> None:
         """Write anew what still holds."""
@@ -254,12 +254,12 @@ class _Fill:
         self._tree.make_folder(FILLING)
         done = {}
         for entry in listing:
-            one = known.get(entry.path)
-            if one is None or one.version != entry.version:
+            recorded = known.get(entry.path)
+            if recorded is None or recorded.version != entry.version:
                 continue
             there = self._tree.stat(self._place(entry))
-            if there is not None and there.kind == "file" and there.size == one.size:
-                done[entry.path] = one
+            if there is not None and there.kind == "file" and there.size == recorded.size:
+                done[entry.path] = recorded
         journal.begin(done.values())
         return done
 
@@ -272,15 +272,15 @@ class _Fill:
         sizes = [entry.size for entry in listing]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         self._progress.begin("filling", files=len(listing), size=total)
-        self._progress.add(files=len(done), size=sum(one.size for one in done.values()))
+        self._progress.add(files=len(done), size=sum(file.size for file in done.values()))
         waiting = iter([entry for entry in listing if entry.path not in done])
         self._room = None if self._order.most_bytes is None else self._order.most_bytes - self._progress.bytes
 
         async def work() -> None:
             for entry in waiting:
-                one = await self._fetch_one(entry)
-                done[entry.path] = one
-                journal.add(one)
+                file = await self._fetch_one(entry)
+                done[entry.path] = file
+                journal.add(file)
 
         writer = asyncio.create_task(journal.run())
         try:
@@ -292,7 +292,7 @@ class _Fill:
         finally:
             journal.close()
             await writer
-        self._progress.tell(now=True)
+        self._progress.report(now=True)
 
     async def _fetch_one(self, entry: Entry) -> Done:
         part = f"{PARTS}/{hashlib.sha256(os.fsencode(entry.path)).hexdigest()[:32]}"
@@ -417,11 +417,11 @@ class _Fill:
 
         async def work() -> None:
             for entry in waiting:
-                one = done[entry.path]
-                found = await asyncio.to_thread(self._hash, f"{FILLING}/{entry.path}")
-                if found != (one.size, one.sha256):
+                expected = done[entry.path]
+                actual = await asyncio.to_thread(self._hash, f"{FILLING}/{entry.path}")
+                if actual != (expected.size, expected.sha256):
                     bad.append(entry)
-                self._progress.add(files=1, size=one.size)
+                self._progress.add(files=1, size=expected.size)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -452,13 +452,13 @@ class _Fill:
                 FILLING,
                 most_bytes=self._order.most_bytes,
                 most_files=self._order.most_files,
-                told=lambda size: self._progress.add(size=size),
+                on_bytes=lambda size: self._progress.add(size=size),
             ):
                 self._progress.add(files=1)
                 files.append(Done(path, size, digest, ""))
         if not files:
             raise SourceEmpty(f"the archive {shown(entry.path)} has no file in it")
-        files.sort(key=lambda one: one.path)
+        files.sort(key=lambda file: file.path)
         self._progress.begin("verifying", files=len(files), size=sum(file.size for file in files))
         for file in files:
             if self._hash(f"{FILLING}/{file.path}") != (file.size, file.sha256):
@@ -470,7 +470,7 @@ class _Fill:
         """Whether the source is still what it was: nothing of two states may stand in one dataset."""
         now = {entry.path: entry for entry in await self._source.entries(most=self._order.most_files)}
         before = {entry.path: entry for entry in listing}
-        changed = [path for path, one in before.items() if path in now and _differs(one, now[path])]
+        changed = [path for path, entry in before.items() if path in now and _differs(entry, now[path])]
         gone = [path for path in before if path not in now]
         come = [path for path in now if path not in before]
         if changed or gone or come:
@@ -504,7 +504,7 @@ class _Fill:
             "files": len(files),
             "bytes": sum(int(file["size"]) for file in files),
             "sha256": checksum((file["path"], file["sha256"]) for file in files),
-            "versions": checksum((one["path"], str(one["version"])) for one in listing),
+            "versions": checksum((entry["path"], str(entry["version"])) for entry in listing),
         }
         self._tree.write_whole(READY, json.dumps(ready).encode())
         self._tree.clear(PARTS)
@@ -585,13 +585,13 @@ def _write_and_hash(fd: int, data: bytes, running: Any) -> None:
 
 
 def _line(done: Done) -> bytes:
-    told = {"path": done.path, "size": done.size, "sha256": done.sha256, "version": done.version}
-    return json.dumps(told).encode() + b"\n"
+    fields = {"path": done.path, "size": done.size, "sha256": done.sha256, "version": done.version}
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _entry_line(entry: Entry) -> bytes:
-    told = {"path": entry.path, "size": entry.size, "version": entry.version, "where": entry.where}
-    return json.dumps(told).encode() + b"\n"
+    fields = {"path": entry.path, "size": entry.size, "version": entry.version, "where": entry.where}
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _json(text: bytes | None) -> dict[str, Any]:
@@ -614,4 +614,4 @@ def _first(failures: BaseExceptionGroup[Any]) -> Exception:
                 flat.append(exception)
 
     collect(failures)
-    return min(flat, key=lambda one: not (isinstance(one, FillError) and one.final))
+    return min(flat, key=lambda failure: not (isinstance(failure, FillError) and failure.final))

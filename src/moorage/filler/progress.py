@@ -20,7 +20,7 @@ class Progress:
 
     def __init__(self, *, every: float = EVERY_SECONDS) -> None:
         self._every = every
-        self._told = 0.0
+        self._reported_at = 0.0
         self.phase = ""
         self.files = self.bytes = 0
         self.files_total: int | None = None
@@ -29,18 +29,18 @@ class Progress:
     def begin(self, phase: str, *, files: int | None = None, size: int | None = None) -> None:
         self.phase, self.files, self.bytes = phase, 0, 0
         self.files_total, self.bytes_total = files, size
-        self.tell(now=True)
+        self.report(now=True)
 
     def add(self, *, files: int = 0, size: int = 0) -> None:
         self.files += files
         self.bytes += size
-        self.tell()
+        self.report()
 
-    def tell(self, *, now: bool = False) -> None:
+    def report(self, *, now: bool = False) -> None:
         moment = time.monotonic()
-        if not now and moment - self._told < self._every:
+        if not now and moment - self._reported_at < self._every:
             return
-        self._told = moment
+        self._reported_at = moment
         self.line(
             {
                 "phase": self.phase,
@@ -51,14 +51,14 @@ class Progress:
             }
         )
 
-    def line(self, told: Mapping[str, Any]) -> None:
+    def line(self, document: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(told), flush=True)
+            print(json.dumps(document), flush=True)
 
-    def end(self, told: Mapping[str, Any]) -> None:
+    def end(self, document: Mapping[str, Any]) -> None:
         """The result: the last line, and the container's termination message where there is a place for it."""
-        self.line(told)
-        text = json.dumps(told).encode()
+        self.line(document)
+        text = json.dumps(document).encode()
         if len(text) <= TERMINATION_BYTES and os.access(TERMINATION_LOG, os.W_OK):
             with contextlib.suppress(OSError):
                 with open(TERMINATION_LOG, "wb") as out:

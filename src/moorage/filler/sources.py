@@ -89,17 +89,17 @@ class _Links(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, bool] = {}
+        self.addresses: dict[str, bool] = {}
         self._open: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._open = next((value for name, value in attrs if tag == "a" and name == "href" and value), None)
         if self._open:
-            self.found.setdefault(self._open, False)
+            self.addresses.setdefault(self._open, False)
 
     def handle_data(self, data: str) -> None:
         if self._open and data.rstrip().endswith("/"):
-            self.found[self._open] = True
+            self.addresses[self._open] = True
 
 
 def links_of(page: str, url: str, base: str) -> Iterable[tuple[str, str]]:
@@ -111,9 +111,9 @@ def links_of(page: str, url: str, base: str) -> Iterable[tuple[str, str]]:
     links = _Links()
     links.feed(page)
     root = urlsplit(base)
-    for one, is_folder in links.found.items():
+    for href, is_folder in links.addresses.items():
         try:
-            there = urlsplit(urljoin(url, one))
+            there = urlsplit(urljoin(url, href))
         except ValueError:
             continue
         same = (there.scheme, there.netloc) == (root.scheme, root.netloc)
@@ -121,8 +121,8 @@ def links_of(page: str, url: str, base: str) -> Iterable[tuple[str, str]]:
             continue
         path = unquote(there.path[len(root.path) :], errors="surrogateescape")
         checked(path.removesuffix("/"))
-        if "%2f" in one.lower():
-            raise UnsafePath(f"the listing at {url} has a name with a slash in it: {shown(one)}")
+        if "%2f" in href.lower():
+            raise UnsafePath(f"the listing at {url} has a name with a slash in it: {shown(href)}")
         slash = "/" if is_folder and not path.endswith("/") else ""
         yield path + slash, urlunsplit((there.scheme, there.netloc, there.path + slash, "", ""))
 
@@ -142,7 +142,7 @@ class HttpSource:
             await self._session.close()
 
     async def entries(self, *, most: int) -> list[Entry]:
-        found = await self._listed(most) if urlsplit(self._url).path.endswith("/") else [self._single()]
+        files = await self._listed(most) if urlsplit(self._url).path.endswith("/") else [self._single()]
         limit = asyncio.Semaphore(HEADS)
 
         async def headed(path: str, url: str) -> Entry:
@@ -151,8 +151,8 @@ class HttpSource:
                 return entry
 
         entries: list[Entry] = []
-        for first in range(0, len(found), 1024):
-            entries += await asyncio.gather(*(headed(path, url) for path, url in found[first : first + 1024]))
+        for first in range(0, len(files), 1024):
+            entries += await asyncio.gather(*(headed(path, url) for path, url in files[first : first + 1024]))
         return sorted(entries, key=lambda entry: entry.path)
 
     def _single(self) -> tuple[str, str]:
@@ -165,7 +165,7 @@ class HttpSource:
 
     async def _listed(self, most: int) -> list[tuple[str, str]]:
         """All files below the folder; listings that link in circles end, as nothing is read twice."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         seen = {self._url}
         level = [self._url]
         for _ in range(DEPTH):
@@ -178,11 +178,11 @@ class HttpSource:
                             seen.add(there)
                             below.append(there)
                         continue
-                    found[path] = there
-                if len(found) > most or len(seen) > most:
+                    files[path] = there
+                if len(files) > most or len(seen) > most:
                     raise TooManyFiles(f"the source has more than {most:,} files")
             if not below:
-                return sorted(found.items())
+                return sorted(files.items())
             level = below
         raise BadSource(f"the source has folders more than {DEPTH} below one another")
 
@@ -342,13 +342,13 @@ class ObjectSource:
     def _entries(self, most: int) -> list[Entry]:
         root = self._root.rstrip("/")
         with_store = in_our_words(self._url)
-        found = with_store(lambda: self._store.find(root, detail=True))
-        if not found:
+        objects = with_store(lambda: self._store.find(root, detail=True))
+        if not objects:
             raise SourceNotFound(f"there is nothing at {shown(self._url)}")
-        if len(found) > most:
-            raise TooManyFiles(f"{shown(self._url)} has {len(found):,} files; at most {most:,}")
+        if len(objects) > most:
+            raise TooManyFiles(f"{shown(self._url)} has {len(objects):,} files; at most {most:,}")
         entries = []
-        for key, info in found.items():
+        for key, info in objects.items():
             if info.get("type") == "directory" or key.endswith("/"):
                 continue  # a marker that stands for an empty folder
             path = posixpath.basename(root) if key == root else key[len(root) + 1 :]
@@ -428,21 +428,21 @@ class FolderSource:
     def _entries(self, most: int) -> list[Entry]:
         tree, entries = self._opened(), []
         root = os.path.realpath(self._folder)
-        for found in tree.walk():
-            path, where = found.path, found.path
-            if found.kind == "folder":
+        for entry in tree.walk():
+            path, where = entry.path, entry.path
+            if entry.kind == "folder":
                 continue
-            if found.kind == "link":
+            if entry.kind == "link":
                 where = os.path.relpath(os.path.realpath(os.path.join(root, path)), root)
                 behind = tree.stat(where) if where != "." and where.split("/")[0] != ".." else None
                 if behind is None or behind.kind != "file":
                     raise UnsafePath(
-                        f"{shown(path)} is a link to {shown(found.target)}, which is not a file of this folder"
+                        f"{shown(path)} is a link to {shown(entry.target)}, which is not a file of this folder"
                     )
-                found = behind
-            elif found.kind != "file":
+                entry = behind
+            elif entry.kind != "file":
                 raise UnsafePath(f"{shown(path)} is neither a file nor a folder")
-            entries.append(Entry(checked(path), found.size, f"mtime {found.mtime_ns}", where))
+            entries.append(Entry(checked(path), entry.size, f"mtime {entry.mtime_ns}", where))
             if len(entries) > most:
                 raise TooManyFiles(f"the source has more than {most:,} files")
         if not entries:

@@ -23,7 +23,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TreeEntry:
     """One thing in a tree: `kind` is file, folder, link or other; `target` is a link's text."""
 
     path: str
@@ -107,15 +107,15 @@ class Tree:
         """A regular file, open for reading. Raises FileNotFoundError; UnsafePath for a link or what is no file."""
         with failing(f"cannot read {shown(path)}", missing=True), self.parent(path) as (fd, name):
             try:
-                found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+                opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
             except OSError as error:
                 if error.errno == errno.ELOOP:
                     raise UnsafePath(f"{shown(path)} is a link") from error
                 raise
-        if not stat.S_ISREG(os.fstat(found).st_mode):
-            os.close(found)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
             raise UnsafePath(f"{shown(path)} is not a file")
-        return found
+        return opened
 
     def move(self, source: str, target: str) -> None:
         """Give a file of this tree another name, in one step; what bore that name is replaced."""
@@ -142,11 +142,11 @@ class Tree:
         with failing(f"cannot make the folder {shown(path)}"), self.folder(path, create=True) as fd:
             os.fchmod(fd, mode)
 
-    def stat(self, path: str) -> Found | None:
+    def stat(self, path: str) -> TreeEntry | None:
         """What stands there, unfollowed; None: nothing."""
         try:
             with self.parent(path) as (fd, name):
-                return _found(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name)
+                return _entry(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name)
         except FileNotFoundError:
             return None
 
@@ -156,7 +156,7 @@ class Tree:
             with self.parent(path) as (fd, name):
                 _unlink(name, fd, path)
 
-    def walk(self, below: str = "") -> Iterator[Found]:
+    def walk(self, below: str = "") -> Iterator[TreeEntry]:
         """All that is below a folder, folders before what is in them, in the order of names; links unfollowed.
 
         Raises FileNotFoundError where there is no such folder, VolumeFailed for what cannot be read.
@@ -167,22 +167,22 @@ class Tree:
             for name in names:
                 path = f"{below}/{name}" if below else name
                 try:
-                    seen.append(_found(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name))
+                    seen.append(_entry(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name))
                 except FileNotFoundError:
                     continue  # gone since
-        for one in seen:
-            yield one
-            if one.kind == "folder":
+        for entry in seen:
+            yield entry
+            if entry.kind == "folder":
                 try:
-                    yield from self.walk(one.path)
+                    yield from self.walk(entry.path)
                 except FileNotFoundError:
                     continue
 
     def sync_folders(self, below: str = "") -> None:
         """Bring the names of all folders below, and of this one, to the disk."""
-        for one in self.walk(below):
-            if one.kind == "folder":
-                self.sync(one.path)
+        for entry in self.walk(below):
+            if entry.kind == "folder":
+                self.sync(entry.path)
         self.sync(below)
 
     def sync(self, path: str = "") -> None:
@@ -212,13 +212,13 @@ class Tree:
     def clear(self, below: str) -> None:
         """Remove a folder with all that is in it; one that is gone is fine."""
         try:
-            found = list(self.walk(below))
+            entries = list(self.walk(below))
         except FileNotFoundError:
             return
         with failing(f"cannot remove the folder {shown(below)}"):
-            for one in reversed(found):
-                with contextlib.suppress(FileNotFoundError), self.parent(one.path) as (fd, name):
-                    if one.kind == "folder":
+            for entry in reversed(entries):
+                with contextlib.suppress(FileNotFoundError), self.parent(entry.path) as (fd, name):
+                    if entry.kind == "folder":
                         os.rmdir(name, dir_fd=fd)
                     else:
                         os.unlink(name, dir_fd=fd)
@@ -258,7 +258,7 @@ def _unlink(name: str, fd: int, path: str) -> None:
         raise UnsafePath(f"{shown(path)} is a folder, and a file of that name is to be written") from error
 
 
-def _found(path: str, seen: os.stat_result, fd: int, name: str) -> Found:
+def _entry(path: str, seen: os.stat_result, fd: int, name: str) -> TreeEntry:
     mode = seen.st_mode
     kind, target = "other", ""
     if stat.S_ISREG(mode):
@@ -267,4 +267,4 @@ def _found(path: str, seen: os.stat_result, fd: int, name: str) -> Found:
         kind = "folder"
     elif stat.S_ISLNK(mode):
         kind, target = "link", os.readlink(name, dir_fd=fd)
-    return Found(path, kind, seen.st_size, stat.S_IMODE(mode), seen.st_mtime_ns, target)
+    return TreeEntry(path, kind, seen.st_size, stat.S_IMODE(mode), seen.st_mtime_ns, target)

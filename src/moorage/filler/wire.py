@@ -22,70 +22,79 @@ from typing import IO, Any
 
 from moorage.filler.errors import BadSource, Corrupt, FillError, SourceChanged, SourceFailed, TooManyFiles
 from moorage.filler.paths import checked, conflict_of, shown
-from moorage.filler.tree import Found, Tree, failing
+from moorage.filler.tree import Tree, TreeEntry, failing
 
 CHUNK = 1024 * 1024
 HEAD_BYTES = 256 * 1024 * 1024  # of one message: the names of a million files
 MOST_FILES = 1_000_000
 PASSING = ".moorage-copy"  # how the name of a file under way begins
 
-Told = Callable[[int, int], None]  # files, bytes
+OnProgress = Callable[[int, int], None]  # files, bytes
 
 
 def send(
-    tree: Tree, path: str, read: IO[bytes], write: IO[bytes], *, told: Told = lambda _files, _size: None
+    tree: Tree,
+    path: str,
+    read: IO[bytes],
+    write: IO[bytes],
+    *,
+    on_progress: OnProgress = lambda _files, _size: None,
 ) -> dict[str, Any]:
     """Send a file, or all files below a folder ("": all of the tree); what the other end said last. Links are not
     sent; their number is in `left_out`. Raises FillError."""
-    found, single, left_out = _files(tree, path)
-    if not found and not single and not left_out and path and tree.stat(path) is None:
+    files, single, left_out = _files(tree, path)
+    if not files and not single and not left_out and path and tree.stat(path) is None:
         _put(write, {"failed": f"there is no {shown(path)} on the volume"})
         raise BadSource(f"there is no {shown(path)} to be copied")
     start = 0 if single or not path else len(path) + 1
-    names = [one.path.rpartition("/")[2] if single else one.path[start:] for one in found]
-    asked = [[name, one.size, one.mtime_ns] for name, one in zip(names, found, strict=True)]
+    names = [file.path.rpartition("/")[2] if single else file.path[start:] for file in files]
+    asked = [[name, file.size, file.mtime_ns] for name, file in zip(names, files, strict=True)]
     _put(write, {"files": asked, "single": single})
     for index in _get(read).get("want") or ():
-        if not isinstance(index, int) or not 0 <= index < len(found):
+        if not isinstance(index, int) or not 0 <= index < len(files):
             raise Corrupt("the other end wants a file that there is not")
-        _send_one(tree, found[index], names[index], write, told)
+        _send_one(tree, files[index], names[index], write, on_progress)
     answer = _get(read)
     if answer.get("phase") != "ready":
         raise Corrupt(str(answer.get("message") or "the other end failed"))
     return answer | {"left_out": left_out}
 
 
-def _files(tree: Tree, path: str) -> tuple[list[Found], bool, int]:
+def _files(tree: Tree, path: str) -> tuple[list[TreeEntry], bool, int]:
     if path:
-        one = tree.stat(checked(path))
-        if one is not None and one.kind == "file":
-            return [one], True, 0
-        if one is None:
+        entry = tree.stat(checked(path))
+        if entry is not None and entry.kind == "file":
+            return [entry], True, 0
+        if entry is None:
             return [], False, 0
-    seen = list(tree.walk(path))
-    found = [one for one in seen if one.kind == "file" and not one.path.rpartition("/")[2].startswith(PASSING)]
-    return found, False, sum(one.kind in ("link", "other") for one in seen)
+    entries = list(tree.walk(path))
+    files = [
+        entry
+        for entry in entries
+        if entry.kind == "file" and not entry.path.rpartition("/")[2].startswith(PASSING)
+    ]
+    return files, False, sum(entry.kind in ("link", "other") for entry in entries)
 
 
-def _send_one(tree: Tree, one: Found, name: str, write: IO[bytes], told: Told) -> None:
+def _send_one(tree: Tree, entry: TreeEntry, name: str, write: IO[bytes], on_progress: OnProgress) -> None:
     try:
-        fd = tree.open(one.path)
+        fd = tree.open(entry.path)
     except FileNotFoundError as error:
-        raise SourceChanged(f"{shown(one.path)} went away while it was copied") from error
-    running, left = hashlib.sha256(), one.size
-    _put(write, {"path": name, "size": one.size, "mode": one.mode, "mtime_ns": one.mtime_ns})
-    with failing(f"cannot read {shown(one.path)}"), os.fdopen(fd, "rb") as file:
+        raise SourceChanged(f"{shown(entry.path)} went away while it was copied") from error
+    running, left = hashlib.sha256(), entry.size
+    _put(write, {"path": name, "size": entry.size, "mode": entry.mode, "mtime_ns": entry.mtime_ns})
+    with failing(f"cannot read {shown(entry.path)}"), os.fdopen(fd, "rb") as file:
         while left > 0:
             chunk = file.read(min(CHUNK, left))
             if not chunk:
-                raise SourceChanged(f"{shown(one.path)} became shorter while it was copied")
+                raise SourceChanged(f"{shown(entry.path)} became shorter while it was copied")
             write.write(chunk)
             running.update(chunk)
             left -= len(chunk)
-            told(0, len(chunk))
+            on_progress(0, len(chunk))
     write.write(running.digest())
     write.flush()
-    told(1, 0)
+    on_progress(1, 0)
 
 
 def receive(
@@ -95,12 +104,12 @@ def receive(
     write: IO[bytes],
     *,
     single: tuple[str, str] | None = None,
-    told: Told = lambda _files, _size: None,
+    on_progress: OnProgress = lambda _files, _size: None,
 ) -> dict[str, Any]:
     """Take what the other end sends into the folder `base` of the tree ("": its root); one file alone goes, with
     `single`, into that folder under that name. Raises FillError, after telling the other end."""
     try:
-        return _receive(tree, base, read, write, single, told)
+        return _receive(tree, base, read, write, single, on_progress)
     except FillError as error:
         with contextlib.suppress(SourceFailed):
             _put(write, {"phase": "failed", "reason": error.reason, "message": error.message})
@@ -108,7 +117,12 @@ def receive(
 
 
 def _receive(
-    tree: Tree, base: str, read: IO[bytes], write: IO[bytes], single: tuple[str, str] | None, told: Told
+    tree: Tree,
+    base: str,
+    read: IO[bytes],
+    write: IO[bytes],
+    single: tuple[str, str] | None,
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
     offer = _get(read)
     if "failed" in offer:
@@ -122,12 +136,12 @@ def _receive(
     paths = [checked(str(file[0])) for file in files]
     if conflict := conflict_of(paths):
         raise BadSource(f"{shown(conflict[0])} is both a file and a folder")
-    want = [index for index, one in enumerate(files) if not _has(tree, _join(base, paths[index]), one)]
+    want = [index for index, file in enumerate(files) if not _has(tree, _join(base, paths[index]), file)]
     _put(write, {"want": want})
     total = 0
     for index in want:
         head = _get(read)
-        total += _receive_one(tree, _join(base, paths[index]), head, read, told)
+        total += _receive_one(tree, _join(base, paths[index]), head, read, on_progress)
     _put(write, done := {"phase": "ready", "files": len(want), "bytes": total, "skipped": len(files) - len(want)})
     return done
 
@@ -137,7 +151,7 @@ def _has(tree: Tree, path: str, offered: list[Any]) -> bool:
     return there is not None and there.kind == "file" and [there.size, there.mtime_ns] == list(offered[1:3])
 
 
-def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], told: Told) -> int:
+def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], on_progress: OnProgress) -> int:
     folder, _, name = path.rpartition("/")
     passing = _join(folder, f"{PASSING}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}")
     size, mode, mtime = int(head["size"]), int(head.get("mode") or 0o644) & 0o777, int(head.get("mtime_ns") or 0)
@@ -150,7 +164,7 @@ def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], t
                 out.write(chunk)
                 running.update(chunk)
                 left -= len(chunk)
-                told(0, len(chunk))
+                on_progress(0, len(chunk))
             out.flush()
             os.utime(out.fileno(), ns=(mtime, mtime))
             os.fsync(out.fileno())
@@ -160,7 +174,7 @@ def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], t
         tree.remove(passing)
         raise
     tree.move(passing, path)
-    told(1, 0)
+    on_progress(1, 0)
     return size
 
 
