@@ -78,7 +78,7 @@ class AsyncWorkspaces(Group):
             "image": image or None,
             "machine": {"group": machine[0], "type": machine[1]} if machine else None,
             "resources": {name: value for name, value in resources.items() if value is not None} or None,
-            "env": [{"name": one, "value": value} for one, value in (env or {}).items()] or None,
+            "env": [{"name": variable, "value": value} for variable, value in (env or {}).items()] or None,
             "volumes": [_mount(volume) for volume in volumes] or None,
             "home": {"size": home_size} if home_size else None,
             "access": access or None,
@@ -114,12 +114,12 @@ class AsyncWorkspaces(Group):
         """The workspace once it is in that phase. Raises TimeoutError, which says what it waits for."""
         began, pause = self._clock.monotonic(), LOOKS[0]
         while True:
-            found = await self.get(name, namespace=namespace)
-            if found.phase == phase:
-                return found
+            workspace = await self.get(name, namespace=namespace)
+            if workspace.phase == phase:
+                return workspace
             if self._clock.monotonic() - began > seconds:
-                why = f": {found.waiting_for.message}" if found.waiting_for else ""
-                raise TimeoutError(f"the workspace {name} is {found.phase} after {seconds:g} s{why}")
+                why = f": {workspace.waiting_for.message}" if workspace.waiting_for else ""
+                raise TimeoutError(f"the workspace {name} is {workspace.phase} after {seconds:g} s{why}")
             await self._clock.sleep(pause)
             pause = min(pause * 1.5, LOOKS[1])
 
@@ -194,7 +194,7 @@ class AsyncDatasets(Group):
         """Make a dataset, which begins to fill at once. `source`: s3://…, gs://…, https://… or volume:NAME/FOLDER;
         `size`: of its volume; `readers`: tenants that may read it too; `key`: as with workspaces."""
         filled = {"url": source, "secret": secret, "anonymous": anonymous, "unpack": unpack}
-        spec: dict[str, Any] = {"source": {one: value for one, value in filled.items() if value}, "size": size}
+        spec: dict[str, Any] = {"source": {field: value for field, value in filled.items() if value}, "size": size}
         spec |= {"access": access, "readers": list(readers)}
         if storage_class:
             spec["storageClass"] = storage_class
@@ -309,14 +309,14 @@ class AsyncJobs(Group):
         """The run once it has ended, with its exit code. Raises TimeoutError after `seconds` (None: never)."""
         began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
         while True:
-            found = await self.get(name, namespace=namespace)
-            if found.has_ended:
-                if found.exit_code is not None or found.state != "Failed" or not more:
-                    return found
+            job = await self.get(name, namespace=namespace)
+            if job.has_ended:
+                if job.exit_code is not None or job.state != "Failed" or not more:
+                    return job
                 more -= 1  # its pod's end may become known a moment later
             elif seconds is not None and self._clock.monotonic() - began > seconds:
-                why = f": {found.reason}" if found.reason else ""
-                raise TimeoutError(f"the run {name} is {found.state} after {seconds:g} s{why}")
+                why = f": {job.reason}" if job.reason else ""
+                raise TimeoutError(f"the run {name} is {job.state} after {seconds:g} s{why}")
             await self._clock.sleep(pause)
             pause = min(pause * 1.5, LOOKS[1])
 

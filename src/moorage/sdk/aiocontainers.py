@@ -31,16 +31,18 @@ class AsyncContainers(Group):
         namespace: str | None = None,
     ) -> AsyncIterator[Container]:
         """Those that run, newest first; with `all`, those that have ended or are not started too."""
-        filters = json.dumps({"label": [f"{one}={value}" for one, value in labels.items()]}) if labels else None
+        filters = (
+            json.dumps({"label": [f"{label}={value}" for label, value in labels.items()]}) if labels else None
+        )
         after: str | None = None
         while True:
             params = {"all": all, "limit": PAGE, "after": after, "filters": filters}
-            rows, told = await self._connection.json(
+            rows, headers = await self._connection.json(
                 "GET", "/api/v1/containers", params=params, headers=await self._headers(namespace)
             )
             for row in rows:
                 yield listed_container(row)
-            after = told.get("x-next-after")
+            after = headers.get("x-next-after")
             if not after:
                 return
 
@@ -82,13 +84,13 @@ class AsyncContainers(Group):
         wanted: dict[str, Any] = {
             "Image": image,
             "Cmd": list(command) or None,
-            "Env": [f"{one}={value}" for one, value in (env or {}).items()],
+            "Env": [f"{variable}={value}" for variable, value in (env or {}).items()],
             "WorkingDir": working_dir,
             "Labels": dict(labels or {}),
         }
         if ports:
             wanted["ExposedPorts"] = {f"{port}/tcp": {} for port in ports}
-            host["PortBindings"] = {f"{one}/tcp": [{"HostPort": str(outer)}] for one, outer in ports.items()}
+            host["PortBindings"] = {f"{port}/tcp": [{"HostPort": str(outer)}] for port, outer in ports.items()}
         more = dict(body or {})
         wanted["HostConfig"] = host | dict(more.pop("HostConfig", {}))
         made = await self._json(
@@ -167,8 +169,8 @@ class AsyncContainers(Group):
         return ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
 
     async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> Container:
-        found = await self._json("GET", _container(container, "json"), headers=await self._headers(namespace))
-        return shown_container(found, warnings)
+        answer = await self._json("GET", _container(container, "json"), headers=await self._headers(namespace))
+        return shown_container(answer, warnings)
 
     async def _do(self, container: str, verb: str, namespace: str | None) -> None:
         await self._json("POST", _container(container, verb), headers=await self._headers(namespace))
@@ -178,8 +180,8 @@ class AsyncContainers(Group):
         return {"namespace": chosen} if chosen else {}
 
     async def _headers(self, namespace: str | None) -> dict[str, str]:
-        found = await self._params(namespace)
-        return {NAMESPACE_HEADER: found["namespace"]} if found else {}
+        params = await self._params(namespace)
+        return {NAMESPACE_HEADER: params["namespace"]} if params else {}
 
 
 def _container(word: str, verb: str) -> str:

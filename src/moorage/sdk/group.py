@@ -37,8 +37,8 @@ class Group:
         while True:
             params = {"namespace": where, "limit": PAGE, "continue": after}
             page = await self._json("GET", f"/api/v1/{kind}", params=params)
-            for one in page[kind]:
-                yield one
+            for item in page[kind]:
+                yield item
             after = page.get("continue")
             if not after:
                 return

@@ -69,11 +69,11 @@ def loop() -> Loop:
 
 def site() -> LocalSite:
     """The queue and server of this process; `start` it."""
-    found = _sites.get(os.getpid())
-    if found is None:
-        found = _sites[os.getpid()] = LocalSite()
-        atexit.register(found.remove, os.getpid())
-    return found
+    current = _sites.get(os.getpid())
+    if current is None:
+        current = _sites[os.getpid()] = LocalSite()
+        atexit.register(current.remove, os.getpid())
+    return current
 
 
 class LocalSite:
@@ -154,8 +154,8 @@ class LocalWorker:
     def __init__(self, folder: Path, name: str, function: bytes, *, url: str, token: str, slots: int) -> None:
         packed = folder / f"{name}.zip"
         packed.write_bytes(function)
-        self._said = folder / f"{name}.log"
-        paths = [os.path.abspath(one) if one else os.getcwd() for one in sys.path]
+        self._log = folder / f"{name}.log"
+        paths = [os.path.abspath(path) if path else os.getcwd() for path in sys.path]
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -167,12 +167,12 @@ class LocalWorker:
             "MOORAGE_PARENT": str(os.getpid()),
             "MOORAGE_GRACE": "5",
         }
-        with self._said.open("wb") as said:
+        with self._log.open("wb") as log_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "moorage.worker.mapworker"],
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stderr=said,
+                stderr=log_file,
                 start_new_session=True,
             )
 
@@ -180,8 +180,10 @@ class LocalWorker:
         """Raise MoorageError when the worker has ended for a reason of its own."""
         code = self._process.poll()
         if code:
-            said = self._said.read_text(errors="replace").strip().rpartition("\n")[2]
-            raise MoorageError(said.removeprefix("moorage worker: ") or f"the worker ended with exit code {code}")
+            last_line = self._log.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise MoorageError(
+                last_line.removeprefix("moorage worker: ") or f"the worker ended with exit code {code}"
+            )
 
     def stop(self) -> None:
         """End it, in order if it may; safe to call again."""

@@ -236,11 +236,11 @@ class AsyncMap(Generic[R]):
             first, longest = LOOK_SECONDS[self._options.where]
             pause = first
             while True:
-                found = await self._show()
-                bar.show(map_line(found))
-                status = _status(found)
+                current = await self._show()
+                bar.show(map_line(current))
+                status = _status(current)
                 if status.ended and self._uploaded():
-                    bar.show(map_line(found), now=True)
+                    bar.show(map_line(current), now=True)
                     return status
                 await self._look_after()
                 await SYSTEM.sleep(pause)
@@ -286,9 +286,9 @@ class AsyncMap(Generic[R]):
         pause = first
         with Bar(wanted=self._options.progress) as bar:
             while True:
-                found = await self._show()
-                bar.show(map_line(found))
-                counts = found.counts
+                current = await self._show()
+                bar.show(map_line(current))
+                counts = current.counts
                 news: list[tuple[int, R | ItemError]] = []
                 if counts.ended > reader.known:
                     await self._read_news(reader, counts.dead)
@@ -300,10 +300,10 @@ class AsyncMap(Generic[R]):
                 if len(good) < len(news) and isinstance(failed := news[len(good)][1], ItemError):
                     raise failed
                 total = counts.total
-                if self._uploaded() and reader.given >= total and found.closed:
-                    bar.show(map_line(found), now=True)
+                if self._uploaded() and reader.given >= total and current.closed:
+                    bar.show(map_line(current), now=True)
                     return
-                if found.state == MapState.CANCELLED and not counts.leased:
+                if current.state == MapState.CANCELLED and not counts.leased:
                     raise MoorageError(
                         f"the map {self.name} was cancelled with {total - reader.given:,} results missing"
                     )
@@ -325,15 +325,15 @@ class AsyncMap(Generic[R]):
     async def _failures(
         self, *, after: int | None = None, unless: Callable[[int], bool] = lambda _: False
     ) -> AsyncIterator[ItemError]:
-        async for one in self._client.items(self.namespace, self.name, states=("dead",), after=after):
-            if unless(one.item):
+        async for item in self._client.items(self.namespace, self.name, states=("dead",), after=after):
+            if unless(item.item):
                 continue
-            failed = await self._client.item(self.namespace, self.name, one.item)
+            failed = await self._client.item(self.namespace, self.name, item.item)
             yield ItemError(
-                item=one.item,
-                value=decode(json.loads(bytes(one.value)), "auto"),
-                cause=one.failure.cause if one.failure else "",
-                message=one.failure.message if one.failure else "",
+                item=item.item,
+                value=decode(json.loads(bytes(item.value)), "auto"),
+                cause=item.failure.cause if item.failure else "",
+                message=item.failure.message if item.failure else "",
                 output=failed.output.decode("utf-8", "replace"),
                 map_name=self.name,
             )
@@ -380,8 +380,8 @@ class Map(Generic[R]):
     @classmethod
     def attach(cls, name: str, **options: Any) -> Map[Any]:
         """A map that was started elsewhere: by another process, or by `moor map create`. Raises NotFound."""
-        found: AsyncMap[Any] = _run(AsyncMap.attach(name, options_of(options)))
-        return Map(found)
+        attached: AsyncMap[Any] = _run(AsyncMap.attach(name, options_of(options)))
+        return Map(attached)
 
     def __enter__(self) -> Map[R]:
         return self

@@ -36,12 +36,12 @@ def _each(method: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> Callable[C
     """What the method yields, each waited for as it is asked for."""
 
     def walk(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        found = cast(AsyncGenerator[T, None], method(self._over, *args, **kwargs))
+        iterator = cast(AsyncGenerator[T, None], method(self._over, *args, **kwargs))
         try:
-            while (one := loop().run(_next(found))) is not _END:
-                yield cast(T, one)
+            while (item := loop().run(_next(iterator))) is not _END:
+                yield cast(T, item)
         finally:
-            loop().run(found.aclose())
+            loop().run(iterator.aclose())
 
     return _named(walk, method)
 
@@ -51,8 +51,8 @@ def _named(made: F, method: Callable[..., Any]) -> F:
     return made
 
 
-async def _next(found: AsyncIterator[T]) -> T | object:
-    return await anext(found, _END)
+async def _next(iterator: AsyncIterator[T]) -> T | object:
+    return await anext(iterator, _END)
 
 
 class Workspaces:
