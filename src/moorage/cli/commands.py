@@ -71,5 +71,5 @@ def load(target: str) -> click.Command:
     from importlib import import_module
 
     module, _, attribute = target.partition(":")
-    found: click.Command = getattr(import_module(module), attribute)
-    return found
+    command: click.Command = getattr(import_module(module), attribute)
+    return command

@@ -314,19 +314,19 @@ def listening(
     """
     options = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
     with contextlib.ExitStack() as stack:
-        found: dict[str, socket.socket] = {}
+        sockets: dict[str, socket.socket] = {}
         for name, port in ports.items():
             if not 0 <= port <= 65535:
                 raise UsageError(f"port {port} for {name} is out of range (0 to 65535)")
-            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 try:
-                    one.bind(("127.0.0.1", port))
+                    listener.bind(("127.0.0.1", port))
                 except OSError:
                     if name not in yielding:
                         raise
-                    one.bind(("127.0.0.1", 0))
+                    listener.bind(("127.0.0.1", 0))
             except OSError as error:
                 option = options.get(name)
                 raise PortTaken(
@@ -335,6 +335,6 @@ def listening(
                     if option
                     else "run `moor up` again; it will choose another",
                 ) from error
-            one.listen(512)
-            found[name] = one
-        yield found
+            listener.listen(512)
+            sockets[name] = listener
+        yield sockets

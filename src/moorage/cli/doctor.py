@@ -41,14 +41,16 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
         from moorage.decide.tools.doctor import diagnose
 
         api = session.api
-        found, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))
-        names = sorted(item["metadata"]["name"] for item in found.items)
+        all_nodes, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))
+        names = sorted(item["metadata"]["name"] for item in all_nodes.items)
         if node is not None and node not in names:
             raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}")
         reports = [
-            one
-            for one in diagnose(found.items, pods.items, budgets, threshold=threshold, gpu_threshold=gpu_threshold)
-            if node in (None, one.node)
+            report
+            for report in diagnose(
+                all_nodes.items, pods.items, budgets, threshold=threshold, gpu_threshold=gpu_threshold
+            )
+            if node in (None, report.node)
         ]
         if output == "text":
             for line in report_text(reports):

@@ -61,7 +61,7 @@ def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
     damage = find_damage(folder)
     if not damage:
         return
-    described = "; ".join(f"{one.file} {one.problem}" for one in damage)
+    described = "; ".join(f"{entry.file} {entry.problem}" for entry in damage)
     raise StorageDamaged(
         f"the data folder {folder.path} is not as it was left: {described}", hint=way_back(folder, damage, clock)
     )
@@ -72,7 +72,7 @@ def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) ->
     from moorage.localcluster.copies import NOT_COPIED, list_copies
 
     option = "" if folder.path == default_folder() else f" --data {folder.path}"
-    names = {one.file for one in damage} - NOT_COPIED
+    names = {entry.file for entry in damage} - NOT_COPIED
     copies = [copy for copy in list_copies(folder.path) if copy.problem is None and names <= set(copy.files)]
     kept = "nothing was changed, and pods that run are left alone"
     if not names:

@@ -42,8 +42,8 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
         if by != "gpu":
             _print_summed(body, by, output)
             return 0
-        found = [gpu | {"node": node["name"]} for node in body["nodes"] for gpu in node["gpus"]]
-        shown = [gpu for gpu in found if gpu["state"] == "free"] if free else found
+        all_gpus = [gpu | {"node": node["name"]} for node in body["nodes"] for gpu in node["gpus"]]
+        shown = [gpu for gpu in all_gpus if gpu["state"] == "free"] if free else all_gpus
         now = session.clock.now()
         console.print_listing(
             output,
@@ -51,9 +51,9 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
             rows=lambda: [_gpu_row(gpu, now) for gpu in shown],
             items=shown,
             names=[f"{gpu['node']}/{gpu['index']}" for gpu in shown],
-            nothing="no GPU is free" if found else "no node of this cluster has GPUs",
+            nothing="no GPU is free" if all_gpus else "no node of this cluster has GPUs",
         )
-        if output == "table" and found:
+        if output == "table" and all_gpus:
             console.say(_totals(body["totals"]))
         return 0
 
@@ -113,11 +113,11 @@ def _print_summed(body: Mapping[str, Any], by: str, output: str) -> None:
     items: list[dict[str, Any]] = body["users" if by == "user" else f"{by}s"]
     name = "name" if by == "node" else by
 
-    def cells(one: Mapping[str, Any]) -> list[str]:
+    def cells(row: Mapping[str, Any]) -> list[str]:
         if by == "user":
-            types = one.get("types") or {}
-            return [one["user"], str(one["gpus"]), ", ".join(f"{many} {kind}" for kind, many in types.items())]
-        return [one[name], *([one["type"]] if by == "node" else []), *(str(one.get(key, "")) for key in SUMS)]
+            types = row.get("types") or {}
+            return [row["user"], str(row["gpus"]), ", ".join(f"{many} {kind}" for kind, many in types.items())]
+        return [row[name], *([row["type"]] if by == "node" else []), *(str(row.get(key, "")) for key in SUMS)]
 
     summed = tuple(key.upper() for key in SUMS)
     headers = {"user": ("USER", "GPUS", "TYPES"), "type": ("TYPE", *summed), "node": ("NODE", "TYPE", *summed)}

@@ -91,13 +91,13 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
             *(_cancel(session, name, delete=delete) for name in dict.fromkeys(names)), return_exceptions=True
         )
         problems: list[tuple[str, str | None]] = []
-        for one in done:
-            if isinstance(one, ApiError):
-                problems.append((one.message, one.hint))
-            elif isinstance(one, BaseException):
-                raise one
+        for outcome in done:
+            if isinstance(outcome, ApiError):
+                problems.append((outcome.message, outcome.hint))
+            elif isinstance(outcome, BaseException):
+                raise outcome
             else:
-                console.show(one)
+                console.show(outcome)
         if problems:
             error = Problems(problems)
             error.exit_code = 1  # type: ignore[misc]

@@ -63,9 +63,9 @@ def _summary(report: Any) -> str:
     counts = {
         level: sum(finding.level == level for finding in report.findings) for level in ("deny", "warn", "fill")
     }
-    said = [f"{report.judged} with pods judged", f"{report.skipped} others skipped"]
-    said += [f"{count} {level}" for level, count in counts.items() if count]
-    return ", ".join(said)
+    parts = [f"{report.judged} with pods judged", f"{report.skipped} others skipped"]
+    parts += [f"{count} {level}" for level, count in counts.items() if count]
+    return ", ".join(parts)
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
@@ -78,8 +78,8 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
             paths = sorted(path for path in path.rglob("*") if path.suffix in EXTENSIONS and path.is_file())
             if not paths:
                 raise UsageError(f"{path} holds no manifests", hint=f"they end in {', '.join(EXTENSIONS)}")
-            for one in paths:
-                yield str(one), _read(one)
+            for file in paths:
+                yield str(file), _read(file)
         else:
             yield str(path), _read(path)
 

@@ -34,7 +34,7 @@ def report_json(report: Report) -> Obj:
 
 def report_text(report: Report) -> Iterator[str]:
     """One line per finding, and what to do about it where it is said for the first time in an object."""
-    told: set[tuple[str, str, str, str]] = set()
+    explained: set[tuple[str, str, str, str]] = set()
     for finding in report.findings:
         text = f" (found {finding.value})" if finding.value else ""
         place = f"{finding.field}: " if finding.field else ""
@@ -42,6 +42,6 @@ def report_text(report: Report) -> Iterator[str]:
         if finding.level == "fill":
             continue
         key = (finding.file, finding.kind, finding.name, finding.rule)
-        if finding.fix and key not in told:
-            told.add(key)
+        if finding.fix and key not in explained:
+            explained.add(key)
             yield f"    fix: {finding.fix}"

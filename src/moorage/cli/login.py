@@ -272,14 +272,14 @@ class _Waiting:
     """A listener on this machine that the browser is sent to with the code; RFC 8252, section 7.3."""
 
     def __init__(self, state: str) -> None:
-        found: list[str] = []
+        codes: list[str] = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 query = parse_qs(urlsplit(self.path).query)
                 good = query.get("state") == [state] and bool(query.get("code"))
                 if good:
-                    found.append(query["code"][0])
+                    codes.append(query["code"][0])
                 message = (
                     "You are logged in; this window can be closed." if good else "This is no answer to moor login."
                 )
@@ -293,7 +293,7 @@ class _Waiting:
             def log_message(self, *_: Any) -> None:
                 return
 
-        self._found = found
+        self._codes = codes
         self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_port
 
@@ -305,10 +305,10 @@ class _Waiting:
 
     def code(self) -> str:
         ends = SYSTEM.monotonic() + BROWSER_SECONDS
-        while not self._found:
+        while not self._codes:
             left = ends - SYSTEM.monotonic()
             if left <= 0:
                 raise NotReady(f"nobody signed in within {BROWSER_SECONDS // 60} minutes", hint="try again")
             self._server.timeout = left
             self._server.handle_request()
-        return self._found[0]
+        return self._codes[0]

@@ -163,7 +163,7 @@ class Printer:
         self._announces = announces
         self._colour = console.has_colour(sys.stdout)
         self._places: dict[str, int] = {}  # pod → its place, which gives its colour
-        self._said = ""
+        self._last_text = ""
 
     @property
     def has_begun(self) -> bool:
@@ -205,9 +205,9 @@ class Printer:
             return
         else:
             text = f"{run.state}: {run.reason}"
-        if text != self._said:
+        if text != self._last_text:
             console.say(text)
-            self._said = text
+            self._last_text = text
 
     def _print_line(self, pod: str, line: bytes) -> None:
         if not (len(self._places) > 1 if self._prefix is None else self._prefix):

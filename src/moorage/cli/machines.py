@@ -29,12 +29,12 @@ def machines(target: Target, group: str | None, output: str) -> int:
 
     async def work(session: Session) -> int:
         try:
-            found = (await session.api.list(MACHINES)).items
+            all_machines = (await session.api.list(MACHINES)).items
         except NotFound as error:
             raise NotReady("this cluster knows no machines", hint="install Moorage's definitions first") from error
-        shown = [one for one in found if group is None or group_of(one) == group]
+        shown = [machine for machine in all_machines if group is None or group_of(machine) == group]
         booked = booked_of(await _calendar(session))
-        rows = [row for one in shown for row in rows_of(one, booked)]
+        rows = [row for machine in shown for row in rows_of(machine, booked)]
         console.print_listing(
             output,
             headers=HEADERS,
@@ -44,9 +44,9 @@ def machines(target: Target, group: str | None, output: str) -> int:
             nothing=f"there is no machine group {group}" if group else "no machines are offered",
         )
         if output == "table":
-            for one in shown:
-                for message in complaints(one):
-                    console.note(f"{group_of(one)}: {message}")
+            for machine in shown:
+                for message in complaints(machine):
+                    console.note(f"{group_of(machine)}: {message}")
         return 0
 
     return in_session(target, work)
@@ -61,13 +61,13 @@ async def _calendar(session: Session) -> list[Obj]:
 
 def booked_of(reservations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
     """Machines of each (group, type) that a reservation of the calendar keeps right now, in use or not."""
-    found: dict[tuple[str, str], int] = {}
+    booked: dict[tuple[str, str], int] = {}
     for reservation in reservations:
         spec, status = reservation.get("spec") or {}, reservation.get("status") or {}
         if status.get("phase") == ACTIVE:
             key = (str(spec.get("machineGroup")), str(spec.get("machineType")))
-            found[key] = found.get(key, 0) + int(status.get("held") or 0)
-    return found
+            booked[key] = booked.get(key, 0) + int(status.get("held") or 0)
+    return booked
 
 
 def rows_of(
@@ -98,9 +98,11 @@ def complaints(machine: Mapping[str, Any]) -> Sequence[str]:
     """What the conditions say is not as it should be."""
     bad = {"Ready": "False", "Oversubscribed": "True", "UnmanagedGuests": "True"}
     return [
-        str(found["message"])
+        str(reported["message"])
         for kind, word in bad.items()
-        if (found := condition(machine, kind)) is not None and found.get("status") == word and found.get("message")
+        if (reported := condition(machine, kind)) is not None
+        and reported.get("status") == word
+        and reported.get("message")
     ]
 
 

@@ -47,7 +47,7 @@ def manifests(write: Path | None, check: Path | None) -> None:
                 f"{check} is not up to date: {', '.join(stale)}", hint=f"renew it: moor manifests --write {check}"
             )
     else:
-        console.show(dump([obj for path, found in objects().items() for obj in found]), nl=False)
+        console.show(dump([obj for path, objs in objects().items() for obj in objs]), nl=False)
 
 
 def objects() -> dict[str, list[Obj]]:
@@ -88,14 +88,14 @@ def objects() -> dict[str, list[Obj]]:
 
 def tree() -> dict[str, str]:
     """Path → text of every file, the kustomization among them."""
-    found = {path: NOTE + dump(objs) for path, objs in objects().items()}
+    files = {path: NOTE + dump(objs) for path, objs in objects().items()}
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": list(found),
+        "resources": list(files),
     }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()}
-    return found | by_hand | {"kustomization.yaml": NOTE + dump([kustomization])}
+    return files | by_hand | {"kustomization.yaml": NOTE + dump([kustomization])}
 
 
 def optional_objects() -> dict[str, list[Obj]]:
@@ -142,8 +142,8 @@ def dump(objs: Sequence[Obj]) -> str:
 
 def _generated(folder: Path) -> set[str]:
     """Files in the folder that bear our note, or are YAML among the definitions."""
-    found = set()
+    names = set()
     for path in folder.rglob("*.yaml"):
         if path.read_text(encoding="utf-8").startswith("# Made by `moor manifests") or path.parent.name == "crds":
-            found.add(path.relative_to(folder).as_posix())
-    return found
+            names.add(path.relative_to(folder).as_posix())
+    return names

@@ -263,21 +263,21 @@ def results(target: Target, name: str, output: str) -> int:
 def retry(target: Target, names: tuple[str, ...]) -> int:
     """Run the items again that failed; those that are done stay. A cancelled or paused map goes on."""
 
-    async def one(session: Session, client: MapClient, name: str) -> str:
+    async def retry_map(session: Session, client: MapClient, name: str) -> str:
         count = await client.retry(session.namespace, name)
         return f"{name}: {count:,} items to be tried again"
 
-    return _each(target, names, one)
+    return _each(target, names, retry_map)
 
 
 def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], Awaitable[str]]:
-    async def one(session: Session, client: MapClient, name: str) -> str:
+    async def change_map(session: Session, client: MapClient, name: str) -> str:
         from moorage.api.maps import MapChange, MapState
 
         changed = await client.change(session.namespace, name, MapChange(state=MapState(state)))
         return f"{name} had finished already" if changed.is_finished else f"{name} {outcome}"
 
-    return one
+    return change_map
 
 
 @map.command()
@@ -311,12 +311,12 @@ def delete(target: Target, names: tuple[str, ...]) -> int:
     """Delete maps with their items, results and output."""
     from moorage.actions import mapjobs
 
-    async def one(session: Session, client: MapClient, name: str) -> str:
+    async def delete_map(session: Session, client: MapClient, name: str) -> str:
         forget = functools.partial(client.delete, session.namespace, name)
         await mapjobs.delete_map(session.api, session.namespace, name, forget=forget)
         return f"{name} deleted"
 
-    return _each(target, names, one)
+    return _each(target, names, delete_map)
 
 
 @map.group(invoke_without_command=True)
@@ -362,7 +362,9 @@ def set_(target: Target, name: str, capacity: int) -> int:
     return in_session(target, work)
 
 
-def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClient, str], Awaitable[str]]) -> int:
+def _each(
+    target: Target, names: Sequence[str], action: Callable[[Session, MapClient, str], Awaitable[str]]
+) -> int:
     """Do the same with each map; what fails is told at the end, all of it."""
     from moorage.cli.session import Problems
 
@@ -371,7 +373,7 @@ def _each(target: Target, names: Sequence[str], one: Callable[[Session, MapClien
         async with await session.maps() as client:
             for name in dict.fromkeys(names):
                 try:
-                    console.show(await one(session, client, name))
+                    console.show(await action(session, client, name))
                 except ApiError as error:
                     problems.append((error.message, error.hint))
         if problems:

@@ -67,8 +67,8 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
     spool = read(sources, may_be_none=close and not resume)
     try:
         async with await session.maps() as client:
-            found = await client.show(session.namespace, name)
-            total = found.counts.total
+            current = await client.show(session.namespace, name)
+            total = current.counts.total
             if resume and total > spool.count:
                 raise MoorageError(
                     f"the map {name} has {total:,} items, the source only {spool.count:,}: it is another",
@@ -76,7 +76,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
                 )
             first = 0 if resume else total
             start = total if resume else 0
-            if found.closed and start < spool.count:
+            if current.closed and start < spool.count:
                 raise maps.map_closed(session.namespace, name)
             await _upload(client, session, name, spool, start=start, first=first, close=close, sources=sources)
             console.say(f"{name} has {first + spool.count:,} items{', no more will come' if close else ''}")
@@ -255,9 +255,9 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
     try:
         with Bar(clock=session.clock) as bar:
             while True:
-                found = await client.show(session.namespace, name, patient=True)
-                bar.show(map_line(found), now=True)
-                if not found.has_ended:
+                current = await client.show(session.namespace, name, patient=True)
+                bar.show(map_line(current), now=True)
+                if not current.has_ended:
                     await _check_workers(session, name)
                     await session.clock.sleep(LOOK_SECONDS)
                     continue
@@ -267,11 +267,11 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
             f"\ndetached; the map goes on. See it: moor map status {name}   Stop it: moor map cancel {name}"
         )
         raise
-    counts = found.counts
-    console.say(f"{name} {found.state}: {counts.done:,} of {counts.total:,} done, {counts.dead:,} failed")
+    counts = current.counts
+    console.say(f"{name} {current.state}: {counts.done:,} of {counts.total:,} done, {counts.dead:,} failed")
     if counts.dead:
         console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
-    return 0 if found.is_finished and not counts.dead else 1
+    return 0 if current.is_finished and not counts.dead else 1
 
 
 async def _check_workers(session: Session, name: str) -> None:
@@ -309,7 +309,11 @@ def _price(
             "--machines: the time of an item is not known", hint="give --seconds, --item-seconds or --sample"
         )
     with tempfile.NamedTemporaryFile("w", suffix=".json") as sample:
-        rows = [{"seconds": one, **({"memoryBytes": memory} if memory else {})} for one in seconds if one > 0]
+        rows = [
+            {"seconds": duration, **({"memoryBytes": memory} if memory else {})}
+            for duration in seconds
+            if duration > 0
+        ]
         json.dump(rows, sample)
         sample.flush()
         words = ["--items", str(items), "--machines", str(given["machines"])]
@@ -327,17 +331,17 @@ def _price(
                 words += ["--limit", limit.partition(":")[0]]
         options = command.make_context("plan", words).params
         sheet = load_sheet(given["machines"])
-        work, terms, told = work_of(sheet, options)
+        work, terms, notes = work_of(sheet, options)
     if options["market"]:
         sheet = replace(sheet, offers=tuple(offer for offer in sheet.offers if offer.market == options["market"]))
-    found = plan_map(work, sheet, terms)
-    for line in (*found.assumed, *told):
+    map_plan = plan_map(work, sheet, terms)
+    for line in (*map_plan.assumed, *notes):
         console.note(line)
-    if found.choices:
-        console.say(render(found, sheet.currency))
-    best = found.best
+    if map_plan.choices:
+        console.say(render(map_plan, sheet.currency))
+    best = map_plan.best
     if best is None:
-        raise MoorageError(found.impossible, hint=found.hint or None)
+        raise MoorageError(map_plan.impossible, hint=map_plan.hint or None)
     kept = {
         "items": items,
         "seconds": round(best.seconds, 1),
@@ -363,19 +367,19 @@ async def _sampled(
 
     with Bar(clock=session.clock) as bar:
         while True:
-            found = await client.show(session.namespace, name, patient=True)
-            counts = found.counts
+            current = await client.show(session.namespace, name, patient=True)
+            counts = current.counts
             ended = counts.ended
             bar.show(f"{share_bar(ended / sample)}  sample: {ended:,} of {sample:,} items", now=True)
-            if ended >= sample or found.state == MapState.CANCELLED:
+            if ended >= sample or current.state == MapState.CANCELLED:
                 break
             await _check_workers(session, name)
             await session.clock.sleep(LOOK_SECONDS)
     seconds, memory = [], 0
-    async for one in client.items(session.namespace, name, states=("done",)):
-        seconds.append(one.seconds or 0.0)
-        memory = max(memory, one.peak_bytes or 0)
-    if not any(one > 0 for one in seconds):
+    async for item in client.items(session.namespace, name, states=("done",)):
+        seconds.append(item.seconds or 0.0)
+        memory = max(memory, item.peak_bytes or 0)
+    if not any(duration > 0 for duration in seconds):
         raise MoorageError(
             f"none of the {sample:,} items of the sample succeeded, so nothing can be planned",
             hint=f"moor map items --failed {name}",

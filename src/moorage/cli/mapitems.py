@@ -38,7 +38,7 @@ class Sources:
 
     @property
     def given(self) -> int:
-        return sum(one is not None for one in (self.file, self.pattern, self.range, self.query))
+        return sum(source is not None for source in (self.file, self.pattern, self.range, self.query))
 
     def words(self) -> list[str]:
         """The options again, as they were typed."""
@@ -67,11 +67,11 @@ def read(sources: Sources, *, may_be_none: bool = False) -> Spool:
     if not sources.given:
         return spool(())
     values, origin = _values(sources)
-    found = spool(values, seconds_field=sources.seconds_field, origin=origin)
-    if not found.count and not may_be_none:
-        found.close()
+    items = spool(values, seconds_field=sources.seconds_field, origin=origin)
+    if not items.count and not may_be_none:
+        items.close()
         raise UsageError(f"{origin} has no items")
-    return found
+    return items
 
 
 def _values(sources: Sources) -> tuple[Iterator[Any], str]:
@@ -93,14 +93,14 @@ def parse_range(text: str) -> range:
         numbers = [int(part) for part in parts]
         if len(numbers) not in (2, 3):
             raise ValueError
-        found = range(*numbers)
+        span = range(*numbers)
     except ValueError as error:
         raise UsageError(
             f"--range {text} is not A:B or A:B:STEP", hint="0:100 counts from 0 to 99, 0:100:10 by tens"
         ) from error
-    if len(found) > RANGE_MAX:
-        raise UsageError(f"--range {text} has {len(found):,} numbers; at most {RANGE_MAX:,}")
-    return found
+    if len(span) > RANGE_MAX:
+        raise UsageError(f"--range {text} has {len(span):,} numbers; at most {RANGE_MAX:,}")
+    return span
 
 
 def _matches(pattern: str) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _sqlite(query: str, path: str) -> Iterator[Any]:
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             cursor = connection.execute(query)
-            yield from _objects([one[0] for one in cursor.description or ()], cursor)
+            yield from _objects([column[0] for column in cursor.description or ()], cursor)
     except sqlite3.Error as error:
         raise UsageError(f"--query: {error}") from error
 
@@ -211,7 +211,7 @@ def _postgres(query: str, database: str) -> Iterator[Any]:
         with psycopg.connect(database) as connection, connection.cursor(name="moorage") as cursor:
             connection.read_only = True
             cursor.execute(query.encode())
-            yield from _objects([one.name for one in cursor.description or ()], cursor)
+            yield from _objects([column.name for column in cursor.description or ()], cursor)
     except psycopg.Error as error:
         raise UsageError(f"--query: {str(error).strip().partition(chr(10))[0]}") from error
 
@@ -237,9 +237,9 @@ def _plain(value: Any) -> Any:
         case bytes():
             return value.decode("utf-8", "replace")
         case list():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case dict():
-            return {str(key): _plain(one) for key, one in value.items()}
+            return {str(key): _plain(item) for key, item in value.items()}
         case None | bool() | int() | float() | str():
             return value
         case _:

@@ -38,8 +38,8 @@ async def write(session: Session, name: str, output: str) -> int:
             count = await _stream(client, session.namespace, name)
         else:
             count = await _to_file(client, session.namespace, name, Path(output), suffix)
-        found = await client.show(session.namespace, name, patient=True)
-    return _tell(name, count, found.counts, output)
+        current = await client.show(session.namespace, name, patient=True)
+    return _tell(name, count, current.counts, output)
 
 
 def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
@@ -136,7 +136,7 @@ class _Columns:
         value = result.get("value")
         made = {name: result.get(name) for name in _OWN if name in self._own}
         if isinstance(value, dict):
-            made |= {self._named(name): one for name, one in value.items()}
+            made |= {self._named(name): field for name, field in value.items()}
         elif self._bare:
             made["value"] = value
         return made

@@ -41,14 +41,14 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
     drawn = 0
     async with await session.maps() as client:
         while True:
-            found = await client.show(session.namespace, name, patient=True)
+            current = await client.show(session.namespace, name, patient=True)
             mapjob = await _mapjob(session, name)
-            document = as_document(found, mapjob, session.clock.now())
-            ended = found.has_ended
+            document = as_document(current, mapjob, session.clock.now())
+            ended = current.has_ended
             if output != "text":
                 console.print_document(document, output)
             else:
-                failed = await _failures(client, session.namespace, name) if found.counts.dead else []
+                failed = await _failures(client, session.namespace, name) if current.counts.dead else []
                 text = as_text(document, failed, session.clock.now())
                 if drawn and sys.stdout.isatty():
                     console.raw(f"\x1b[{drawn}F\x1b[J", nl=False)
@@ -71,17 +71,17 @@ async def _mapjob(session: Session, name: str) -> Obj | None:
 
 async def _failures(client: MapClient, namespace: str, name: str) -> list[MapItem]:
     failures: list[MapItem] = []
-    async for one in client.items(namespace, name, states=("dead",)):
-        failures.append(one)
+    async for item in client.items(namespace, name, states=("dead",)):
+        failures.append(item)
         if len(failures) >= FAILURES_SHOWN:
             break
     return failures
 
 
-def as_document(found: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
+def as_document(map_: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
     """A map for programs: what the server says, its workers, the plan beside what came."""
-    document = as_json(found)
-    document["executions"] = found.counts.executions
+    document = as_json(map_)
+    document["executions"] = map_.counts.executions
     if mapjob is not None:
         has = mapjob.get("status") or {}
         document["workers"] = dict(has.get("workers") or {})
@@ -191,26 +191,26 @@ def _why(item: MapItem) -> str:
 async def listing(session: Session, *, output: str, everywhere: bool) -> int:
     """Print the maps of a namespace or of all."""
     async with await session.maps() as client:
-        found = await client.maps(None if everywhere else session.namespace)
+        maps = await client.maps(None if everywhere else session.namespace)
     now = session.clock.now()
 
     def rows() -> list[list[str]]:
         made = []
-        for one in found:
-            counts, rate = one.counts, one.items_per_second
-            left = one.seconds_left if one.state == MapState.RUNNING else None
+        for map_ in maps:
+            counts, rate = map_.counts, map_.items_per_second
+            left = map_.seconds_left if map_.state == MapState.RUNNING else None
             row = [
-                one.name,
-                one.owner,
-                one.state,
+                map_.name,
+                map_.owner,
+                map_.state,
                 f"{counts.done:,}/{counts.total:,}",
                 f"{counts.dead:,}",
                 f"{counts.workers:,}",
                 f"{rate:,.3g}/s" if rate else "",
                 format_duration(timedelta(seconds=left)) if left is not None else "",
-                format_duration(now - one.created_at),
+                format_duration(now - map_.created_at),
             ]
-            made.append(([one.namespace] if everywhere else []) + row)
+            made.append(([map_.namespace] if everywhere else []) + row)
         return made
 
     heads = ("NAME", "OWNER", "STATE", "DONE", "FAILED", "WORKERS", "RATE", "LEFT", "AGE")
@@ -219,8 +219,8 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
         output,
         headers=("NAMESPACE", *heads) if everywhere else heads,
         rows=rows,
-        items=[as_json(one) for one in found],
-        names=[one.name for one in found],
+        items=[as_json(map_) for map_ in maps],
+        names=[map_.name for map_ in maps],
         nothing=f"no maps {where}; make one: moor map create NAME -f FILE -- python make.py {{item}}",
     )
     return 0
@@ -230,20 +230,20 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
     """Print items."""
     maps.parse_states(states := tuple(states))
     most = limit if limit is not None or output != "table" else ROWS
-    found: list[MapItem] = []
+    listed: list[MapItem] = []
     more = False
     async with await session.maps() as client:
-        async for one in client.items(session.namespace, name, states=tuple(states)):
-            if most is not None and len(found) >= most:
+        async for item in client.items(session.namespace, name, states=tuple(states)):
+            if most is not None and len(listed) >= most:
                 more = True
                 break
-            found.append(one)
+            listed.append(item)
     console.print_listing(
         output,
         headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "WHY"),
-        rows=lambda: [_item_row(one) for one in found],
-        items=[_item_document(one) for one in found],
-        names=[str(one.item) for one in found],
+        rows=lambda: [_item_row(item) for item in listed],
+        items=[_item_document(item) for item in listed],
+        names=[str(item.item) for item in listed],
         nothing=f"the map {name} has no such items" if states else f"the map {name} has no items",
     )
     if more:
@@ -308,8 +308,8 @@ async def logs(session: Session, name: str, *, item: int | None, follow: bool, p
 
 async def _last_output(client: MapClient, namespace: str, name: str, item: int) -> int:
     """What goes with an item's failure, where the output itself is not kept any more."""
-    found = await client.item(namespace, name, item)
-    data = found.output
+    answer = await client.item(namespace, name, item)
+    data = answer.output
     if data:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -39,9 +39,9 @@ def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain
     notice = Notice(event=Event.ENDED, key="trial", title=plain(text), lines=())
     logging.getLogger("moorage").addHandler(logging.NullHandler())
     failed = 0
-    for one in asyncio.run(send(notice, parsed, outbound)):
-        console.say(f"{one.target}: {one.problem or 'delivered'}")
-        failed += not one.delivered
+    for delivery in asyncio.run(send(notice, parsed, outbound)):
+        console.say(f"{delivery.target}: {delivery.problem or 'delivered'}")
+        failed += not delivery.delivered
     if failed:
         raise MoorageError(f"{failed} of {len(parsed)} targets did not get the notice")
     return 0

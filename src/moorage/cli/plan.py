@@ -101,25 +101,25 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
     if from_cluster:
         sheet = in_session(target, lambda session: _of_cluster(session, sheet))
     sheet = _chosen(sheet, given["regions"], given["market"])
-    work, terms, told = request_of(sheet, given)
-    found = plan_map(work, sheet, terms)
-    told = (*found.assumed, *told, *_of_age(sheet))
+    work, terms, notes = request_of(sheet, given)
+    map_plan = plan_map(work, sheet, terms)
+    notes = (*map_plan.assumed, *notes, *_of_age(sheet))
     if output in ("json", "yaml"):
-        console.print_document(as_document(found, sheet, told), output)
+        console.print_document(as_document(map_plan, sheet, notes), output)
     elif output == "name":
-        for choice in found.choices:
+        for choice in map_plan.choices:
             console.show(f"{choice.nodes}x{choice.offer.name}")
-    elif found.choices:
-        for line in told:
+    elif map_plan.choices:
+        for line in notes:
             console.note(line)
-        for name, reason in found.refused:
+        for name, reason in map_plan.refused:
             console.note(f"{name} is left out: {reason}")
-        console.show(render(found, sheet.currency))
-        if found.best is not None:
-            for bind in found.best.binds:
+        console.show(render(map_plan, sheet.currency))
+        if map_plan.best is not None:
+            for bind in map_plan.best.binds:
                 console.say(f"best: {bind.what}: {bind.why}")
-    if found.best is None:
-        raise MoorageError(found.impossible, hint=found.hint or None)
+    if map_plan.best is None:
+        raise MoorageError(map_plan.impossible, hint=map_plan.hint or None)
     return 0
 
 
@@ -161,7 +161,7 @@ def render(map_plan: MapPlan, currency: str) -> str:
     return console.table(heads, rows)
 
 
-def as_document(map_plan: MapPlan, sheet: PriceSheet, told: tuple[str, ...]) -> dict[str, Any]:
+def as_document(map_plan: MapPlan, sheet: PriceSheet, notes: tuple[str, ...]) -> dict[str, Any]:
     """The plan for programs. Seconds, and money in `currency`."""
 
     def choice(choice: Choice) -> dict[str, Any]:
@@ -190,9 +190,9 @@ def as_document(map_plan: MapPlan, sheet: PriceSheet, told: tuple[str, ...]) -> 
         "currency": sheet.currency,
         "best": choice(map_plan.best) if map_plan.best else None,
         "impossible": map_plan.impossible,
-        "choices": [choice(one) for one in map_plan.choices],
+        "choices": [choice(option) for option in map_plan.choices],
         "refused": [{"offer": name, "reason": reason} for name, reason in map_plan.refused],
-        "assumed": list(told),
+        "assumed": list(notes),
     }
 
 
@@ -221,19 +221,19 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
     from moorage.decide.maps.plan import Terms, Work
     from moorage.model.prices import parse_quota
 
-    told: list[str] = []
+    notes: list[str] = []
     sample = _sample(given["sample"])
     memory = _amount(given, "memory") if given["memory"] else 0
     if not given["memory"] and sample is not None and sample.peak_memory:
         from moorage.apimachinery.quantity import format_bytes
 
         memory = round(sample.peak_memory * MARGIN)
-        told.append(f"memory: {format_bytes(memory)} for each item, a fifth above the largest of the sample")
+        notes.append(f"memory: {format_bytes(memory)} for each item, a fifth above the largest of the sample")
     elif not memory:
-        told.append("memory is not looked at: none is given")
+        notes.append("memory is not looked at: none is given")
     cpu = _amount(given, "cpu")
     if sample is not None and sample.cpu is not None:
-        told.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
+        notes.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
     work = Work(
         items=given["items"],
         durations=constant(1.0),
@@ -264,7 +264,7 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
         nodes=given["nodes"],
         quotas=tuple(parse_quota(text) for text in given["quotas"]),
     )
-    return replace(work, durations=_durations(sheet, given, sample, work, terms)), terms, tuple(told)
+    return replace(work, durations=_durations(sheet, given, sample, work, terms)), terms, tuple(notes)
 
 
 def _durations(
@@ -357,18 +357,24 @@ async def _of_cluster(session: Session, sheet: PriceSheet) -> PriceSheet:
         console.note("you may not list all pods, so daemons of the cluster's nodes are not known")
         pods = []
     types, untyped = node_types(nodes, pods)
-    found, unpriced = offers_of_cluster(sheet, types)
+    priced, unpriced = offers_of_cluster(sheet, types)
     if untyped:
         console.note(f"nodes without the label of an instance type are left out: {untyped} of {len(nodes)}")
     for name in unpriced:
         console.note(f"the price file has no price for {name}")
-    if not found.offers:
+    if not priced.offers:
         raise UsageError(f"the price file prices none of the cluster's machine types: {_types(types)}")
-    return found
+    return priced
 
 
 def _types(types: tuple[NodeType, ...]) -> str:
-    return ", ".join(f"{one.name} in {one.region}" if one.region else one.name for one in types) or "it has none"
+    return (
+        ", ".join(
+            f"{node_type.name} in {node_type.region}" if node_type.region else node_type.name
+            for node_type in types
+        )
+        or "it has none"
+    )
 
 
 def _time(given: dict[str, Any], name: str) -> float | None:

@@ -53,8 +53,8 @@ def _command(command: Any, path: str, text: str, click: Any) -> Iterator[str]:
         yield from (f"| `{names}` | {_cell(what)} |".replace("|  |", "| |") for names, what in rows)
         yield ""
     if isinstance(command, click.Group):
-        for name, one in sorted(command.commands.items()):
-            yield from _command(one, f"{path} {name}", one.get_short_help_str(), click)
+        for name, subcommand in sorted(command.commands.items()):
+            yield from _command(subcommand, f"{path} {name}", subcommand.get_short_help_str(), click)
 
 
 def names_page() -> str:

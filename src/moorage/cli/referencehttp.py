@@ -68,7 +68,9 @@ def _schema(body: Mapping[str, Any] | None) -> str:
 
 
 def _answer(operation: Mapping[str, Any]) -> str:
-    good = (one for status, one in (operation.get("responses") or {}).items() if str(status).startswith("2"))
+    good = (
+        response for status, response in (operation.get("responses") or {}).items() if str(status).startswith("2")
+    )
     return _schema(next(good, None))
 
 
@@ -117,7 +119,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if ref := schema.get("$ref"):
         return _linked(str(ref).removeprefix(SCHEMAS))
     if union := schema.get("anyOf"):
-        kinds = [_type(one) for one in union if one.get("type") != "null"]
+        kinds = [_type(member) for member in union if member.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))
     if values := schema.get("enum"):
         return ", ".join(f"`{value}`" for value in values)
@@ -130,7 +132,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if kind == "object" and isinstance(values := schema.get("additionalProperties"), Mapping):
         return f"map of {_type(values)}" if values else "map"
     if isinstance(kind, list):
-        return " or ".join(str(one) for one in kind if one != "null")
+        return " or ".join(str(name) for name in kind if name != "null")
     return str(kind)
 
 

@@ -54,7 +54,7 @@ def fields_of(struct: type[Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]
         if ref := of.get("$ref"):
             beside = {key: value for key, value in of.items() if key != "$ref"}
             return resolved(definitions[str(ref).rsplit("/", 1)[-1]]) | beside
-        some = [one for one in of.get("anyOf") or () if one.get("type") != "null"]
+        some = [member for member in of.get("anyOf") or () if member.get("type") != "null"]
         if len(some) == 1:
             return resolved(some[0]) | {k: v for k, v in of.items() if k != "anyOf"}
         return dict(of)
@@ -93,7 +93,7 @@ def _type(schema: Mapping[str, Any]) -> str:
     if values := schema.get("enum"):
         return ", ".join(f"`{value}`" if value else "empty" for value in values)
     if union := schema.get("anyOf"):
-        kinds = {one.get("type") for one in union} - {"null"}
+        kinds = {member.get("type") for member in union} - {"null"}
         return "quantity" if kinds == {"integer", "string"} else " or ".join(sorted(str(kind) for kind in kinds))
     kind = str(schema.get("type") or "any")
     if schema.get("format") == "date-time":

@@ -136,14 +136,22 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
 
     async def work(session: Session) -> int:
         try:
-            found = (await session.api.list(RESERVATIONS, target.namespace)).items
+            reservations = (await session.api.list(RESERVATIONS, target.namespace)).items
         except NotFound as error:
             raise NotReady(MISSING, hint=INSTALL) from error
         shown = sorted(
-            (one for one in found if everything or (one.get("status") or {}).get("phase") != EXPIRED),
-            key=lambda one: (one["spec"]["from"], one["metadata"]["namespace"], one["metadata"]["name"]),
+            (
+                reservation
+                for reservation in reservations
+                if everything or (reservation.get("status") or {}).get("phase") != EXPIRED
+            ),
+            key=lambda reservation: (
+                reservation["spec"]["from"],
+                reservation["metadata"]["namespace"],
+                reservation["metadata"]["name"],
+            ),
         )
-        items = [as_json(one) for one in shown]
+        items = [as_json(reservation) for reservation in shown]
         console.print_listing(
             output,
             headers=HEADERS,
@@ -167,13 +175,13 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
-        found = as_json(await _get(session, name))
+        reservation = as_json(await _get(session, name))
         if output == "name":
             console.show(name)
         elif output == "table":
-            console.show("\n".join(_page(found, chosen, session.clock.now())))
+            console.show("\n".join(_page(reservation, chosen, session.clock.now())))
         else:
-            console.print_document(found, output)
+            console.print_document(reservation, output)
         return 0
 
     return in_session(target, work)
@@ -187,10 +195,10 @@ def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
     """Cancel reservations: what they keep is free at once, and who runs goes on."""
 
     async def work(session: Session) -> int:
-        found = {name: await _get(session, name) for name in dict.fromkeys(names)}
-        for name, one in found.items():
+        reservations = {name: await _get(session, name) for name in dict.fromkeys(names)}
+        for name, reservation in reservations.items():
             if not dry_run:
-                await session.api.delete(RESERVATIONS, name, session.namespace, uid=one["metadata"]["uid"])
+                await session.api.delete(RESERVATIONS, name, session.namespace, uid=reservation["metadata"]["uid"])
             console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
         return 0
 
@@ -255,10 +263,10 @@ def show(at: datetime, zone: tzinfo | None) -> str:
 async def _read(session: Session) -> tuple[list[Pool], list[Booking]]:
     try:
         machines = (await session.api.list(MACHINES)).items
-        found = (await session.api.list(RESERVATIONS)).items
+        reservations = (await session.api.list(RESERVATIONS)).items
     except NotFound as error:
         raise NotReady(MISSING, hint=INSTALL) from error
-    return [parse_machine(machine) for machine in machines if not is_deleting(machine)], bookings_of(found)
+    return [parse_machine(machine) for machine in machines if not is_deleting(machine)], bookings_of(reservations)
 
 
 def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, str, int]:
@@ -268,7 +276,7 @@ def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, 
         known = ", ".join(sorted(f"{pool.group}/{name}" for pool in pools for name in pool.types)) or "none"
         raise UsageError(f"machine type {text!r} not found", hint=f"available: {known}")
     if len(groups) > 1:
-        choices = " or ".join(f"--machine {one}/{kind}" for one in sorted(groups))
+        choices = " or ".join(f"--machine {group}/{kind}" for group in sorted(groups))
         raise UsageError(f"--machine: {kind} is a machine type of several groups", hint=f"say {choices}")
     return groups[0], kind, count or 1
 
@@ -379,8 +387,13 @@ def _page(item: Mapping[str, Any], zone: tzinfo | None, now: datetime) -> list[s
     if item["blockedBy"]:
         lines += ["", "In the way:"]
         rows = [
-            [one.get("owner", ""), one["namespace"], one["pod"], _shown(one.get("until") or "", zone)]
-            for one in item["blockedBy"]
+            [
+                blocker.get("owner", ""),
+                blocker["namespace"],
+                blocker["pod"],
+                _shown(blocker.get("until") or "", zone),
+            ]
+            for blocker in item["blockedBy"]
         ]
         lines += ["  " + line for line in console.table(("OWNER", "NAMESPACE", "POD", "UNTIL"), rows).splitlines()]
     return lines

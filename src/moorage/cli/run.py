@@ -229,7 +229,7 @@ async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: R
     from moorage.present.explanation import explain_text
 
     events = [{"reason": "FailedCreate", "message": refused}] if refused else []
-    found = explain(
+    explanation = explain(
         pod,
         nodes=seen.nodes,
         pods=seen.pods,
@@ -237,7 +237,7 @@ async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: R
         storage=storage_of(claims),
         events=events,
     )
-    return explain_text(found)
+    return explain_text(explanation)
 
 
 def _shown(obj: dict[str, object]) -> dict[str, object]:

@@ -259,7 +259,9 @@ async def _install(api: Api, settings: Settings) -> None:
         make_workspace_roles,
     )
 
-    await asyncio.gather(*(_ensure(api, NAMESPACES, one) for one in (make_namespace(), make_people_namespace())))
+    await asyncio.gather(
+        *(_ensure(api, NAMESPACES, namespace) for namespace in (make_namespace(), make_people_namespace()))
+    )
     await asyncio.gather(*(_ensure(api, CRDS, crd) for crd in all_crds()))
     address = f"http://127.0.0.1:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
@@ -270,7 +272,7 @@ async def _install(api: Api, settings: Settings) -> None:
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), info, strict=True):
         await _ensure(api, resource, obj)
     granting = (CLUSTERROLES, CLUSTERROLEBINDINGS, ROLES, ROLEBINDINGS)
-    kinds = {one.kind: one for one in (PRIORITYCLASSES, PDBS, SERVICEACCOUNTS, *granting)}
+    kinds = {resource.kind: resource for resource in (PRIORITYCLASSES, PDBS, SERVICEACCOUNTS, *granting)}
     rights = [obj for service in ALL for obj in make_rights(service)]
     roles = (*make_tenant_roles(), *make_workspace_roles(), *make_kubelets_account())
     granted = (*make_machine_objects(), *roles, *rights)
@@ -403,8 +405,8 @@ def _start_all(options: argparse.Namespace) -> None:
         if not sockets:
             ports = {name: options.ports.get(name, 0) for name in ("extender", "webhook", "server")}
             sockets = stack.enter_context(listening(ports))
-        for one in sockets.values():
-            one.setblocking(False)
+        for sock in sockets.values():
+            sock.setblocking(False)
         from moorage.extender.config import derived_token
         from moorage.localcluster.apiserver.pki import ensure_pki
 

@@ -89,27 +89,27 @@ def pack(root: Path) -> Shipment:
         lines += (root / IGNORE_FILE).read_text(errors="replace").splitlines()
     ignore = Ignore(lines)
     left_out: list[str] = []
-    found = sorted(_walk(root, "", ignore, left_out), key=lambda one: one.name)
-    total = sum(one.size for one in found)
-    if len(found) > FILES_LIMIT:
+    members = sorted(_walk(root, "", ignore, left_out), key=lambda member: member.name)
+    total = sum(member.size for member in members)
+    if len(members) > FILES_LIMIT:
         raise UsageError(f"{root} holds more than {FILES_LIMIT} files, too many to send along", hint=HINT)
     if total > RAW_LIMIT_BYTES:
-        raise _too_large(f"{root} holds {format_bytes(total)}, too much to send along", found)
+        raise _too_large(f"{root} holds {format_bytes(total)}, too much to send along", members)
     raw = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=raw, mtime=0) as squeezed,
         tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for member in found:
+        for member in members:
             _add(tar, member)
     archive = raw.getvalue()
     if len(archive) > ARCHIVE_LIMIT_BYTES:
         raise _too_large(
             f"{root} packs to {format_bytes(len(archive))}; at most {format_bytes(ARCHIVE_LIMIT_BYTES)}"
             " can be sent along",
-            found,
+            members,
         )
-    return Shipment(archive, len(found), tuple(left_out))
+    return Shipment(archive, len(members), tuple(left_out))
 
 
 def _walk(root: Path, inside: str, ignore: Ignore, left_out: list[str]) -> Iterator[_Member]:
@@ -154,9 +154,9 @@ def _add(tar: tarfile.TarFile, member: _Member) -> None:
     tar.addfile(info, io.BytesIO(content))
 
 
-def _too_large(message: str, found: list[_Member]) -> UsageError:
-    largest = sorted(found, key=lambda one: (-one.size, one.name))[:LARGEST_SHOWN]
-    shown = ", ".join(f"{one.name} ({format_bytes(one.size)})" for one in largest)
+def _too_large(message: str, members: list[_Member]) -> UsageError:
+    largest = sorted(members, key=lambda member: (-member.size, member.name))[:LARGEST_SHOWN]
+    shown = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     return UsageError(f"{message}; the largest files are {shown}", hint=HINT)
 
 
@@ -196,7 +196,7 @@ def _segment(part: str) -> str:
         elif piece.startswith("[") and len(piece) > 1:
             inside = piece[1:-1]
             negated = inside.startswith("!")
-            inside = "".join(one if one == "-" else re.escape(one) for one in inside[negated:])
+            inside = "".join(char if char == "-" else re.escape(char) for char in inside[negated:])
             out += f"[{'^' if negated else ''}{inside}]"
         else:
             out += re.escape(piece)

@@ -34,18 +34,18 @@ class Outcome:
         return {
             "policy": self.policy,
             "seeds": len(self.fills),
-            "allocated": _mean([one.allocated for one in self.fills]),
-            "allocatedBySeed": [round(one.allocated, 6) for one in self.fills],
-            "largeRefused": _mean([one.large_refused for one in self.fills]),
-            "largeRefusedBySeed": [one.large_refused for one in self.fills],
-            "large": _mean([one.large for one in self.fills]),
-            "fragmented": _mean([one.fragmented for one in self.fills]),
+            "allocated": _mean([fill.allocated for fill in self.fills]),
+            "allocatedBySeed": [round(fill.allocated, 6) for fill in self.fills],
+            "largeRefused": _mean([fill.large_refused for fill in self.fills]),
+            "largeRefusedBySeed": [fill.large_refused for fill in self.fills],
+            "large": _mean([fill.large for fill in self.fills]),
+            "fragmented": _mean([fill.fragmented for fill in self.fills]),
             "churnRefused": _mean([churn.refused for churn in self.churns]),
             "churnRefusedBySeed": [round(churn.refused, 6) for churn in self.churns],
             "churnBound": _mean([churn.bound for churn in self.churns]),
             "churnLargeRefused": _mean([churn.large_refused for churn in self.churns]),
             "churnLarge": _mean([churn.large for churn in self.churns]),
-            "curve": [[round(x, 4), round(y, 4)] for x, y in mean_curve([one.curve for one in self.fills])],
+            "curve": [[round(x, 4), round(y, 4)] for x, y in mean_curve([fill.curve for fill in self.fills])],
         }
 
 
@@ -147,7 +147,7 @@ def simulate(
 
         for pod in pods:
             make_pod("", pod)  # says which asks for a share of a GPU
-    found = run(
+    outcomes = run(
         nodes,
         pods,
         policies=policies or POLICY_NAMES,
@@ -158,19 +158,23 @@ def simulate(
     )
     most = bound(nodes, pods)
     if plot is not None:
-        plot.write_text(draw({one.policy: mean_curve([fill.curve for fill in one.fills]) for one in found}, most))
+        plot.write_text(
+            draw(
+                {outcome.policy: mean_curve([fill.curve for fill in outcome.fills]) for outcome in outcomes}, most
+            )
+        )
         say(f"plot written to {plot}")
-    documents = [one.as_dict() | {"allocatedBound": most} for one in found]
+    documents = [outcome.as_dict() | {"allocatedBound": most} for outcome in outcomes]
     if output in ("json", "yaml"):
         print_document(documents, output)
         return
     if output == "name":
-        for one in found:
-            show(one.policy)
+        for outcome in outcomes:
+            show(outcome.policy)
         return
     gpus = sum(node.gpus for node in nodes)
     say(f"{len(nodes)} nodes with {gpus} GPUs, {len(pods)} pods, {seeds} seeds, churn at {churn_load:g}")
-    show(render(found, most))
+    show(render(outcomes, most))
 
 
 def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceNode], list[TracePod]]:
@@ -306,22 +310,22 @@ def _one(job: tuple[str, int, float, Scheduler, bool]) -> tuple[Filled, Churned]
     )
 
 
-def render(found: Sequence[Outcome], most: float) -> str:
+def render(outcomes: Sequence[Outcome], most: float) -> str:
     """The table of `moor simulate`."""
     rows = []
-    for one in found:
-        means = one.as_dict()
+    for outcome in outcomes:
+        means = outcome.as_dict()
         rows.append(
             [
-                one.policy,
-                f"{100 * _mean([fill.allocated for fill in one.fills]):.2f} %",
+                outcome.policy,
+                f"{100 * _mean([fill.allocated for fill in outcome.fills]):.2f} %",
                 f"{means['largeRefused']:g} of {means['large']:g}",
-                f"{100 * _mean([fill.fragmented for fill in one.fills]):.2f} %",
-                f"{100 * _mean([churn.refused for churn in one.churns]):.3f} %",
+                f"{100 * _mean([fill.fragmented for fill in outcome.fills]):.2f} %",
+                f"{100 * _mean([churn.refused for churn in outcome.churns]):.3f} %",
                 f"{means['churnLargeRefused']:g} of {means['churnLarge']:g}",
             ]
         )
-    least = _mean([churn.bound for churn in found[0].churns]) if found else 0.0
+    least = _mean([churn.bound for churn in outcomes[0].churns]) if outcomes else 0.0
     rows.append(["(no policy beyond)", f"{100 * most:.2f} %", "", "", f"{100 * least:.3f} %", ""])
     return table(["POLICY", "ALLOCATED", "8-GPU REFUSED", "FRAGMENTED", "CHURN REFUSED", "8-GPU REFUSED"], rows)
 
@@ -346,7 +350,7 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
     """Allocation over arrivals as SVG, from where policies part."""
     parting = min((x for curve in curves.values() for x, y in curve if x - y > 0.005), default=1.0)
     low = max(0.0, min(0.9, int(parting * 20) / 20 - 0.05))
-    step = next(one for one in (0.01, 0.02, 0.05, 0.1, 0.2) if (1 - low) / one < 6)
+    step = next(width for width in (0.01, 0.02, 0.05, 0.1, 0.2) if (1 - low) / width < 6)
 
     def x(value: float) -> float:
         return MARGIN + (value - low) / (1 - low) * (WIDTH - 2 * MARGIN)

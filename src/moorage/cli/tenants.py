@@ -86,13 +86,13 @@ def list_tenants(target: Target, output: str) -> int:
     """List tenants."""
 
     async def work(session: Session) -> int:
-        found = await tenants.list_tenants(session.api)
+        objs = await tenants.list_tenants(session.api)
         console.print_listing(
             output,
             headers=("NAME", "NAMESPACE", "PEOPLE", "NODES", "READY", "REASON"),
-            rows=lambda: [_row(obj) for obj in found],
-            items=found,
-            names=[obj["metadata"]["name"] for obj in found],
+            rows=lambda: [_row(obj) for obj in objs],
+            items=objs,
+            names=[obj["metadata"]["name"] for obj in objs],
             nothing="no tenants; create one: moor tenant create NAME",
         )
         return 0

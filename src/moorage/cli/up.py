@@ -89,12 +89,12 @@ def up(
         config = config or Config()
         simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
         if node_file is not None:
-            if any(one is not None for one in simulated):
+            if any(value is not None for value in simulated):
                 raise UsageError(
                     "--node-file describes all nodes; it cannot be used with --nodes, --gpus or --gpu-type"
                 )
             config.nodes = nodes_of_file(node_file)
-        elif any(one is not None for one in simulated):
+        elif any(value is not None for value in simulated):
             config.nodes = simulated_nodes(
                 nodes or 1, gpus or 0, gpu_type, node_cpu=node_cpu, node_memory=node_memory
             )
@@ -113,12 +113,12 @@ def up(
         }
         yielding = frozenset({"ingress"} if ingress_port is None else ())
         with listening(ports, yielding=yielding) as sockets:
-            config.ports = {name: one.getsockname()[1] for name, one in sockets.items()}
+            config.ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
             folder.save_config(config)
             tokens = folder.tokens(config.user)
             _write_access(folder, config, tokens)
             (folder.run / "stop-pods").unlink(missing_ok=True)
-            fds = {name: one.fileno() for name, one in sockets.items()}
+            fds = {name: sock.fileno() for name, sock in sockets.items()}
             for fd in [*fds.values(), lock]:
                 os.set_inheritable(fd, True)
             page = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
@@ -194,7 +194,7 @@ def wait_ready(
     is_readable: Callable[[int, float], bool] = _is_readable,
 ) -> str | None:
     """None once both children that are waited for said on the pipe that they are ready, else what went wrong."""
-    waiting, said = {"localcluster", "services"}, b""
+    waiting, received = {"localcluster", "services"}, b""
     began = monotonic()
     noted = began
     while waiting:
@@ -211,8 +211,8 @@ def wait_ready(
         chunk = os.read(ready, 4096)
         if not chunk:
             return f"{names} ended while starting"
-        said += chunk
-        *lines, said = said.split(b"\n")
+        received += chunk
+        *lines, received = received.split(b"\n")
         for line in lines:
             name, _, word = line.decode().partition(" ")
             if word != "ready":
@@ -294,45 +294,45 @@ def status(output: str, data: Path | None) -> None:
     folder.check_version()
     running = folder.exists() and folder.is_running()
     config = folder.load_config() if folder.exists() else None
-    found: dict[str, Any] = {"data": str(folder.path), "running": running}
+    facts: dict[str, Any] = {"data": str(folder.path), "running": running}
     if running and config:
         import asyncio
 
         tokens = folder.tokens(config.user)
-        found["page"] = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
-        found["ingress"] = f"http://127.0.0.1:{config.ports['ingress']}"
-        found["kubeconfig"] = str(folder.kubeconfig)
+        facts["page"] = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+        facts["ingress"] = f"http://127.0.0.1:{config.ports['ingress']}"
+        facts["kubeconfig"] = str(folder.kubeconfig)
         processes = ("supervisor", "localcluster", "services", "ingress")
-        found["processes"] = {name: folder.read_pid(name) for name in processes}
+        facts["processes"] = {name: folder.read_pid(name) for name in processes}
         try:
-            found |= asyncio.run(_cluster_facts(folder.kubeconfig))
+            facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:
-            found["error"] = error.message
+            facts["error"] = error.message
     if output == "json":
-        console.show(json.dumps(found, indent=2))
+        console.show(json.dumps(facts, indent=2))
     else:
-        console.show(_status_text(found))
-    if not running or found.get("error"):
+        console.show(_status_text(facts))
+    if not running or facts.get("error"):
         raise SystemExit(1)
 
 
-def _status_text(found: dict[str, Any]) -> str:
-    if not found["running"]:
-        return f"not running ({found['data']}); `moor up` starts it"
-    lines = [f"running     {found['data']}"]
+def _status_text(facts: dict[str, Any]) -> str:
+    if not facts["running"]:
+        return f"not running ({facts['data']}); `moor up` starts it"
+    lines = [f"running     {facts['data']}"]
     lines += [
-        f"web page    {found['page']}",
-        f"ingress     {found['ingress']}",
-        f"kubeconfig  {found['kubeconfig']}",
+        f"web page    {facts['page']}",
+        f"ingress     {facts['ingress']}",
+        f"kubeconfig  {facts['kubeconfig']}",
     ]
-    lines.append("processes   " + ", ".join(f"{name} {pid or '-'}" for name, pid in found["processes"].items()))
-    if error := found.get("error"):
+    lines.append("processes   " + ", ".join(f"{name} {pid or '-'}" for name, pid in facts["processes"].items()))
+    if error := facts.get("error"):
         lines.append(f"problem     {error}")
-    for node in found.get("nodes", ()):
+    for node in facts.get("nodes", ()):
         gpus = f", {node['gpus']} GPUs {node['gpuType']}".rstrip() if node["gpus"] else ""
         lines.append(f"node        {node['name']}: {node['state']}{gpus}, {node['pods']} pods")
-    if "pods" in found:
-        lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in found["pods"].items()) or "none"))
+    if "pods" in facts:
+        lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in facts["pods"].items()) or "none"))
     return "\n".join(lines)
 
 

@@ -78,7 +78,7 @@ def backups(target: Target, volume: str | None, output: str) -> int:
     """List backups that are whole, and schedules; of one volume or of all."""
 
     async def work(session: Session) -> int:
-        found = await backup_actions.list_backups(session.api, session.namespace, volume)
+        rows = await backup_actions.list_backups(session.api, session.namespace, volume)
         console.print_listing(
             output,
             headers=("BACKUP", "VOLUME", "FILES", "SIZE", "WHEN", "TO", "SCHEDULE", "STATE"),
@@ -93,10 +93,10 @@ def backups(target: Target, volume: str | None, output: str) -> int:
                     row.schedule or "once",
                     row.state,
                 ]
-                for row in found
+                for row in rows
             ],
-            items=[msgspec.to_builtins(row) for row in found],
-            names=[row.backup for row in found if row.backup],
+            items=[msgspec.to_builtins(row) for row in rows],
+            names=[row.backup for row in rows if row.backup],
             nothing=f"no backups in namespace {session.namespace}; make one:"
             ' moor volume backup NAME --schedule "0 3 * * *" --to s3://bucket/backups',
         )

@@ -53,9 +53,9 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
         async with _helper(session, volume, image, read_only=here is not None) as (pod, python):
             result = await _copy(session, pod, python, source, destination, here, there)
         console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} copied")
-        for key, said in (("skipped", "were there already"), ("left_out", "links were left out")):
+        for key, text in (("skipped", "were there already"), ("left_out", "links were left out")):
             if result.get(key):
-                console.note(f"{result[key]:,} {said}")
+                console.note(f"{result[key]:,} {text}")
         return 0
 
     return in_session(target, work)
@@ -136,7 +136,7 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
         )
 
     async def _running(self, name: str) -> None:
-        session, told = self._session, ""
+        session, last = self._session, ""
         end = session.clock.monotonic() + START_SECONDS
         while session.clock.monotonic() < end:
             pod = await session.api.get(PODS, name, session.namespace)
@@ -145,11 +145,11 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
                 return
             if phase in ("Succeeded", "Failed"):
                 raise MoorageError(f"the helping pod {name} ended at once: {phase}")
-            if (why := why_waiting(pod)) and why != told:
-                told = why
+            if (why := why_waiting(pod)) and why != last:
+                last = why
                 console.say(f"waiting for the helping pod: {why}")
             await session.clock.sleep(LOOK_SECONDS)
-        raise MoorageError(f"the helping pod does not start: {told or 'no reason was given'}")
+        raise MoorageError(f"the helping pod does not start: {last or 'no reason was given'}")
 
     async def _remove(self) -> None:
         if self._pod is not None:
@@ -225,12 +225,12 @@ async def _bridge(process: Any, run: Any) -> dict[str, Any]:
     def thread() -> dict[str, Any]:
         read, write = theirs.makefile("rb"), theirs.makefile("wb")
         try:
-            found: dict[str, Any] = run(read, write)
-            return found
+            result: dict[str, Any] = run(read, write)
+            return result
         finally:
-            for one in (write, read, theirs):
+            for stream in (write, read, theirs):
                 with contextlib.suppress(OSError):  # what could not be sent is of no more use
-                    one.close()
+                    stream.close()
 
     async def to_pod() -> None:
         while chunk := await reader.read(1 << 20):
@@ -252,8 +252,8 @@ async def _bridge(process: Any, run: Any) -> dict[str, Any]:
     try:
         return await working
     except MoorageError as error:
-        said = errors.decode(errors="replace").strip().splitlines()
-        raise MoorageError(error.message, hint=said[-1] if said else error.hint) from error
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise MoorageError(error.message, hint=lines[-1] if lines else error.hint) from error
     finally:
         for pump in pumps:
             pump.cancel()

@@ -85,7 +85,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     """List workspaces and their phases."""
 
     async def work(session: Session) -> int:
-        found, _ = await workspaces.list_workspaces(session.api, None if all_namespaces else session.namespace)
+        listed, _ = await workspaces.list_workspaces(session.api, None if all_namespaces else session.namespace)
         now = session.clock.now()
 
         def name_of(item: Workspace) -> str:
@@ -101,9 +101,9 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
         console.print_listing(
             output,
             headers=HEADERS,
-            rows=lambda: [row(item) for item in found],
-            items=[msgspec.to_builtins(item) for item in found],
-            names=[name_of(item) for item in found],
+            rows=lambda: [row(item) for item in listed],
+            items=[msgspec.to_builtins(item) for item in listed],
+            names=[name_of(item) for item in listed],
             nothing=f"no workspaces in namespace {session.namespace}; make one: moor workspace create lab",
         )
         return 0
@@ -222,7 +222,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
     home = {"claimName": options["home"], "size": options["home_size"]}
     schedule = {"start": options["start"], "stop": options["stop"], "timezone": options["zone"]}
     for key, table in (("resources", resources), ("home", home), ("schedule", schedule)):
-        if table := {one: value for one, value in table.items() if value}:
+        if table := {field: value for field, value in table.items() if value}:
             spec[key] = table
     if options["image"]:
         spec["image"] = options["image"]
@@ -309,9 +309,9 @@ async def _wait(session: Session, name: str, phase: str) -> None:
     """Return once it is in that phase; meanwhile print what it waits for. Raises NotReady when it cannot."""
     deadline, printed = session.clock.monotonic() + WAIT_SECONDS, ""
     while True:
-        found = await get_object(session.api, workspaces.WORKSPACE, session.namespace, name)
-        status = found.get("status") or {}
-        current = status.get("observedGeneration") == found["metadata"].get("generation")
+        workspace = await get_object(session.api, workspaces.WORKSPACE, session.namespace, name)
+        status = workspace.get("status") or {}
+        current = status.get("observedGeneration") == workspace["metadata"].get("generation")
         if current and status.get("phase") == phase:
             return
         message = str((status.get("waitingFor") or {}).get("message") or "")
@@ -341,10 +341,10 @@ async def _address(session: Session, name: str) -> str:
 
 async def _explained(session: Session, pod: str) -> str:
     try:
-        told = await session.server.get(f"/api/v1/explain/{session.namespace}/{pod}")
+        answer = await session.server.get(f"/api/v1/explain/{session.namespace}/{pod}")
     except MoorageError:
         return ""
-    return "\n" + str(told.get("text") or "").rstrip("\n") + "\n"
+    return "\n" + str(answer.get("text") or "").rstrip("\n") + "\n"
 
 
 def _page(item: Workspace) -> list[str]:
