@@ -23,9 +23,9 @@ def test_a_name_that_is_full_of_controls_is_one_harmless_line(output, capsys):
     console.print_listing(
         output,
         headers=("NAME", "STATE"),
-        rows=lambda: [[one["name"], "open"] for one in items],
+        rows=lambda: [[item["name"], "open"] for item in items],
         items=items,
-        names=[one["name"] for one in items],
+        names=[item["name"] for item in items],
         nothing="none",
     )
     shown = capsys.readouterr().out

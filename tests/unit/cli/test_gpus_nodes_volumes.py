@@ -197,8 +197,8 @@ def test_a_volume_grows_where_its_class_lets_it_and_never_shrinks(moor, size, ex
 def test_classes_say_what_they_can_do(moor):
     moor.api.put(STORAGECLASSES, {"metadata": {"name": "disks"}, "provisioner": "ebs.csi.aws.com"})
     moor.api.put(STORAGECLASSES, {"metadata": {"name": "odd"}, "provisioner": "example.com/odd"})
-    said = {"moorage.dev/access-modes": "ReadWriteOnce, ReadOnlyMany"}
-    moor.api.put(STORAGECLASSES, {"metadata": {"name": "told", "annotations": said}, "provisioner": "x/y"})
+    annotations = {"moorage.dev/access-modes": "ReadWriteOnce, ReadOnlyMany"}
+    moor.api.put(STORAGECLASSES, {"metadata": {"name": "told", "annotations": annotations}, "provisioner": "x/y"})
     rows = {row.split()[0]: row.split()[1:] for row in moor("volume", "classes").out.splitlines()[1:]}
     assert rows == {
         "disks": ["RWO", "no", "no", "ebs.csi.aws.com"],

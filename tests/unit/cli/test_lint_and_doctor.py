@@ -48,7 +48,7 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         ("", "holds no single GuardrailPolicy"),
         ("a: [", "is not valid YAML: line 2"),
@@ -58,11 +58,11 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
         (DENY.replace("spec:", "spec: []\nother:"), "Expected `object`"),
     ],
 )
-def test_a_policy_that_is_none_is_wrong_usage(tmp_path, capsys, policy, said):
+def test_a_policy_that_is_none_is_wrong_usage(tmp_path, capsys, policy, message):
     (tmp_path / "pod.yaml").write_text(POD)
     (tmp_path / "p").write_text(policy)
     assert main(["lint", str(tmp_path / "pod.yaml"), "--policy", str(tmp_path / "p")]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "empty", "binary.yaml"])
@@ -92,7 +92,7 @@ def test_doctor_names_pod_rule_and_cure(moor):
     assert "pod default/lone: no-controller" in done.out
     assert "gpu-2" not in done.out
     reports = json.loads(moor("doctor", "nodes", "-o", "json").out)
-    assert [(one["node"], one["mayGo"]) for one in reports] == [("gpu-1", False), ("gpu-2", True)]
+    assert [(report["node"], report["mayGo"]) for report in reports] == [("gpu-1", False), ("gpu-2", True)]
 
 
 def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(moor):

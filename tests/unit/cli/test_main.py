@@ -50,7 +50,7 @@ def test_the_help_imports_neither_click_nor_anything_of_ours_but_its_table():
 
 @pytest.mark.parametrize("name", [name for _, name, _, _ in COMMANDS])
 def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
-    target = next(target for _, found, target, _ in COMMANDS if found == name)
+    target = next(target for _, listed, target, _ in COMMANDS if listed == name)
     module = target.partition(":")[0]
     try:
         import_module(module)
@@ -84,8 +84,8 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
 )
 def test_wrong_usage_is_one_error_one_hint_and_exit_code_2(words, err, capsys):
     assert main(words) == 2
-    out, said = capsys.readouterr()
-    assert (out, said) == ("", err)
+    out, message = capsys.readouterr()
+    assert (out, message) == ("", err)
 
 
 def test_help_of_a_command_may_be_asked_for_by_word(capsys):

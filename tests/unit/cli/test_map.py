@@ -125,7 +125,7 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
         async def create(self, resource: Resource, obj: Obj, namespace: str | None = None, **given: Any) -> Obj:
             made: Obj = await super().create(resource, obj, namespace, **given)
             if resource is MAPJOBS and not given.get("dry_run"):
-                told = {"type": "Accepted", "status": bridge.says, "message": bridge.message}
+                condition = {"type": "Accepted", "status": bridge.says, "message": bridge.message}
                 if bridge.says == "True":
                     async with site.client() as client:
                         spec = made["spec"]
@@ -136,7 +136,7 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
                             "limits": spec.get("limits", {}),
                         }
                         await client.create("default", msgspec.convert(body, NewMap))
-                self.put(MAPJOBS, made | {"status": {"conditions": [told]}})
+                self.put(MAPJOBS, made | {"status": {"conditions": [condition]}})
             return made
 
     moor.api.__class__ = Api
@@ -236,8 +236,8 @@ def test_volumes_are_tried_before_any_item_is_given_out(typed, tmp_path):
     def preflight(*more: str) -> Any:
         done = typed("create", "m", "--range", "0:2", *mounts, *more, "--dry-run", *WORDS)
         assert done.code == 0, done.err
-        (found,) = (one for one in yaml.safe_load_all(done.out) if one["kind"] == "MapJob")
-        return found["spec"]["preflight"]
+        (mapjob,) = (document for document in yaml.safe_load_all(done.out) if document["kind"] == "MapJob")
+        return mapjob["spec"]["preflight"]
 
     assert preflight() == {"read": ["/data"], "write": ["/out"]}
     deeper = preflight("--preflight-read", "/data/2019", "--preflight-write", "/out/2019")
@@ -296,7 +296,7 @@ def test_a_function_goes_along_in_a_config_map_that_the_map_owns(typed, tmp_path
     assert mapjob["spec"]["function"] == {"configMap": "m-function"}
     made = typed.api.objects[("configmaps", "default", "m-function")]
     assert list(made["binaryData"]) == ["function.zip"]
-    assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["m"]
+    assert [owner["name"] for owner in made["metadata"]["ownerReferences"]] == ["m"]
 
 
 def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
@@ -310,7 +310,7 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param([], "items come from one of -f FILE, --glob, --range and --query", id="no items"),
         pytest.param(["--range", "0:3", "--glob", "*"], "and --query; 2 are given", id="two sources"),
@@ -336,10 +336,10 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
         pytest.param(["--range", "0:3", "--sample", "2"], "--sample needs --machines", id="sample without prices"),
     ],
 )
-def test_wrong_usage_is_told_and_nothing_is_made(typed, words, said):
+def test_wrong_usage_is_told_and_nothing_is_made(typed, words, message):
     done = typed("create", "m", *words, *WORDS)
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert (typed.api.named(MAPJOBS), typed.api.named(CONFIGMAPS)) == ([], [])
 
 
@@ -374,7 +374,7 @@ def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monk
     from moorage.cli import mapcreate
 
     monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
-    told = typed.api.on_call
+    on_call = typed.api.on_call
 
     def played(verb: str, plural: str, name: str) -> None:
         if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:
@@ -383,7 +383,7 @@ def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monk
     typed.api.on_call = played
     words = ["--machines", str(prices), "--sample", "4", "--memory", "1Gi", "--yes"]
     done = typed("create", "m", "-f", lines(tmp_path, 20), *words, *WORDS)
-    typed.api.on_call = told
+    typed.api.on_call = on_call
     assert done.code == 0, done.err
     shown = json.loads(typed("status", "m", "-o", "json").out)
     assert (shown["counts"]["total"], shown["closed"], shown["plan"]["items"]) == (20, True, 16)
@@ -403,7 +403,7 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path):
     assert (done.code, done.err) == (0, f"m has {count:,} items, no more will come\n")
     assert site.added == [UPLOAD_LINES, 2 * UPLOAD_LINES]
     listed = typed("items", "m", "-o", "json", "--limit", "3").out
-    assert [one["value"] for one in json.loads(listed)] == ["d0", "d1", "d2"]
+    assert [item["value"] for item in json.loads(listed)] == ["d0", "d1", "d2"]
 
 
 def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path):
@@ -424,12 +424,12 @@ def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):
 
 def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):
     typed("create", "m", "--range", "0:3", *WORDS)
-    for verb, said, state in (
+    for verb, outcome, state in (
         ("pause", "paused", "paused"),
         ("resume", "resumed", "running"),
         ("cancel", "cancelled", "cancelled"),
     ):
-        assert typed(verb, "m").out == f"m {said}\n"
+        assert typed(verb, "m").out == f"m {outcome}\n"
         assert json.loads(typed("status", "m", "-o", "json").out)["state"] == state
     listed = typed("list").out.splitlines()
     assert listed[0].split() == ["NAME", "OWNER", "STATE", "DONE", "FAILED", "WORKERS", "RATE", "LEFT", "AGE"]
@@ -491,6 +491,6 @@ def test_results_are_written_as_parquet_with_a_type_for_each_column(typed, tmp_p
     typed.work("m")
     file = tmp_path / "found.parquet"
     assert typed("results", "m", "-o", str(file)).code == 0
-    found = parquet.read_table(file)
-    assert [str(one.type) for one in found.schema] == ["int64", "string"]
-    assert found.to_pylist()[0] == {"item": 0, "twice": '["d0", "d0"]'}
+    table = parquet.read_table(file)
+    assert [str(column.type) for column in table.schema] == ["int64", "string"]
+    assert table.to_pylist()[0] == {"item": 0, "twice": '["d0", "d0"]'}

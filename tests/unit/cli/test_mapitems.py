@@ -20,9 +20,9 @@ from moorage.errors import UsageError
 def values(sources: Sources) -> list[Any]:
     made = read(sources)
     try:
-        found = [json.loads(line) for line in made.lines()]
-        assert made.count == len(found)
-        return [one if "seconds" in one else one["value"] for one in found]
+        items = [json.loads(line) for line in made.lines()]
+        assert made.count == len(items)
+        return [item if "seconds" in item else item["value"] for item in items]
     finally:
         made.close()
 
@@ -91,7 +91,7 @@ def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         pytest.param(Sources(query="SELECT 1"), "--query needs --database", id="no database"),
         pytest.param(Sources(query="SELECT 1", database="mysql://x/y"), "unknown kind of database", id="kind"),
@@ -102,14 +102,14 @@ def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
         pytest.param(Sources(), "items come from one of", id="nothing given"),
     ],
 )
-def test_what_cannot_be_read_is_told(sources, said, tmp_path, monkeypatch):
+def test_what_cannot_be_read_is_told(sources, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read(sources)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         pytest.param("a.jsonl", b'1\n{"a\n', "line 2 of .*a.jsonl is not JSON", id="JSON"),
         pytest.param("a.csv", b"a,b\n1\n", "line 2 of .*a.csv has not as many fields", id="CSV, too few"),
@@ -120,9 +120,9 @@ def test_what_cannot_be_read_is_told(sources, said, tmp_path, monkeypatch):
         pytest.param("a.txt", b"\n", "has no items", id="none"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path, name, data, said):
+def test_a_mistake_in_a_file_is_told_with_its_line(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read(Sources(file=str(tmp_path / name)))
 
 

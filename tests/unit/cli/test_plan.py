@@ -38,8 +38,8 @@ def test_the_seeds_estimate_is_the_marked_row(capsys):
 def test_the_seeds_measured_run_foretells_38_nodes_and_itself(capsys):
     run = ["--from-run", "nodes=6,machine=n1-standard-96,time=1.5h", "--nodes", "6", "--nodes", "38"]
     assert main([*SEED, *run, "-o", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    by_nodes = {one["nodes"]: one for one in found["choices"]}
+    document = json.loads(capsys.readouterr().out)
+    by_nodes = {choice["nodes"]: choice for choice in document["choices"]}
     assert by_nodes[6]["money"] == pytest.approx(8.64)
     assert by_nodes[38]["seconds"] / 60 == pytest.approx(14.4, abs=0.2)
 
@@ -149,6 +149,8 @@ def test_a_clusters_nodes_are_candidates_with_the_room_their_daemons_leave(moor,
     )
     assert done.code == 0, done.err
     choices = json.loads(done.out)["choices"]
-    assert {(one["machine"], one["region"], one["podsPerNode"]) for one in choices} == {("big", "west", 15)}
+    assert {(choice["machine"], choice["region"], choice["podsPerNode"]) for choice in choices} == {
+        ("big", "west", 15)
+    }
     assert "left out: 1 of 3" in done.err
     assert "no price for odd" in done.err

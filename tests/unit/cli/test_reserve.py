@@ -84,8 +84,8 @@ def test_machines_are_reserved_as_typed(gpus: Any) -> None:
 def test_gpus_for_a_user_with_a_lead_of_their_own(gpus: Any) -> None:
     words = ("--gpus", "4", "--gpu-type", "a100", "--to", "+1h", "--user", "ada@lab.org", "--lead", "2h")
     assert make(gpus, "course", *words).code == 0
-    found = spec_of(gpus)
-    assert (found["count"], found["user"], found["leadSeconds"]) == (2, "ada@lab.org", 7200)
+    spec = spec_of(gpus)
+    assert (spec["count"], spec["user"], spec["leadSeconds"]) == (2, "ada@lab.org", 7200)
 
 
 def test_for_a_tenant_it_lives_there(gpus: Any) -> None:
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--to", "+1h"), "say what to reserve"),
         (("--machine", "nosuch", "--to", "+1h"), "machine type 'nosuch' not found"),
@@ -125,10 +125,10 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
         (("--machine", "two", "--to", "+1h", "--user", "ada", "--tenant", "lab"), "exclude each other"),
     ],
 )
-def test_what_is_wrong_is_said(gpus: Any, words: tuple[str, ...], told: str) -> None:
+def test_what_is_wrong_is_said(gpus: Any, words: tuple[str, ...], message: str) -> None:
     done = make(gpus, "course", *words)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
 
 
 def a_reservation(**status: Any) -> Any:
@@ -164,8 +164,8 @@ def test_one_is_shown_with_who_is_in_the_way(gpus: Any) -> None:
     assert "Held:        3, of which 1 in use by their owner\n" in done.out
     assert "Short:       1, until 2026-11-21 13:00 UTC\n" in done.out
     assert "  bob     other       train   2026-11-21 13:00 UTC\n" in done.out
-    found = json.loads(gpus("reserve", "show", "course", "-n", "lab", "-o", "json").out)
-    assert found["blockedBy"] == [blocker]
+    reservation = json.loads(gpus("reserve", "show", "course", "-n", "lab", "-o", "json").out)
+    assert reservation["blockedBy"] == [blocker]
 
 
 def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any) -> None:

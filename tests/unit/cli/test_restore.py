@@ -82,9 +82,9 @@ def data(whole: Path, tmp_path: Path) -> Path:
 
 def contents(path: Path) -> dict[str, bytes]:
     return {
-        str(one.relative_to(path)): one.read_bytes()
-        for one in sorted(path.rglob("*"))
-        if one.is_file() and not one.name.endswith("-shm")
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not file.name.endswith("-shm")
     }
 
 
@@ -147,9 +147,9 @@ def test_a_damaged_file_is_named_nothing_changes_and_restore_brings_it_back(
     assert f" {file} " in caught.value.message
     assert f"moor restore latest --data {data}" in str(caught.value.hint)
     assert main(["up", "--data", str(data)]) == 1
-    said = capsys.readouterr().err
-    assert caught.value.message in said
-    assert "hint:" in said
+    err = capsys.readouterr().err
+    assert caught.value.message in err
+    assert "hint:" in err
     assert {name: text for name, text in contents(data).items() if not name.startswith("run/")} == harmed
 
     assert main(["restore", "latest", "--data", str(data), "--dry-run"]) == 0
@@ -320,7 +320,7 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         pytest.param(["yesterday"], 2, "there is no copy 'yesterday'", id="a copy that is not there"),
         pytest.param(["latest", "--file", "thesis.tex"], 2, "no copy holds thesis.tex", id="another file"),
@@ -329,10 +329,10 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
     ],
 )
 def test_wrong_wishes(
-    data: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+    data: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
 ) -> None:
     assert main(["restore", *words, "--data", str(data)]) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_copies_are_listed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,7 +374,7 @@ def test_pods_without_their_store_are_a_sign_that_it_is_gone(tmp_path: Path) -> 
     folder.prepare()
     (folder.path / "nodes" / "node-1" / "uid-1").mkdir(parents=True)
     damage = find_damage(folder)
-    assert [(one.file, one.problem) for one in damage][:2] == [
+    assert [(entry.file, entry.problem) for entry in damage][:2] == [
         ("cluster.db", "is gone"),
         ("config.json", "is gone"),
     ]

@@ -155,7 +155,7 @@ def test_a_dry_run_prints_the_manifest_and_where_it_would_land_and_makes_nothing
     )
     assert done.code == 0
     documents = list(yaml.safe_load_all(done.out))
-    assert [one["kind"] for one in documents] == ["PersistentVolumeClaim", "Secret", "Job"]
+    assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "Secret", "Job"]
     assert set(documents[1]["data"].values()) == {""}  # the token is not shown
     assert "node-1" in done.err
     assert "would" in done.err

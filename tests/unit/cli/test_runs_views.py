@@ -130,9 +130,9 @@ def test_an_empty_listing_says_what_to_do_on_stderr(at_noon):
 
 def test_a_listing_is_for_programs_too(at_noon):
     at_noon.api.put(JOBS, a_job())
-    [found] = json.loads(at_noon("jobs", "-o", "json").out)
-    assert (found["name"], found["state"], found["gpus"]) == ("train", "Waiting", 1)
-    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [found]
+    [job] = json.loads(at_noon("jobs", "-o", "json").out)
+    assert (job["name"], job["state"], job["gpus"]) == ("train", "Waiting", 1)
+    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [job]
     assert at_noon("jobs", "-o", "name").out == "train\n"
     assert json.loads(at_noon("jobs", "-n", "other", "-o", "json").out) == []
 

@@ -38,7 +38,7 @@ def test_days_are_read_and_usual_where_none_are_given() -> None:
 def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
-    told, telling = os.pipe()
+    reading, telling = os.pipe()
     try:
         done = subprocess.run(
             [sys.executable, "-m", "moorage.cli.services", "--data", folder.path, "--ready-fd", str(telling)],
@@ -49,9 +49,9 @@ def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path
             check=False,
         )
         os.close(telling)
-        assert os.read(told, 4096).startswith(b"services invalid MOORAGE_USAGE_DAYS '0'")
+        assert os.read(reading, 4096).startswith(b"services invalid MOORAGE_USAGE_DAYS '0'")
     finally:
-        os.close(told)
+        os.close(reading)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
 

@@ -139,8 +139,8 @@ def test_any_text_is_a_pattern_or_a_clear_error(lines, path):
     try:
         assert Ignore(lines).leaves_out(path, is_folder=False) in (True, False)
     except UsageError as error:
-        said = error.message
-        assert "is not a pattern" in said  # noqa: PT017
+        message = error.message
+        assert "is not a pattern" in message  # noqa: PT017
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a.py", "b/c.py", "b/d/e"]), st.binary(max_size=2000))))
@@ -152,4 +152,4 @@ def test_what_is_packed_is_unpacked_the_same(tmp_path_factory, files):
     archive = pack(root).archive
     assert len(archive) <= ARCHIVE_LIMIT_BYTES
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        assert {one.name: tar.extractfile(one).read() for one in tar.getmembers()} == dict(files)  # type: ignore[union-attr]
+        assert {member.name: tar.extractfile(member).read() for member in tar.getmembers()} == dict(files)  # type: ignore[union-attr]

@@ -33,10 +33,10 @@ def test_policies_are_compared_in_a_table_with_the_bound_and_a_plot(trace, tmp_p
 @pytest.mark.processes
 def test_figures_come_as_json_too(trace, capsys):
     assert main([*trace, "--policy", "spread", "--seeds", "2", "--whole-gpus", "-o", "json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["policy"] == "spread"
-    assert len(found["allocatedBySeed"]) == 2
-    assert 0 < found["allocated"] <= found["allocatedBound"] == 1.0
+    (figures,) = json.loads(capsys.readouterr().out)
+    assert figures["policy"] == "spread"
+    assert len(figures["allocatedBySeed"]) == 2
+    assert 0 < figures["allocated"] <= figures["allocatedBound"] == 1.0
 
 
 def test_a_file_that_is_no_trace_is_named(trace, tmp_path, capsys):
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_trace_is_named(trace, tmp_path, capsys):
 
 def test_the_plot_names_every_policy():
     text = draw({"pack": [(0.0, 0.0), (0.9, 0.9)], "spread": [(0.9, 0.8)]}, 0.99)
-    words = [one.text for one in ElementTree.fromstring(text).iter() if one.text]
+    words = [element.text for element in ElementTree.fromstring(text).iter() if element.text]
     assert {"pack", "spread", "no policy beyond 99.0%"} <= set(words)
 
 
@@ -67,9 +67,10 @@ def test_slices_of_gpus_are_a_resource_of_their_own(trace, tmp_path, capsys):
         "a,1000,64,1,1000,nvidia.com/mig-1g.10gb\nb,8000,1024,2,1000,nvidia.com/gpu\n"
     )
     assert main([*trace, "--policy", "fragmentation", "--seeds", "1", "--handler", "-o", "json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["allocated"] > 0.5
-    assert found["allocatedBound"] == pytest.approx((8 + 22 / 3) / 22, abs=1e-6)  # whole GPUs: 8 there, more asked
+    (figures,) = json.loads(capsys.readouterr().out)
+    assert figures["allocated"] > 0.5
+    whole_gpus_asked = 8 + 22 / 3  # of 22; 8 are there
+    assert figures["allocatedBound"] == pytest.approx(whole_gpus_asked / 22, abs=1e-6)
     (tmp_path / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,resource\na,1,1,1,1000,disk\n")
     assert main(trace) == 2
     assert "line 2: resource is 'disk', which counts no GPUs" in capsys.readouterr().err

@@ -47,8 +47,8 @@ class Start:
 def starts() -> Iterator[list[Start]]:
     made: list[Start] = []
     yield made
-    for one in made:
-        one.close()
+    for start in made:
+        start.close()
 
 
 def test_a_start_that_takes_minutes_is_waited_for_and_told_of(

@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_wrong_usage(options):
 
 def test_a_process_of_this_machine_finds_what_the_caller_finds(monkeypatch):
     monkeypatch.setenv("PATH", "/here/bin")
-    env = {one["name"]: one["value"] for one in made(on_processes=True)["spec"]["env"]}
+    env = {variable["name"]: variable["value"] for variable in made(on_processes=True)["spec"]["env"]}
     assert env["PATH"] == "/here/bin"
     assert "env" not in made(on_processes=True, image="x")["spec"]
 
@@ -87,7 +87,7 @@ def test_no_two_workspaces_share_a_host():
     spaces = ["c", "b--c", "c-d", "n" * 63, "b"]
     labels = [host_label(space, name) for space in spaces for name in names]
     assert len(set(labels)) == len(labels)
-    assert all(len(one) <= 63 and one[2:4] != "--" and not one.startswith("xn--") for one in labels)
+    assert all(len(label) <= 63 and label[2:4] != "--" and not label.startswith("xn--") for label in labels)
     assert host_label("team", "lab") == "lab--team"
 
 
@@ -113,8 +113,8 @@ def test_no_name_can_be_chosen_that_gives_a_workspace_the_host_of_another(name: 
 )
 def test_the_address_of_a_workspace(text, url):
     platform = parse_platform({"workspaceUrl": text})
-    found = platform.url(platform.host("team", "lab"), "/lab") if platform.domain else ""
-    assert found == url
+    address = platform.url(platform.host("team", "lab"), "/lab") if platform.domain else ""
+    assert address == url
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from moorage.filler.tree import Tree
 def a_tar(*members: tuple[str, bytes] | tarfile.TarInfo, mode: str = "w:gz") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode) as tar:
-        for one in members:
-            if isinstance(one, tarfile.TarInfo):
-                tar.addfile(one)
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
                 continue
-            info = tarfile.TarInfo(one[0])
-            info.size = len(one[1])
-            tar.addfile(info, io.BytesIO(one[1]))
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            tar.addfile(info, io.BytesIO(member[1]))
     return out.getvalue()
 
 
@@ -124,7 +124,7 @@ def lying_zip() -> bytes:
 def test_an_archive_that_attacks_is_refused(tmp_path, data, error):
     with pytest.raises(error):
         unpacked(tmp_path, data)
-    assert {one.name for one in tmp_path.iterdir()} == {"archive", "root"}
+    assert {path.name for path in tmp_path.iterdir()} == {"archive", "root"}
 
 
 @pytest.mark.parametrize("make", [a_tar, a_zip])
@@ -132,7 +132,7 @@ def test_a_bomb_is_put_out_by_its_growth(tmp_path, monkeypatch, make: Callable[.
     monkeypatch.setattr(archive, "BOMB_BYTES", 4 << 20)
     with pytest.raises(ArchiveBomb):
         unpacked(tmp_path, make(("zeros", bytes(32 << 20))))
-    grown = sum(one.stat().st_size for one in (tmp_path / "root").rglob("*") if one.is_file())
+    grown = sum(path.stat().st_size for path in (tmp_path / "root").rglob("*") if path.is_file())
     assert grown <= 6 << 20
 
 

@@ -32,18 +32,18 @@ def volume(tmp_path: Path) -> Path:
 
 
 def state(root: Path) -> dict[str, object]:
-    found: dict[str, object] = {}
+    contents: dict[str, object] = {}
     for folder, folders, files in os.walk(root):
         for name in folders + files:
             path = Path(folder) / name
             key = str(path.relative_to(root))
             if path.is_symlink():
-                found[key] = ("link", os.readlink(path))
+                contents[key] = ("link", os.readlink(path))
             elif path.is_dir():
-                found[key] = "folder"
+                contents[key] = "folder"
             else:
-                found[key] = (path.read_bytes(), path.stat().st_mode & 0o777, int(path.stat().st_mtime))
-    return found
+                contents[key] = (path.read_bytes(), path.stat().st_mode & 0o777, int(path.stat().st_mtime))
+    return contents
 
 
 def kept(tmp_path: Path, volume: Path, name: str = "v-1", keep: int = 7) -> dict[str, object]:
@@ -51,8 +51,8 @@ def kept(tmp_path: Path, volume: Path, name: str = "v-1", keep: int = 7) -> dict
 
 
 def test_what_is_brought_back_is_what_was_there(tmp_path, volume):
-    told = kept(tmp_path, volume)
-    assert (told["files"], told["changed"], told["kept"]) == (3, 0, ["v-1"])
+    answer = kept(tmp_path, volume)
+    assert (answer["files"], answer["changed"], answer["kept"]) == (3, 0, ["v-1"])
     (tmp_path / "new").mkdir()
     restore(tmp_path / "new", FolderTarget(tmp_path / "kept"), "v-1", QUIET)
     assert state(tmp_path / "new") == state(volume)
@@ -60,8 +60,8 @@ def test_what_is_brought_back_is_what_was_there(tmp_path, volume):
 
 def test_so_many_are_kept_and_the_oldest_go(tmp_path, volume):
     for number in range(5):
-        told = kept(tmp_path, volume, f"v-{number}", keep=2)
-    assert told["kept"] == ["v-3", "v-4"]
+        answer = kept(tmp_path, volume, f"v-{number}", keep=2)
+    assert answer["kept"] == ["v-3", "v-4"]
     assert sorted(os.listdir(tmp_path / "kept")) == ["v-3.json", "v-3.tar", "v-4.json", "v-4.tar"]
 
 
@@ -158,8 +158,8 @@ def a_forged(folder: Path, *members: tarfile.TarInfo) -> None:
 
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        for one in members:
-            tar.addfile(one, io.BytesIO(b"x" * one.size))
+        for member in members:
+            tar.addfile(member, io.BytesIO(b"x" * member.size))
     folder.mkdir()
     (folder / "v-1.tar").write_bytes(out.getvalue())
     note = {"sha256": hashlib.sha256(out.getvalue()).hexdigest(), "files": 1, "bytes": 1}
@@ -227,9 +227,9 @@ def test_backups_in_a_bucket(tmp_path, volume, monkeypatch):
         client.create_bucket(Bucket="backups")
         target = open_target("s3://backups/lab")
         for number in range(3):
-            told = backup(volume, target, f"v-{number}", QUIET, series="v", keep=2)
-        assert told["kept"] == ["v-1", "v-2"]
-        keys = [one["Key"] for one in client.list_objects_v2(Bucket="backups")["Contents"]]
+            answer = backup(volume, target, f"v-{number}", QUIET, series="v", keep=2)
+        assert answer["kept"] == ["v-1", "v-2"]
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket="backups")["Contents"]]
         assert keys == ["lab/v-1.json", "lab/v-1.tar", "lab/v-2.json", "lab/v-2.tar"]
         (tmp_path / "new").mkdir()
         restore(tmp_path / "new", open_target("s3://backups/lab"), "v-2", QUIET)

@@ -92,14 +92,14 @@ async def filled(source, root: Path, **given):
 
 def data_of(root: Path) -> dict[str, bytes]:
     folder = root / "data"
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_a_fill_is_whole_and_checked(tmp_path):
     source = MemorySource(FILES)
     result = await filled(source, tmp_path)
     assert data_of(tmp_path) == FILES
-    lines = sorted(FILES.items(), key=lambda one: os.fsencode(one[0]))
+    lines = sorted(FILES.items(), key=lambda item: os.fsencode(item[0]))
     text = b"".join(
         hashlib.sha256(data).hexdigest().encode() + b"  " + path.encode() + b"\n" for path, data in lines
     )
@@ -111,12 +111,12 @@ async def test_a_fill_is_whole_and_checked(tmp_path):
         "sha256": hashlib.sha256(text).hexdigest(),
         "versions": checksum((path, "1") for path in FILES),
     }
-    assert sorted(one.name for one in (tmp_path / ".moorage").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / ".moorage").iterdir()) == [
         "lock",
         "manifest.jsonl",
         "ready.json",
     ]
-    assert all(one.stat().st_mode & 0o777 == 0o444 for one in (tmp_path / "data").rglob("*") if one.is_file())
+    assert all(path.stat().st_mode & 0o777 == 0o444 for path in (tmp_path / "data").rglob("*") if path.is_file())
 
 
 async def test_a_fill_that_is_done_only_tells_its_result(tmp_path):
@@ -435,7 +435,7 @@ async def test_the_authorization_goes_to_the_sources_own_host_alone(tmp_path, mo
         source = open_source(f"{url}/file", env={"MOORAGE_HTTP_AUTHORIZATION": "Bearer secret"})
         await filled(source, tmp_path)
     assert ("own", "Bearer secret") in seen
-    assert {told for who, told in seen if who == "other"} == {None}
+    assert {authorization for who, authorization in seen if who == "other"} == {None}
 
 
 @pytest.mark.parametrize(
@@ -468,10 +468,10 @@ async def test_a_listings_links_are_followed_downwards_alone(href, want):
 )
 async def test_a_listing_that_attacks_is_refused_or_passed_over(href):
     try:
-        found = list(links_of(f'<a href="{href}">', "http://h/base/", "http://h/base/"))
+        links = list(links_of(f'<a href="{href}">', "http://h/base/", "http://h/base/"))
     except UnsafePath:
         return
-    assert found == []
+    assert links == []
 
 
 # --- S3
@@ -567,10 +567,10 @@ def _filler(code: str, words: list[str]) -> subprocess.Popen[str]:
 def _die_at(process: subprocess.Popen[str], done: threading.Event, bytes_seen: int) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        told = json.loads(line)
-        if told.get("phase") == "ready":
+        progress = json.loads(line)
+        if progress.get("phase") == "ready":
             done.set()
-        if told.get("phase") == "filling" and told["bytes"] >= bytes_seen:
+        if progress.get("phase") == "filling" and progress["bytes"] >= bytes_seen:
             process.send_signal(signal.SIGKILL)
             break
     process.stdout.read()
@@ -591,7 +591,7 @@ async def test_a_filler_killed_five_times_fills_the_rest_and_nothing_twice(tmp_p
             await asyncio.sleep(0.002)
         there = folder / path
         if there.is_dir():
-            links = "".join(f'<a href="{one.name}{"/" if one.is_dir() else ""}">' for one in there.iterdir())
+            links = "".join(f'<a href="{child.name}{"/" if child.is_dir() else ""}">' for child in there.iterdir())
             return web.Response(text=links, content_type="text/html")
         return web.FileResponse(there)
 

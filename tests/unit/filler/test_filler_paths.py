@@ -66,7 +66,7 @@ def test_a_name_that_leads_out_or_cannot_be_is_refused(path):
 def test_an_odd_name_is_a_name(path, tmp_path):
     tree = Tree(tmp_path)
     os.close(tree.create(checked(path)))
-    assert [one.path for one in tree.walk() if one.kind == "file"] == [path]
+    assert [entry.path for entry in tree.walk() if entry.kind == "file"] == [path]
     assert "\n" not in shown(path)
     assert "\x1b" not in shown(path)
     tree.close()
@@ -157,5 +157,5 @@ def test_a_small_file_is_whole_or_absent(tmp_path: Path):
     assert tree.read_whole("a/b.json") == b"{}"
     assert tree.read_whole("a/c.json") is None
     assert tree.read_whole("z/c.json") is None
-    assert sorted(one.path for one in tree.walk()) == ["a", "a/b.json"]
+    assert sorted(entry.path for entry in tree.walk()) == ["a", "a/b.json"]
     tree.close()

@@ -20,15 +20,15 @@ from moorage.filler.wire import receive, send
 def copied(source: Path, path: str, target: Path, base: str = "", single: tuple[str, str] | None = None) -> dict:
     """Both ends, joined by a socket."""
     left, right = socket.socketpair()
-    found: dict = {}
+    outcome: dict = {}
 
     def sending() -> None:
         with left, left.makefile("rb") as read:
             write = left.makefile("wb")
             try:
-                found["sent"] = send(Tree(source), path, read, write)
+                outcome["sent"] = send(Tree(source), path, read, write)
             except FillError as error:
-                found["sender"] = error
+                outcome["sender"] = error
             with contextlib.suppress(OSError):
                 write.close()
 
@@ -38,13 +38,13 @@ def copied(source: Path, path: str, target: Path, base: str = "", single: tuple[
         with right, right.makefile("rb") as read:
             write = right.makefile("wb")
             try:
-                found["received"] = receive(Tree(target), base, read, write, single=single)
+                outcome["received"] = receive(Tree(target), base, read, write, single=single)
             finally:
                 with contextlib.suppress(OSError):
                     write.close()
     finally:
         thread.join()
-    return found
+    return outcome
 
 
 @pytest.fixture
@@ -66,24 +66,24 @@ def target(tmp_path: Path) -> Path:
 
 def state(root: Path) -> dict[str, bytes]:
     return {
-        str(one.relative_to(root)): one.read_bytes()
-        for one in root.rglob("*")
-        if one.is_file() and not one.is_symlink()
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink()
     }
 
 
 def test_a_folder_is_copied_and_its_links_are_left_out(source, target):
-    found = copied(source, "", target)
+    outcome = copied(source, "", target)
     assert state(target) == state(source)
-    assert found["sent"]["left_out"] == 1
+    assert outcome["sent"]["left_out"] == 1
     assert not (target / "link").exists()
 
 
 def test_what_is_there_already_is_not_copied_again(source, target):
     copied(source, "", target)
     (source / "empty").write_text("no longer")
-    found = copied(source, "", target)
-    assert (found["received"]["files"], found["received"]["skipped"]) == (1, 2)
+    outcome = copied(source, "", target)
+    assert (outcome["received"]["files"], outcome["received"]["skipped"]) == (1, 2)
     assert state(target) == state(source)
 
 
@@ -110,9 +110,9 @@ def offered(target: Path, *messages: dict | bytes) -> None:
     """Let `receive` hear what an evil end says."""
     left, right = socket.socketpair()
     data = b""
-    for one in messages:
-        text = one if isinstance(one, bytes) else json.dumps(one).encode()
-        data += text if isinstance(one, bytes) else struct.pack(">I", len(text)) + text
+    for message in messages:
+        text = message if isinstance(message, bytes) else json.dumps(message).encode()
+        data += text if isinstance(message, bytes) else struct.pack(">I", len(text)) + text
     with left, right:
         left.sendall(data)
         left.shutdown(socket.SHUT_WR)
@@ -141,4 +141,4 @@ def test_an_evil_end_leaves_nothing_behind(target, tmp_path, messages):
     with pytest.raises(FillError):
         offered(target, *messages)
     assert state(target) == {}
-    assert [one.name for one in tmp_path.iterdir()] == ["target"]
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]

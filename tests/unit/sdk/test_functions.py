@@ -80,16 +80,18 @@ values = st.recursive(
 )
 
 
-def same(one: object, other: object) -> bool:
-    if isinstance(one, float) and math.isnan(one):
+def same(value: object, other: object) -> bool:
+    if isinstance(value, float) and math.isnan(value):
         return isinstance(other, float) and math.isnan(other)
-    if isinstance(one, list | tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict):
+    if isinstance(value, list | tuple):
+        return type(value) is type(other) and len(value) == len(other) and all(map(same, value, other))
+    if isinstance(value, dict):
         return (
-            isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+            isinstance(other, dict)
+            and list(value) == list(other)
+            and all(same(value[key], other[key]) for key in value)
         )
-    return type(one) is type(other) and one == other
+    return type(value) is type(other) and value == other
 
 
 @given(values)

@@ -113,8 +113,8 @@ def test_a_listing_goes_through_all_pages(fake, client):
     where = "GET /api/v1/workspaces"
     fake.put(where, {"workspaces": [{"namespace": "lab", "name": "a", "node": None, "novel": 1}], "continue": "x"})
     fake.put(where, {"workspaces": [{"namespace": "lab", "name": "b", "createdBy": "x"}], "continue": None})
-    assert [(one.name, one.node) for one in client.workspaces.list()] == [("a", ""), ("b", "")]
-    assert [one[1].query_params.get("continue") for one in fake.asked] == [None, "x"]
+    assert [(workspace.name, workspace.node) for workspace in client.workspaces.list()] == [("a", ""), ("b", "")]
+    assert [request[1].query_params.get("continue") for request in fake.asked] == [None, "x"]
     assert fake.asked[0][1].query_params["namespace"] == "lab"
     assert fake.asked[0][1].headers["authorization"] == "Bearer secret"
 
@@ -213,14 +213,14 @@ def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
     assert client.jobs.cancel("train").state == "Cancelled"
     fake.put("DELETE /api/v1/jobs/lab/train", None, 204)
     client.jobs.delete("train")
-    assert [one[1].query_params["delete"] for one in fake.asked[1:]] == ["false", "true"]
+    assert [request[1].query_params["delete"] for request in fake.asked[1:]] == ["false", "true"]
 
 
 def test_runs_are_listed_where_the_client_is_or_everywhere(fake, client):
     fake.put("GET /api/v1/jobs", {"now": "x", "jobs": [{"namespace": "lab", "name": "train", "attempts": 2}]})
-    assert [one.name for one in client.jobs.list(state="Waiting")] == ["train"]
-    assert [one.attempts for one in client.jobs.list(owner="ada", all_namespaces=True)] == [2]
-    assert [dict(one[1].query_params) for one in fake.asked] == [
+    assert [job.name for job in client.jobs.list(state="Waiting")] == ["train"]
+    assert [job.attempts for job in client.jobs.list(owner="ada", all_namespaces=True)] == [2]
+    assert [dict(request[1].query_params) for request in fake.asked] == [
         {"namespace": "lab", "state": "Waiting"},
         {"owner": "ada"},
     ]
@@ -264,7 +264,11 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
             fake.put("POST /api/v1/volumes", away, 503)
             fake.put("POST /api/v1/volumes", {"namespace": "default", "name": "v"}, 201)
             assert (await client.volumes.create("v", "1Gi")).name == "v"
-            keys = {one[1].headers["idempotency-key"] for one in fake.asked if one[0] == "POST /api/v1/volumes"}
+            keys = {
+                request[1].headers["idempotency-key"]
+                for request in fake.asked
+                if request[0] == "POST /api/v1/volumes"
+            }
             assert len(keys) == 1
             fake.put("PATCH /api/v1/volumes/default/v", away, 503)
             with pytest.raises(ServerError):
@@ -274,8 +278,8 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
             await client.volumes.delete("v")
             fake.put("GET /api/v1/jobs", {"code": "too_many_requests"}, 429, {"Retry-After": "600"})
             with pytest.raises(TooManyRequests):
-                _ = [one async for one in client.jobs.list()]
-            assert [one[0] for one in fake.asked].count("PATCH /api/v1/volumes/default/v") == 1
+                _ = [job async for job in client.jobs.list()]
+            assert [request[0] for request in fake.asked].count("PATCH /api/v1/volumes/default/v") == 1
 
 
 @pytest.mark.anyio
@@ -288,7 +292,7 @@ async def test_a_server_that_is_not_there_is_said_to_be_away():
 
 
 def test_the_sync_client_has_every_verb_of_the_async_one():
-    for one, other in (
+    for asynchronous, synchronous in (
         (aio.AsyncClient, sync.Client),
         (aio.AsyncWorkspaces, sync.Workspaces),
         (aio.AsyncVolumes, sync.Volumes),
@@ -296,10 +300,12 @@ def test_the_sync_client_has_every_verb_of_the_async_one():
         (aio.AsyncContainers, sync.Containers),
         (aio.AsyncJobs, sync.Jobs),
     ):
-        verbs = {name for name, member in vars(one).items() if inspect.isfunction(member) and name[0] != "_"}
-        assert verbs <= set(vars(other))
+        verbs = {
+            name for name, member in vars(asynchronous).items() if inspect.isfunction(member) and name[0] != "_"
+        }
+        assert verbs <= set(vars(synchronous))
         for name in verbs:
-            assert inspect.getdoc(getattr(other, name)) == inspect.getdoc(getattr(one, name))
+            assert inspect.getdoc(getattr(synchronous, name)) == inspect.getdoc(getattr(asynchronous, name))
 
 
 @pytest.fixture
@@ -351,10 +357,10 @@ def test_a_refusal_that_is_no_json_is_an_error_too():
 
 
 def test_nulls_are_what_is_not_told():
-    found = read(
+    gpus = read(
         Gpus, {"now": "2026-01-31T08:00:00Z", "nodes": [{"name": "n", "gpus": [{"index": 0, "owner": None}]}]}
     )
-    assert found.nodes[0].gpus[0].owner == ""
+    assert gpus.nodes[0].gpus[0].owner == ""
 
 
 def test_importing_moorage_imports_nothing_heavy():

@@ -41,10 +41,10 @@ def test_results_come_as_they_are_done_when_order_is_not_asked_for(tmp_path):
             pass
         return x
 
-    found = moorage.map(wait_if_first, [0, 1], ordered=False, **HERE)
-    assert next(found) == 1
+    results = moorage.map(wait_if_first, [0, 1], ordered=False, **HERE)
+    assert next(results) == 1
     flag.touch()
-    assert list(found) == [0]
+    assert list(results) == [0]
 
 
 @pytest.mark.processes
@@ -61,9 +61,9 @@ def test_results_come_as_they_are_done_when_order_is_not_asked_for(tmp_path):
     ],
 )
 def test_values_go_there_and_back_as_they_are(value):
-    (found,) = moorage.map(lambda x: x, [value], **HERE)
-    assert found == value
-    assert type(found) is type(value)
+    (result,) = moorage.map(lambda x: x, [value], **HERE)
+    assert result == value
+    assert type(result) is type(value)
 
 
 def fails_at_three(x: int) -> int:
@@ -75,10 +75,10 @@ def fails_at_three(x: int) -> int:
 
 @pytest.mark.processes
 def test_a_failed_item_raises_with_its_value_and_output_after_the_results_before_it():
-    found = moorage.map(fails_at_three, range(6), **HERE)
-    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    results = moorage.map(fails_at_three, range(6), **HERE)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(moorage.ItemError) as caught:
-        next(found)
+        next(results)
     error = caught.value
     assert (error.item, error.value, error.cause, error.reason) == (3, 3, "error", "ValueError: no 3")
     assert error.output.startswith("looking at 3\nTraceback")
@@ -86,8 +86,8 @@ def test_a_failed_item_raises_with_its_value_and_output_after_the_results_before
 
 @pytest.mark.processes
 def test_errors_stand_among_the_results_when_asked_to():
-    found = list(moorage.map(fails_at_three, range(6), on_error="return", **HERE))
-    assert [one if isinstance(one, int) else (one.item, one.reason) for one in found] == [
+    results = list(moorage.map(fails_at_three, range(6), on_error="return", **HERE))
+    assert [result if isinstance(result, int) else (result.item, result.reason) for result in results] == [
         0, 1, 2, (3, "ValueError: no 3"), 4, 5,
     ]  # fmt: skip
 
@@ -99,18 +99,18 @@ def test_a_worker_that_dies_hurts_only_its_item():
             os.kill(os.getpid(), 9)
         return x
 
-    found = list(moorage.map(dies_at_one, range(4), on_error="return", **HERE))
-    assert [one for one in found if isinstance(one, int)] == [0, 2, 3]
-    assert "SIGKILL" in found[1].reason
+    results = list(moorage.map(dies_at_one, range(4), on_error="return", **HERE))
+    assert [result for result in results if isinstance(result, int)] == [0, 2, 3]
+    assert "SIGKILL" in results[1].reason
 
 
 @pytest.mark.processes
 def test_an_iterator_that_is_left_ends_its_map():
-    found = moorage.map(square, range(5000), **HERE)
-    assert next(found) == (0, 0)
-    found.close()
+    results = moorage.map(square, range(5000), **HERE)
+    assert next(results) == (0, 0)
+    results.close()
     with pytest.raises(StopIteration):
-        next(found)
+        next(results)
 
 
 def test_no_items_give_no_results():
@@ -129,7 +129,7 @@ def test_items_that_fail_are_run_again_by_a_handle(tmp_path):
     with moorage.Map.start(wants, range(4), **HERE) as handle:
         status = handle.wait()
         assert (status.state, status.done, status.failed, status.total) == ("finished", 3, 1, 4)
-        assert [one.item for one in handle.failures()] == [2]
+        assert [failure.item for failure in handle.failures()] == [2]
         handle.delete()
 
 
@@ -148,7 +148,7 @@ def test_a_map_that_is_cancelled_says_what_is_missing():
 @pytest.mark.processes
 @pytest.mark.anyio
 async def test_async_code_maps_without_being_held_up():
-    assert [one async for one in moorage.amap(square, range(20), **HERE)] == [square(x) for x in range(20)]
+    assert [result async for result in moorage.amap(square, range(20), **HERE)] == [square(x) for x in range(20)]
 
 
 @pytest.mark.processes
@@ -204,15 +204,15 @@ def test_a_function_that_does_not_load_ends_the_map_with_the_reason():
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         pytest.param({"paralelism": 2}, "a map has no option 'paralelism'", id="a slip of the pen"),
         pytest.param({"where": "moon"}, "where is 'moon'", id="nowhere"),
         pytest.param({"where": "local", "image": "x"}, "image means nothing on this machine", id="an image here"),
     ],
 )
-def test_wrong_options_are_refused_at_once(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_wrong_options_are_refused_at_once(options, message):
+    with pytest.raises(UsageError, match=message):
         moorage.map(square, [1], **options)
 
 

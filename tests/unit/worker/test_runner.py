@@ -161,12 +161,12 @@ class _Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[http.server.ThreadingHTTPServer]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as found:
-        found.seen = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=found.serve_forever)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) as running:
+        running.seen = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=running.serve_forever)
         thread.start()
-        yield found
-        found.shutdown()
+        yield running
+        running.shutdown()
         thread.join()
 
 
@@ -300,6 +300,6 @@ def test_the_source_is_one_that_python_3_8_reads_and_imports_only_the_standard_l
         name.split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([one.name for one in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
     }
     assert imported <= sys.stdlib_module_names

@@ -20,8 +20,8 @@ from moorage.worker.mapworker.slots import CommandSlot, Scarce, Slot, Source, Ta
 
 @pytest.fixture
 def selector() -> Iterator[selectors.BaseSelector]:
-    with selectors.DefaultSelector() as found:
-        yield found
+    with selectors.DefaultSelector() as created:
+        yield created
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_a_source_closed_by_another_in_the_same_round_of_events_is_not_called(se
 
     def call(source: Source) -> None:
         called.append(sources.index(source))
-        for one in sources:
-            one.close()
+        for other in sources:
+            other.close()
 
     sources += [Source(selector, reading, call) for reading, _ in pipes]
     for _, writing in pipes:
