@@ -86,7 +86,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
             field_selectors=selectable,
             validate=_scale_checked(scale) if scale is not None else _always_valid,
             cells=_cells(columns),
-            to_storage=lambda one: {**one, "apiVersion": stored_version},
+            to_storage=lambda obj: {**obj, "apiVersion": stored_version},
             stored_otherwise=stored_version != resource.api_version,
         ),
         short_names=tuple(names.get("shortNames") or ()),
@@ -111,22 +111,22 @@ def _scale_checked(paths: Mapping[str, str]) -> Callable[[Obj, FieldErrors], Non
     keys = path.lstrip(".").split(".")
 
     def validate(obj: Obj, errors: FieldErrors) -> None:
-        found: Any = obj
+        value: Any = obj
         for at, key in enumerate(keys):
-            if found is None:
+            if value is None:
                 return
-            if not isinstance(found, dict):
-                errors.invalid(path, 0, _accessor_error(keys[: at + 1], found, "map[string]interface{}"))
+            if not isinstance(value, dict):
+                errors.invalid(path, 0, _accessor_error(keys[: at + 1], value, "map[string]interface{}"))
                 return
-            if key not in found:
+            if key not in value:
                 return
-            found = found[key]
-        if type(found) is not int:
-            errors.invalid(path, 0, _accessor_error(keys, found, "int64"))
-        elif found < 0:
-            errors.invalid(path, found, "should be a non-negative integer")
-        elif found > REPLICAS_MAX:
-            errors.invalid(path, found, f"should be less than or equal to {REPLICAS_MAX}")
+            value = value[key]
+        if type(value) is not int:
+            errors.invalid(path, 0, _accessor_error(keys, value, "int64"))
+        elif value < 0:
+            errors.invalid(path, value, "should be a non-negative integer")
+        elif value > REPLICAS_MAX:
+            errors.invalid(path, value, f"should be less than or equal to {REPLICAS_MAX}")
 
     return validate
 
@@ -145,14 +145,14 @@ def _changed_but_status(new: Obj, old: Obj) -> bool:
     return {**new, "metadata": None, "status": None} != {**old, "metadata": None, "status": None}
 
 
-def _column(one: Mapping[str, Any]) -> Column:
+def _column(column: Mapping[str, Any]) -> Column:
     return Column(
-        name=one["name"],
-        type=one["type"],
-        format=one.get("format", ""),
-        description=one.get("description")
-        or f"Custom resource definition column (in JSONPath format): {one['jsonPath']}",
-        priority=one.get("priority", 0),
+        name=column["name"],
+        type=column["type"],
+        format=column.get("format", ""),
+        description=column.get("description")
+        or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
+        priority=column.get("priority", 0),
     )
 
 

@@ -127,7 +127,7 @@ def _group_names(kinds: Kinds) -> list[str]:
 
 
 def _group(kinds: Kinds, name: str) -> Obj:
-    versions = [{"groupVersion": f"{name}/{one}", "version": one} for one in kinds.groups()[name]]
+    versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in kinds.groups()[name]]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 

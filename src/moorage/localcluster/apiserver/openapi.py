@@ -140,17 +140,17 @@ def _collect(code: Any, schemas: dict[str, Obj]) -> None:
     """Add a type and all that it refers to."""
     todo = [code]
     while todo:
-        one = todo.pop()
-        while isinstance(one, list) and one[0] in "lmo":
-            one = one[1]
-        if not isinstance(one, str):
+        type_code = todo.pop()
+        while isinstance(type_code, list) and type_code[0] in "lmo":
+            type_code = type_code[1]
+        if not isinstance(type_code, str):
             continue
-        if one in _NAMED:
-            name, three, _ = _NAMED[one]
+        if type_code in _NAMED:
+            name, three, _ = _NAMED[type_code]
             schemas[name] = three
-        elif one.startswith("#") and one[1:] not in schemas:
-            schemas[one[1:]] = _struct(one[1:], "#/components/schemas/", 3)
-            todo += schema.builtin()["types"][one[1:]].get("f", {}).values()
+        elif type_code.startswith("#") and type_code[1:] not in schemas:
+            schemas[type_code[1:]] = _struct(type_code[1:], "#/components/schemas/", 3)
+            todo += schema.builtin()["types"][type_code[1:]].get("f", {}).values()
 
 
 @lru_cache(maxsize=2048)
@@ -166,7 +166,7 @@ def _struct(name: str, base: str, version: int) -> Obj:
         out["required"] = entry["r"]
     if entry.get("k"):
         out["x-kubernetes-group-version-kind"] = [
-            {"group": group, "version": one, "kind": kind} for group, one, kind in entry["k"]
+            {"group": group, "version": version, "kind": kind} for group, version, kind in entry["k"]
         ]
     return out
 

@@ -131,10 +131,10 @@ class Operations(Core):
     def _offers(self, kind: Kind, subresource: str | None, verb: str) -> None:
         if subresource is None:
             return
-        one = kind.subresources.get(subresource)
-        if one is None:
+        offered = kind.subresources.get(subresource)
+        if offered is None:
             raise NotFound("the server could not find the requested resource", details={})
-        if verb not in one.verbs:
+        if verb not in offered.verbs:
             raise _not_allowed()
 
 

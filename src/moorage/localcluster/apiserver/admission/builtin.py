@@ -116,9 +116,11 @@ class BuiltinAdmission:
         if spec.get("ingressClassName") or "kubernetes.io/ingress.class" in notes:
             return
         defaults = [
-            one["metadata"]
-            for one in self._every(INGRESSCLASSES)
-            if (one["metadata"].get("annotations") or {}).get("ingressclass.kubernetes.io/is-default-class")
+            ingress_class["metadata"]
+            for ingress_class in self._every(INGRESSCLASSES)
+            if (ingress_class["metadata"].get("annotations") or {}).get(
+                "ingressclass.kubernetes.io/is-default-class"
+            )
             == "true"
         ]
         if defaults:
@@ -154,7 +156,11 @@ class BuiltinAdmission:
                     details={"name": asked.name, "kind": "pods"},
                 )
         else:
-            defaults = [one for one in self._every(PRIORITYCLASSES) if one.get("globalDefault")]
+            defaults = [
+                priority_class
+                for priority_class in self._every(PRIORITYCLASSES)
+                if priority_class.get("globalDefault")
+            ]
             if defaults:
                 priority_class = min(defaults, key=lambda default: int(default.get("value", 0)))
                 spec["priorityClassName"] = priority_class["metadata"]["name"]
@@ -197,9 +203,9 @@ class BuiltinAdmission:
         if spec.get("storageClassName") is not None or "volume.beta.kubernetes.io/storage-class" in notes:
             return
         defaults = [
-            one
-            for one in self._every(STORAGECLASSES)
-            if (one["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+            storage_class
+            for storage_class in self._every(STORAGECLASSES)
+            if (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
         ]
         if defaults:
             newest = max(
@@ -237,9 +243,9 @@ class BuiltinAdmission:
         if spec.get("type") == "ExternalName":
             return
         others = [
-            one
-            for one in self._every(SERVICES)
-            if (one["metadata"].get("namespace"), one["metadata"]["name"]) != (asked.namespace, name)
+            service
+            for service in self._every(SERVICES)
+            if (service["metadata"].get("namespace"), service["metadata"]["name"]) != (asked.namespace, name)
         ]
         plain_headless = spec.get("clusterIP") == "None" and not spec.get("selector")
         spec.setdefault("ipFamilies", ["IPv4", "IPv6"] if plain_headless else ["IPv4"])

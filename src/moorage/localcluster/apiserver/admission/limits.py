@@ -27,8 +27,10 @@ class LimitRanger:
 
     def load(self) -> None:
         """Find the limit ranges that are stored."""
-        for one in self._pipeline.every(self._kind()):
-            self._ranges.setdefault(one["metadata"]["namespace"], set()).add(one["metadata"]["name"])
+        for limit_range in self._pipeline.every(self._kind()):
+            self._ranges.setdefault(limit_range["metadata"]["namespace"], set()).add(
+                limit_range["metadata"]["name"]
+            )
 
     def stored(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
         """Told of every write."""
@@ -46,8 +48,8 @@ class LimitRanger:
         """Fill in what containers leave out; each limit range in turn."""
         if asked.obj is None or not self._concerns(asked) or asked.kind.resource.plural != "pods":
             return None
-        for one in self._of(asked):
-            fill_in(asked.obj, one)
+        for limit_range in self._of(asked):
+            fill_in(asked.obj, limit_range)
         return asked.obj
 
     async def validate(self, asked: Admission) -> None:
@@ -55,8 +57,8 @@ class LimitRanger:
         if asked.obj is None or not self._concerns(asked):
             return
         check = pod_problems if asked.kind.resource.plural == "pods" else claim_problems
-        for one in self._of(asked):
-            problems = list(dict.fromkeys(check(asked.obj, one)))
+        for limit_range in self._of(asked):
+            problems = list(dict.fromkeys(check(asked.obj, limit_range)))
             if problems:
                 name = asked.name or asked.obj["metadata"].get("name") or ""
                 text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
@@ -112,17 +114,17 @@ def pod_problems(pod: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list
     from moorage.localcluster.quota import pod_amounts, read_amounts
 
     spec = pod.get("spec") or {}
-    found: list[str] = []
+    problems: list[str] = []
     for limit in (limit_range.get("spec") or {}).get("limits") or ():
         if limit.get("type") == "Container":
             for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
                 resources = container.get("resources") or {}
                 requests, limits = (read_amounts(resources.get(side)) for side in ("requests", "limits"))
-                found += _problems(limit, requests, limits)
+                problems += _problems(limit, requests, limits)
         elif limit.get("type") == "Pod":
             bare = {key: value for key, value in spec.items() if key != "overhead"}
-            found += _problems(limit, pod_amounts(bare, "requests"), pod_amounts(bare, "limits"))
-    return found
+            problems += _problems(limit, pod_amounts(bare, "requests"), pod_amounts(bare, "limits"))
+    return problems
 
 
 def claim_problems(claim: Mapping[str, Any], limit_range: Mapping[str, Any]) -> list[str]:
@@ -130,19 +132,19 @@ def claim_problems(claim: Mapping[str, Any], limit_range: Mapping[str, Any]) -> 
     from moorage.localcluster.quota import read_amounts
 
     requests = read_amounts(((claim.get("spec") or {}).get("resources") or {}).get("requests"))
-    found: list[str] = []
+    problems: list[str] = []
     for limit in (limit_range.get("spec") or {}).get("limits") or ():
         if limit.get("type") != "PersistentVolumeClaim":
             continue
         for name, bound in read_amounts(limit.get("min")).items():
-            found += _too_little(limit["type"], name, bound, requests, {})
+            problems += _too_little(limit["type"], name, bound, requests, {})
         for name, bound in read_amounts(limit.get("max")).items():
             what = f"maximum {name} usage per {limit['type']} is {bound}"
             if name not in requests:
-                found.append(f"{what}.  No request is specified")
+                problems.append(f"{what}.  No request is specified")
             elif requests[name].value > bound.value:
-                found.append(f"{what}, but request is {requests[name]}")
-    return found
+                problems.append(f"{what}, but request is {requests[name]}")
+    return problems
 
 
 def _problems(limit: Mapping[str, Any], requests: Mapping[str, Any], limits: Mapping[str, Any]) -> list[str]:

@@ -111,7 +111,7 @@ class QuotaAdmission:
 
     async def _decide(self, namespace: str, waiting: list[_Waiter]) -> None:
         """Give every waiter its verdict; those let in are charged when this returns."""
-        open_ones = [one for one in waiting if not one.verdict.done()]
+        open_ones = [waiter for waiter in waiting if not waiter.verdict.done()]
         charged: dict[str, set[int]] = {}  # by quota: the waiters that it counts already
         for _ in range(ROUNDS):
             quotas = self._pipeline.every(self._kind(), namespace)
@@ -203,8 +203,8 @@ def _judge(
     if asked.old is not None:
         before = q.usage(resource, asked.old, now)
         taken = {
-            name: q.Quantity(max(one.value - before.get(name, q.ZERO).value, q.ZERO.value), one.binary)
-            for name, one in taken.items()
+            name: q.Quantity(max(amount.value - before.get(name, q.ZERO).value, q.ZERO.value), amount.binary)
+            for name, amount in taken.items()
         }
     out: dict[str, Amounts] = {}
     for name, hard, names in matching:
@@ -212,12 +212,12 @@ def _judge(
         if not wanted or name in done:
             continue
         now_used = q.added(used[name], wanted)
-        limits = q.read_amounts({one: hard[one] for one in wanted})
-        exceeded = [one for one in wanted if now_used[one].value > limits[one].value]
+        limits = q.read_amounts({key: hard[key] for key in wanted})
+        exceeded = [key for key in wanted if now_used[key].value > limits[key].value]
         if exceeded:
-            requested = q.shown({one: wanted[one] for one in exceeded})
-            before_it = q.shown({one: used[name][one] for one in exceeded})
-            limited = q.shown({one: hard[one] for one in exceeded})
+            requested = q.shown({key: wanted[key] for key in exceeded})
+            before_it = q.shown({key: used[name][key] for key in exceeded})
+            limited = q.shown({key: hard[key] for key in exceeded})
             return refuse(f"exceeded quota: {name}, requested: {requested}, used: {before_it}, limited: {limited}")
         out[name] = now_used
     return out

@@ -86,9 +86,11 @@ class Webhooks:
         kind = self._pipeline.kinds.of(resource)
         assert kind is not None
         return tuple(
-            Webhook(configuration=one["metadata"]["name"], name=hook["name"], spec=hook)
-            for one in sorted(self._pipeline.every(kind), key=lambda one: str(one["metadata"]["name"]))
-            for hook in one.get("webhooks") or ()
+            Webhook(configuration=configuration["metadata"]["name"], name=hook["name"], spec=hook)
+            for configuration in sorted(
+                self._pipeline.every(kind), key=lambda configuration: str(configuration["metadata"]["name"])
+            )
+            for hook in configuration.get("webhooks") or ()
         )
 
     async def mutate(self, asked: Admission) -> Obj | None:
@@ -156,8 +158,8 @@ class Webhooks:
         if selector:
             wanted = label_selector_of(selector)
             if not any(
-                one is not None and wanted.matches((one.get("metadata") or {}).get("labels"))
-                for one in (obj, asked.old)
+                candidate is not None and wanted.matches((candidate.get("metadata") or {}).get("labels"))
+                for candidate in (obj, asked.old)
             ):
                 return False
         selector = hook.spec.get("namespaceSelector") or {}

@@ -126,7 +126,7 @@ def missing_rights(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
                 verbs = lacking.setdefault(replace(atom, verbs=()), [])
                 if atom.verbs[0] not in verbs:
                     verbs.append(atom.verbs[0])
-    return sorted((replace(one, verbs=tuple(verbs)) for one, verbs in lacking.items()), key=str)
+    return sorted((replace(right, verbs=tuple(verbs)) for right, verbs in lacking.items()), key=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +310,7 @@ def _is_only_cleared(old: Obj | None, new: Obj) -> bool:
 
     def rest(obj: Obj) -> Obj:
         dropped = ("ownerReferences", "finalizers", "resourceVersion", "managedFields")
-        return {**obj, "metadata": {key: one for key, one in obj["metadata"].items() if key not in dropped}}
+        return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key not in dropped}}
 
     return old is not None and rest(old) == rest(new)
 

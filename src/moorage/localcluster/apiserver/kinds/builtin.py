@@ -16,8 +16,8 @@ DEPRECATED = {
 }
 SHARED_STORAGE = {("events.k8s.io", "events"): "core/events/"}
 _ORDERS = {
-    frozenset(one): one
-    for one in (
+    frozenset(order): order
+    for order in (
         ("Always", "OnFailure", "Never"),
         ("NoSchedule", "PreferNoSchedule", "NoExecute"),
     )
@@ -79,13 +79,13 @@ def _kind(entry: Obj) -> Kind:
         subresources={
             name: Subresource(
                 name=name,
-                kind=one["kind"],
-                verbs=tuple(one["verbs"]),
-                group=one.get("group"),
-                version=one.get("version"),
-                type_name=one.get("type"),
+                kind=subresource["kind"],
+                verbs=tuple(subresource["verbs"]),
+                group=subresource.get("group"),
+                version=subresource.get("version"),
+                type_name=subresource.get("type"),
             )
-            for name, one in (entry.get("subresources") or {}).items()
+            for name, subresource in (entry.get("subresources") or {}).items()
         },
         deprecated=DEPRECATED.get((resource.group, resource.version, resource.plural)),
         columns=tuple(Column(**column) for column in entry.get("columns", ())),

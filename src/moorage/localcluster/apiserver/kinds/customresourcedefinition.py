@@ -190,8 +190,8 @@ def _validate_schema(schema: Any, path: str, errors: FieldErrors, *, root: bool 
         errors.forbidden(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
     if schema.get("type") == "array" and not isinstance(schema.get("items"), Mapping):
         errors.required(f"{path}.items", "must be specified")
-    for name, one in (schema.get("properties") or {}).items():
-        _validate_schema(one, f"{path}.properties[{name}]", errors)
+    for name, subschema in (schema.get("properties") or {}).items():
+        _validate_schema(subschema, f"{path}.properties[{name}]", errors)
     if isinstance(schema.get("items"), Mapping):
         _validate_schema(schema["items"], f"{path}.items", errors)
     if isinstance(schema.get("additionalProperties"), Mapping):

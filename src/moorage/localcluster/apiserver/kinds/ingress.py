@@ -161,8 +161,8 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     spec = spec_of(obj)
     hosts = [rule["host"] for rule in spec.get("rules") or () if rule.get("host")]
     addresses = [
-        one.get("ip") or one.get("hostname") or ""
-        for one in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
+        point.get("ip") or point.get("hostname") or ""
+        for point in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
     ]
     return (
         obj["metadata"]["name"],

@@ -94,8 +94,8 @@ def _cells(obj: Obj, now: datetime) -> Sequence[Any]:
     spec = spec_of(obj)
     kind = spec.get("type", "")
     balanced = [
-        one.get("ip") or one.get("hostname") or ""
-        for one in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
+        point.get("ip") or point.get("hostname") or ""
+        for point in (status_of(obj).get("loadBalancer") or {}).get("ingress") or ()
     ]
     outside = [*(balanced if kind == "LoadBalancer" else ()), *(spec.get("externalIPs") or ())]
     external = ",".join(outside) or ("<pending>" if kind == "LoadBalancer" else NONE)

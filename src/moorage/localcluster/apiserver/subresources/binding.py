@@ -60,4 +60,6 @@ async def bind(core: Core, call: Call, kind: Kind, name: str, namespace: str | N
 def with_condition_true(conditions: Any, kind: str, now: str, *, reason: str = "", message: str = "") -> list[Obj]:
     """Set to True; without empty reason and message, as the Go types leave them out."""
     made = with_condition(list(conditions or ()), kind, "True", now=now, reason=reason, message=message)
-    return [{key: value for key, value in one.items() if value != "" or key == "status"} for one in made]
+    return [
+        {key: value for key, value in condition.items() if value != "" or key == "status"} for condition in made
+    ]

@@ -68,8 +68,11 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
     if subresource == "exec" and not (query.get("command") or [""])[0]:
         raise BadRequest("you must specify at least 1 command for the container")
     status = pod.get("status") or {}
-    for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-        if one["name"] == container and (one.get("state") or {}).get("running"):
+    for container_status in (
+        *(status.get("containerStatuses") or ()),
+        *(status.get("initContainerStatuses") or ()),
+    ):
+        if container_status["name"] == container and (container_status.get("state") or {}).get("running"):
             return container
     raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
 

@@ -120,7 +120,7 @@ def reachable(types: dict[str, Any], roots: set[str]) -> dict[str, Any]:
             if isinstance(kind, str) and kind.startswith("#") and kind[1:] not in wanted:
                 wanted.add(kind[1:])
                 todo.append(kind[1:])
-    return {name: one for name, one in types.items() if name in wanted}
+    return {name: definition for name, definition in types.items() if name in wanted}
 
 
 class Source:
@@ -143,41 +143,46 @@ class Source:
 def distil(source: Source) -> dict[str, Any]:
     """Read it all."""
     types = types_of(source.get("/openapi/v2")["definitions"])
-    by_kind = {tuple(kind): name for name, one in types.items() for kind in one.get("k", ()) if len(one["k"]) == 1}
+    by_kind = {
+        tuple(kind): name
+        for name, definition in types.items()
+        for kind in definition.get("k", ())
+        if len(definition["k"]) == 1
+    }
     versions = [("", "v1", "/api/v1")]
     for group in source.get("/apis")["groups"]:
         if group["name"] in LEFT_OUT_GROUPS:
             continue
-        for one in group["versions"]:
-            if (group["name"], one["version"]) in LEFT_OUT_VERSIONS:
+        for served in group["versions"]:
+            if (group["name"], served["version"]) in LEFT_OUT_VERSIONS:
                 continue
-            if "alpha" not in one["version"] and "beta" not in one["version"]:
-                versions.append((group["name"], one["version"], f"/apis/{one['groupVersion']}"))
+            if "alpha" not in served["version"] and "beta" not in served["version"]:
+                versions.append((group["name"], served["version"], f"/apis/{served['groupVersion']}"))
     resources: list[dict[str, Any]] = []
     roots: set[str] = set()
     for group, version, path in versions:
         listed = source.get(path)["resources"]
-        for one in listed:
-            if "/" in one["name"] or one["name"] in LEFT_OUT:
+        for resource in listed:
+            if "/" in resource["name"] or resource["name"] in LEFT_OUT:
                 continue
-            kind = (one.get("group", group), one.get("version", version), one["kind"])
+            kind = (resource.get("group", group), resource.get("version", version), resource["kind"])
             entry: dict[str, Any] = {
                 "group": group,
                 "version": version,
-                "plural": one["name"],
-                "singular": one["singularName"],
-                "kind": one["kind"],
-                "namespaced": one["namespaced"],
-                "verbs": one["verbs"],
+                "plural": resource["name"],
+                "singular": resource["singularName"],
+                "kind": resource["kind"],
+                "namespaced": resource["namespaced"],
+                "verbs": resource["verbs"],
                 "type": by_kind[kind],
             }
             for key in ("shortNames", "categories"):
-                if one.get(key):
-                    entry[key] = one[key]
+                if resource.get(key):
+                    entry[key] = resource[key]
             subresources = {}
             for other in listed:
                 parent, _, name = other["name"].partition("/")
-                if parent == one["name"] and name and name not in LEFT_OUT_SUBRESOURCES:
+                if parent == resource["name"] and name and name not in LEFT_OUT_SUBRESOURCES:
                     described = {
                         key: other[key] for key in ("group", "version", "kind", "verbs") if other.get(key)
                     }
@@ -188,8 +193,8 @@ def distil(source: Source) -> dict[str, Any]:
                         roots.add(by_kind[other_kind])
             if subresources:
                 entry["subresources"] = subresources
-            if "list" in one["verbs"]:
-                columns = source.get(f"{path}/{one['name']}?limit=1", _TABLE)["columnDefinitions"]
+            if "list" in resource["verbs"]:
+                columns = source.get(f"{path}/{resource['name']}?limit=1", _TABLE)["columnDefinitions"]
                 entry["columns"] = [
                     {key: value for key, value in column.items() if key != "description"} for column in columns
                 ]

@@ -47,7 +47,7 @@ class FieldErrors:
         self._add("FieldValueInvalid", path, f"Invalid value: {shown(value)}", detail)
 
     def unsupported(self, path: str, value: Any, supported: Iterable[str]) -> None:
-        allowed = ", ".join(json.dumps(one) for one in supported)
+        allowed = ", ".join(json.dumps(choice) for choice in supported)
         self._add(
             "FieldValueNotSupported", path, f"Unsupported value: {shown(value)}", f"supported values: {allowed}"
         )

@@ -78,24 +78,24 @@ def _bracket(inner: str) -> Step:
 
 
 def _key(name: str) -> Step:
-    return lambda one: [one[name]] if isinstance(one, dict) and name in one else []
+    return lambda value: [value[name]] if isinstance(value, dict) and name in value else []
 
 
 def _index(at: int) -> Step:
-    return lambda one: [one[at]] if isinstance(one, list) and -len(one) <= at < len(one) else []
+    return lambda value: [value[at]] if isinstance(value, list) and -len(value) <= at < len(value) else []
 
 
-def _every(one: Any) -> list[Any]:
-    if isinstance(one, list):
-        return one
-    return list(one.values()) if isinstance(one, dict) else []
+def _every(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    return list(value.values()) if isinstance(value, dict) else []
 
 
 def _filter(keys: list[str], equal: bool, wanted: str) -> Step:
-    def step(one: Any) -> list[Any]:
-        if not isinstance(one, list):
+    def step(value: Any) -> list[Any]:
+        if not isinstance(value, list):
             return []
-        return [item for item in one if (_text(item, keys) == wanted) is equal]
+        return [item for item in value if (_text(item, keys) == wanted) is equal]
 
     return step
 

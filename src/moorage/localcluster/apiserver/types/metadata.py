@@ -216,7 +216,7 @@ def validate_meta_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
         had = old["metadata"].get("finalizers") or []
         added = [finalizer for finalizer in new["metadata"].get("finalizers") or [] if finalizer not in had]
         if added:
-            quoted = ", ".join(f'"{one}"' for one in added)
+            quoted = ", ".join(f'"{finalizer}"' for finalizer in added)
             errors.forbidden(
                 "metadata.finalizers",
                 "no new finalizers can be added if the object is being deleted,"

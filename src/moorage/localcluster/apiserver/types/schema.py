@@ -82,8 +82,8 @@ def struct_reader(type_name: str) -> Reader:
             raise WrongType(f"json: cannot unmarshal {_go(value)} into Go value of type {short}")
         out = {}
         path = reading.path
-        for name, one in value.items():
-            if one is None:
+        for name, field_value in value.items():
+            if field_value is None:
                 continue
             read_one = readers.get(name)
             if read_one is None:
@@ -91,7 +91,7 @@ def struct_reader(type_name: str) -> Reader:
                 continue
             path.append(name)
             try:
-                got = read_one(one, reading)
+                got = read_one(field_value, reading)
             except _Mismatch as error:
                 where = join_path([part for part in path if not part.startswith("[")])
                 raise WrongType(
@@ -174,9 +174,9 @@ def _list_reader(read_item: Reader, go_type: str) -> Reader:
             raise _Mismatch(go_type, value)
         out = []
         path = reading.path
-        for at, one in enumerate(value):
+        for at, item in enumerate(value):
             path.append(f"[{at}]")
-            out.append(read_item(one if one is not None else {}, reading))
+            out.append(read_item(item if item is not None else {}, reading))
             path.pop()
         return out or None
 
@@ -189,12 +189,12 @@ def _map_reader(read_item: Reader, go_type: str) -> Reader:
             raise _Mismatch(go_type, value)
         out = {}
         path = reading.path
-        for key, one in value.items():
-            if one is None:
+        for key, item in value.items():
+            if item is None:
                 continue
             path.append(key)
             try:
-                out[key] = read_item(one, reading)
+                out[key] = read_item(item, reading)
             except _Mismatch:
                 path.pop()
                 raise

@@ -112,13 +112,13 @@ def translate(schema: Any) -> Obj:
     for key, value in schema.items():
         match key:
             case "properties" | "definitions" | "patternProperties":
-                out[key] = {name: translate(one) for name, one in value.items()}
+                out[key] = {name: translate(subschema) for name, subschema in value.items()}
             case "items" | "not":
                 out[key] = translate(value)
             case "additionalProperties":
                 out[key] = translate(value) if isinstance(value, Mapping) else value
             case "allOf" | "anyOf" | "oneOf":
-                out[key] = [translate(one) for one in value]
+                out[key] = [translate(subschema) for subschema in value]
             case "exclusiveMinimum" | "exclusiveMaximum" if isinstance(value, bool):
                 continue
             case "nullable" | "default" | "example" | "description" | "title" | "externalDocs" | "id":
@@ -159,7 +159,7 @@ def prune(value: Any, schema: Mapping[str, Any], path: str, unknown: list[str]) 
         items = schema.get("items")
         if not isinstance(items, Mapping):
             return value
-        return [prune(one, items, f"{path}[{at}]", unknown) for at, one in enumerate(value)]
+        return [prune(item, items, f"{path}[{at}]", unknown) for at, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
     properties = schema.get("properties") or {}
@@ -167,16 +167,16 @@ def prune(value: Any, schema: Mapping[str, Any], path: str, unknown: list[str]) 
     keep = schema.get(PRESERVE) is True or more is True
     embedded = schema.get(EMBEDDED) is True
     out = {}
-    for key, one in value.items():
+    for key, field_value in value.items():
         where = f"{path}.{key}" if path else key
         if key in properties:
-            out[key] = prune(one, properties[key], where, unknown)
+            out[key] = prune(field_value, properties[key], where, unknown)
         elif embedded and key in _RESOURCE_KEYS:
-            out[key] = one
+            out[key] = field_value
         elif isinstance(more, Mapping):
-            out[key] = prune(one, more, where, unknown)
+            out[key] = prune(field_value, more, where, unknown)
         elif keep:
-            out[key] = one
+            out[key] = field_value
         else:
             unknown.append(where)
     return out
@@ -189,17 +189,17 @@ def _drop_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
     """
     if isinstance(value, list):
         items = schema.get("items")
-        return [_drop_nulls(one, items) for one in value] if isinstance(items, Mapping) else value
+        return [_drop_nulls(item, items) for item in value] if isinstance(items, Mapping) else value
     if not isinstance(value, dict):
         return value
     properties = schema.get("properties") or {}
     more = schema.get("additionalProperties")
     out = {}
-    for key, one in value.items():
+    for key, field_value in value.items():
         sub = properties.get(key) or (more if isinstance(more, Mapping) else None)
-        if one is None and sub is not None and not sub.get("nullable"):
+        if field_value is None and sub is not None and not sub.get("nullable"):
             continue
-        out[key] = _drop_nulls(one, sub) if sub is not None else one
+        out[key] = _drop_nulls(field_value, sub) if sub is not None else field_value
     return out
 
 
@@ -207,7 +207,7 @@ def fill_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     """Fill in the defaults of absent fields, in what is there and in what was filled in."""
     if isinstance(value, list):
         items = schema.get("items")
-        return [fill_defaults(one, items) for one in value] if isinstance(items, Mapping) else value
+        return [fill_defaults(item, items) for item in value] if isinstance(items, Mapping) else value
     if not isinstance(value, dict):
         return value
     properties = schema.get("properties") or {}
@@ -230,23 +230,23 @@ def _check_lists(value: Any, schema: Mapping[str, Any], path: str, causes: list[
     if isinstance(value, dict):
         properties = schema.get("properties") or {}
         more = schema.get("additionalProperties")
-        for key, one in value.items():
+        for key, field_value in value.items():
             sub = properties.get(key) or (more if isinstance(more, Mapping) else None)
             if sub is not None:
-                _check_lists(one, sub, f"{path}.{key}" if path else key, causes)
+                _check_lists(field_value, sub, f"{path}.{key}" if path else key, causes)
         return
     if not isinstance(value, list):
         return
     items = schema.get("items")
     kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys") or ()
     seen: list[Any] = []
-    for at, one in enumerate(value):
+    for at, item in enumerate(value):
         where = f"{path}[{at}]"
         if isinstance(items, Mapping):
-            _check_lists(one, items, where, causes)
-        ident = one
-        if kind == "map" and isinstance(one, dict):
-            ident = {key: one.get(key) for key in keys}
+            _check_lists(item, items, where, causes)
+        ident = item
+        if kind == "map" and isinstance(item, dict):
+            ident = {key: item.get(key) for key in keys}
         if kind in ("set", "map"):
             if ident in seen:
                 causes.append(Cause("FieldValueDuplicate", where, f"Duplicate value: {shown(ident)}"))
@@ -302,7 +302,7 @@ def _cause(error: Any) -> Cause:
             missing = str(kind.property)
             return Cause("FieldValueRequired", f"{path}.{missing}" if path else missing, "Required value")
         case "Type":
-            wanted = ",".join(sorted(one for one in kind.types if one != "null"))
+            wanted = ",".join(sorted(kind_name for kind_name in kind.types if kind_name != "null"))
             got = _json_type(value)
             return Cause(
                 "FieldValueTypeInvalid",

@@ -152,5 +152,7 @@ def _fitting(warnings: Iterable[str]) -> list[str]:
 
 def _quoted(text: str) -> str:
     """What a header can carry: a name in somebody's manifest may hold anything."""
-    safe = "".join(one if " " <= one <= "~" else " " if one in "\r\n\t" else "?" for one in text)
+    safe = "".join(
+        character if " " <= character <= "~" else " " if character in "\r\n\t" else "?" for character in text
+    )
     return safe.replace("\\", "\\\\").replace('"', '\\"')

@@ -57,7 +57,7 @@ def decode(data: bytes) -> Obj:
         raw = b""
         for number, _, value in _fields(data[len(MAGIC) :]):
             if number == 1:
-                head = {at: one.decode() for at, _, one in _fields(value)}
+                head = {at: part.decode() for at, _, part in _fields(value)}
                 api_version, kind = head.get(1, ""), head.get(2, "")
             elif number == 2:
                 raw = value
@@ -93,12 +93,12 @@ def _message(data: bytes, numbers_of: str, types_of: str, depth: int) -> Obj:
         if code[0] == "l":
             out.setdefault(name, []).extend(_items(value, wire, code[1], depth))
         elif code[0] == "m":
-            key, one = _entry(value, code[1], depth)
-            out.setdefault(name, {})[key] = one
+            key, decoded = _entry(value, code[1], depth)
+            out.setdefault(name, {})[key] = decoded
         else:
-            one = _value(value, wire, code, depth)
-            if one is not None and (pointer or one not in ("", 0, False)):
-                out[name] = one
+            decoded = _value(value, wire, code, depth)
+            if decoded is not None and (pointer or decoded not in ("", 0, False)):
+                out[name] = decoded
     return out
 
 
@@ -114,16 +114,16 @@ def _items(value: Any, wire: int, code: Any, depth: int) -> Iterator[Any]:
 
 
 def _entry(value: bytes, code: Any, depth: int) -> tuple[str, Any]:
-    key, one = "", None
+    key, decoded = "", None
     for number, wire, part in _fields(value):
         if number == 1:
             key = part.decode()
         elif number == 2:
             if isinstance(code, list) and code[0] == "l":
-                one = [item.decode() for _, _, item in _fields(part)]
+                decoded = [item.decode() for _, _, item in _fields(part)]
             else:
-                one = _value(part, wire, code, depth)
-    return key, "" if one is None else one
+                decoded = _value(part, wire, code, depth)
+    return key, "" if decoded is None else decoded
 
 
 def _value(value: Any, wire: int, code: Any, depth: int) -> Any:

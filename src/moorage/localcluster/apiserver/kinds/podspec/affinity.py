@@ -19,20 +19,20 @@ def validate_affinity(affinity: Mapping[str, Any], path: str, errors: FieldError
             errors.required(f"{where}.nodeSelectorTerms", "must have at least one node selector term")
         for at, term in enumerate(terms):
             validate_node_term(term, f"{where}.nodeSelectorTerms[{at}]", errors)
-    for at, one in enumerate(node.get("preferredDuringSchedulingIgnoredDuringExecution") or ()):
+    for at, preferred in enumerate(node.get("preferredDuringSchedulingIgnoredDuringExecution") or ()):
         where = f"{path}.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[{at}]"
-        _validate_weight(one.get("weight", 0), f"{where}.weight", errors)
-        validate_node_term(one.get("preference") or {}, f"{where}.preference", errors)
+        _validate_weight(preferred.get("weight", 0), f"{where}.weight", errors)
+        validate_node_term(preferred.get("preference") or {}, f"{where}.preference", errors)
     for sort in ("podAffinity", "podAntiAffinity"):
-        terms = affinity.get(sort) or {}
-        for at, one in enumerate(terms.get("requiredDuringSchedulingIgnoredDuringExecution") or ()):
+        rules = affinity.get(sort) or {}
+        for at, term in enumerate(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ()):
             where = f"{path}.{sort}.requiredDuringSchedulingIgnoredDuringExecution[{at}]"
-            if not one.get("topologyKey"):
+            if not term.get("topologyKey"):
                 errors.required(f"{where}.topologyKey", "can not be empty")
-        for at, one in enumerate(terms.get("preferredDuringSchedulingIgnoredDuringExecution") or ()):
+        for at, weighted in enumerate(rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ()):
             where = f"{path}.{sort}.preferredDuringSchedulingIgnoredDuringExecution[{at}]"
-            _validate_weight(one.get("weight", 0), f"{where}.weight", errors)
-            if not (one.get("podAffinityTerm") or {}).get("topologyKey"):
+            _validate_weight(weighted.get("weight", 0), f"{where}.weight", errors)
+            if not (weighted.get("podAffinityTerm") or {}).get("topologyKey"):
                 errors.required(f"{where}.podAffinityTerm.topologyKey", "can not be empty")
 
 

@@ -37,7 +37,7 @@ def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     gates = {gate.get("name") for gate in had.get("schedulingGates") or ()}
     added = [gate.get("name") for gate in spec.get("schedulingGates") or () if gate.get("name") not in gates]
     if added:
-        listed = " ".join(str(one) for one in added)
+        listed = " ".join(str(gate) for gate in added)
         errors.forbidden(
             "spec.schedulingGates", f"only deletion is allowed, but found new scheduling gates '{{{listed}}}'"
         )
@@ -47,7 +47,8 @@ def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     for sort in ("containers", "initContainers"):
         if sort in munged:
             munged[sort] = [
-                {**one, "image": was.get("image")} for one, was in zip(munged[sort], had[sort], strict=True)
+                {**container, "image": was.get("image")}
+                for container, was in zip(munged[sort], had[sort], strict=True)
             ]
     for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
         _copy_key(munged, had, key)
@@ -70,8 +71,8 @@ def _copy_key(target: Obj, source: Mapping[str, Any], key: str) -> None:
 
 
 def _only_added_tolerations(spec: Mapping[str, Any], had: Mapping[str, Any], errors: FieldErrors) -> None:
-    def stripped(one: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in one.items() if key != "tolerationSeconds"}
+    def stripped(toleration: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
     now = [stripped(toleration) for toleration in spec.get("tolerations") or ()]
     for toleration in had.get("tolerations") or ():

@@ -139,7 +139,8 @@ def default_tolerations(spec: Obj) -> None:
     had = spec.get("tolerations") or []
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(
-            one.get("key", "") in ("", taint) and one.get("effect", "") in ("", "NoExecute") for one in had
+            toleration.get("key", "") in ("", taint) and toleration.get("effect", "") in ("", "NoExecute")
+            for toleration in had
         ):
             had = [
                 *had,
