@@ -52,15 +52,15 @@ class DeploymentController:
             self.loop.queue.add(key_of(obj))
 
     def _set_changed(self, before: Obj | None, after: Obj | None) -> None:
-        for one in (before, after):
-            if one is None:
+        for replica_set in (before, after):
+            if replica_set is None:
                 continue
-            ref, namespace = controller_ref(one), one["metadata"].get("namespace") or ""
+            ref, namespace = controller_ref(replica_set), replica_set["metadata"].get("namespace") or ""
             if ref is not None:
                 if ref.get("kind") == "Deployment":
                     self.loop.queue.add(Key(namespace, ref["name"]))
-            elif one is after:
-                self._offer(one, namespace)
+            elif replica_set is after:
+                self._offer(replica_set, namespace)
 
     def _offer(self, obj: Obj, namespace: str) -> None:
         for deployment in self._deployments.all():
@@ -79,8 +79,8 @@ class DeploymentController:
             if after is not None and not is_finished(after):
                 return
             namespace = pod["metadata"].get("namespace") or ""
-            one = self._sets.get(ref["name"], namespace)
-            above = controller_ref(one) if one is not None else None
+            replica_set = self._sets.get(ref["name"], namespace)
+            above = controller_ref(replica_set) if replica_set is not None else None
             if above is not None and above.get("kind") == "Deployment":
                 self.loop.queue.add(Key(namespace, above["name"]))
 
@@ -96,15 +96,15 @@ class DeploymentController:
         candidates += self._sets.by_index("orphans", key.namespace)
         selector = label_selector_of(deployment["spec"].get("selector") or {})
         sorted_out = claims(deployment, selector, candidates)
-        for one in sorted_out.adopt:
-            await self._writer.patch_child(key, self._sets, one, adoption(deployment, one))
-        for one in sorted_out.release:
-            await self._writer.patch_child(key, self._sets, one, release(deployment, one))
+        for replica_set in sorted_out.adopt:
+            await self._writer.patch_child(key, self._sets, replica_set, adoption(deployment, replica_set))
+        for replica_set in sorted_out.release:
+            await self._writer.patch_child(key, self._sets, replica_set, release(deployment, replica_set))
         if sorted_out.adopt or sorted_out.release:
             return timedelta(milliseconds=100)  # decide on what comes of it
         live = {}
-        for one in sorted_out.owned:
-            uid = one["metadata"]["uid"]
+        for replica_set in sorted_out.owned:
+            uid = replica_set["metadata"]["uid"]
             live[uid] = sum(1 for pod in self._pods.by_index("controller", uid) if not is_finished(pod))
         decided = plan(
             Observed(deployment=deployment, sets=sorted_out.owned, now=self._clock.now(), live_pods=live)
@@ -120,11 +120,11 @@ class DeploymentController:
                 size, name = made["spec"]["replicas"], made["metadata"]["name"]
                 if size:
                     self._tell(deployment, f"Scaled up replica set {name} from 0 to {size}")
-            case UpdateSet(one, patch, event):
-                if await self._writer.patch_child(key, self._sets, one, patch) and event:
+            case UpdateSet(replica_set, patch, event):
+                if await self._writer.patch_child(key, self._sets, replica_set, patch) and event:
                     self._tell(deployment, event)
-            case DeleteSet(one):
-                await self._writer.delete_child(key, self._sets, deployment, one)
+            case DeleteSet(replica_set):
+                await self._writer.delete_child(key, self._sets, deployment, replica_set)
             case SetRevision(revision):
                 change = {
                     "metadata": {

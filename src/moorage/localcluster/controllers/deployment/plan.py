@@ -102,11 +102,15 @@ class _Pass:
         self.replicas = 1 if self.spec.get("replicas") is None else int(self.spec["replicas"])
         self.surge, self.unavailable = limits_of(seen.deployment)
         self.sets = sorted(
-            seen.sets, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"])
+            seen.sets,
+            key=lambda replica_set: (
+                replica_set["metadata"].get("creationTimestamp") or "",
+                replica_set["metadata"]["name"],
+            ),
         )
         self.new = find_new(seen.deployment, self.sets)
-        self.old = [one for one in self.sets if one is not self.new]
-        self.sizes = {one["metadata"]["uid"]: size_of(one) for one in self.sets}
+        self.old = [replica_set for replica_set in self.sets if replica_set is not self.new]
+        self.sizes = {replica_set["metadata"]["uid"]: size_of(replica_set) for replica_set in self.sets}
         self.created: Obj | None = None
         self.new_size = 0  # of the set to be created
 
@@ -144,9 +148,9 @@ class _Pass:
 
     def _resized(self) -> bool:
         """Whether somebody changed `spec.replicas` since the sets were last sized."""
-        for one in self.sets:
-            annotated = annotations_of(one).get(DESIRED)
-            if self._size(one) > 0 and annotated is not None and annotated != str(self.replicas):
+        for replica_set in self.sets:
+            annotated = annotations_of(replica_set).get(DESIRED)
+            if self._size(replica_set) > 0 and annotated is not None and annotated != str(self.replicas):
                 return True
         return False
 
@@ -176,32 +180,32 @@ class _Pass:
         return max(0, min(self.replicas + self.surge - total, self.replicas - size))
 
     def _shrink_old(self, new: Obj) -> None:
-        if not any(self._size(one) for one in self.old):
+        if not any(self._size(replica_set) for replica_set in self.old):
             return
         least = self.replicas - self.unavailable
         new_unavailable = self._size(new) - available_of(new)
         may_go = sum(self.sizes.values()) - least - new_unavailable
         if may_go <= 0:
             return
-        for one in self.old:  # the unhealthy first: they serve nobody
-            sick = min(max(0, self._size(one) - available_of(one)), may_go)
+        for replica_set in self.old:  # the unhealthy first: they serve nobody
+            sick = min(max(0, self._size(replica_set) - available_of(replica_set)), may_go)
             if sick:
-                self._resize(one, self._size(one) - sick)
+                self._resize(replica_set, self._size(replica_set) - sick)
                 may_go -= sick
-        spare = sum(available_of(one) for one in self.sets) - least
-        for one in self.old:
+        spare = sum(available_of(replica_set) for replica_set in self.sets) - least
+        for replica_set in self.old:
             if spare <= 0:
                 break
-            gone = min(self._size(one), spare)
-            self._resize(one, self._size(one) - gone)
+            gone = min(self._size(replica_set), spare)
+            self._resize(replica_set, self._size(replica_set) - gone)
             spare -= gone
 
     def _recreate(self) -> None:
-        if any(self._size(one) for one in self.old):
-            for one in self.old:
-                self._resize(one, 0)
+        if any(self._size(replica_set) for replica_set in self.old):
+            for replica_set in self.old:
+                self._resize(replica_set, 0)
             return
-        if any(self.seen.live_pods.get(one["metadata"]["uid"], 0) for one in self.old):
+        if any(self.seen.live_pods.get(replica_set["metadata"]["uid"], 0) for replica_set in self.old):
             return
         self._ensure_new()
         if self.new is None:
@@ -211,35 +215,35 @@ class _Pass:
 
     def _scale(self) -> None:
         """Bring the sum of sizes to what is wanted without going on with the rollout."""
-        active = [one for one in self.sets if self._size(one)]
+        active = [replica_set for replica_set in self.sets if self._size(replica_set)]
         if len(active) <= 1:
             target = active[0] if active else (self.new or (self.sets[-1] if self.sets else None))
             if target is not None:
                 self._resize(target, self.replicas)
             return
         if self.new is not None and self._saturated(self.new):
-            for one in self.old:
-                self._resize(one, 0)
+            for replica_set in self.old:
+                self._resize(replica_set, 0)
             return
         if self._strategy() != "RollingUpdate":
             return
         allowed = self.replicas + self.surge if self.replicas else 0
-        total = sum(self._size(one) for one in active)
+        total = sum(self._size(replica_set) for replica_set in active)
         to_add = allowed - total
         if to_add == 0:
             return
         # the largest first; of equal ones the newest when growing, the oldest when shrinking
         by_age = list(reversed(active)) if to_add > 0 else active
-        ordered = sorted(by_age, key=lambda one: -self._size(one))
+        ordered = sorted(by_age, key=lambda replica_set: -self._size(replica_set))
         left = to_add
-        for one in ordered:
+        for replica_set in ordered:
             if not left:
                 break
-            size = self._size(one)
-            before = integer_or(annotations_of(one).get(MAXIMUM), total, maximum=INT32_MAX) or total
+            size = self._size(replica_set)
+            before = integer_or(annotations_of(replica_set).get(MAXIMUM), total, maximum=INT32_MAX) or total
             share = -size if self.replicas == 0 else _rounded(size * allowed, before) - size
             share = max(0, min(share, left)) if to_add > 0 else min(0, max(share, left))
-            self._resize(one, size + share)
+            self._resize(replica_set, size + share)
             left -= share
         if left:
             self._resize(ordered[0], self._size(ordered[0]) + left)
@@ -257,13 +261,13 @@ class _Pass:
         """The number of the newest template: one more than any other set's, unless it is the highest already."""
         if self.new is None and self.created is None:
             return None
-        highest = max((revision_of(one) for one in self.old), default=0)
+        highest = max((revision_of(replica_set) for replica_set in self.old), default=0)
         own = revision_of(self.new) if self.new is not None else 0
         return str(own if own > highest else highest + 1)
 
-    def _annotations(self, one: Mapping[str, Any], revision: str | None) -> dict[str, str]:
+    def _annotations(self, replica_set: Mapping[str, Any], revision: str | None) -> dict[str, str]:
         wanted = {DESIRED: str(self.replicas), MAXIMUM: str(self.replicas + self.surge)}
-        if one is self.new or one is self.created:
+        if replica_set is self.new or replica_set is self.created:
             wanted |= {
                 key: value for key, value in annotations_of(self.deployment).items() if key not in NOT_COPIED
             }
@@ -277,14 +281,14 @@ class _Pass:
 
     def _updates(self, revision: str | None) -> list[Action]:
         actions: list[Action] = []
-        for one in self.sets:
-            size, before = self._size(one), size_of(one)
+        for replica_set in self.sets:
+            size, before = self._size(replica_set), size_of(replica_set)
             patch: Obj = {}
-            known = annotations_of(one)
-            if one is self.new or size or before:
+            known = annotations_of(replica_set)
+            if replica_set is self.new or size or before:
                 changed = {
                     key: value
-                    for key, value in self._annotations(one, revision).items()
+                    for key, value in self._annotations(replica_set, revision).items()
                     if known.get(key) != value
                 }
                 if changed:
@@ -292,13 +296,13 @@ class _Pass:
             if size != before:
                 patch.setdefault("spec", {})["replicas"] = size
             least = int(self.spec.get("minReadySeconds") or 0)
-            if one is self.new and int(one["spec"].get("minReadySeconds") or 0) != least:
+            if replica_set is self.new and int(replica_set["spec"].get("minReadySeconds") or 0) != least:
                 patch.setdefault("spec", {})["minReadySeconds"] = least
             if patch:
                 verb = "up" if size > before else "down"
-                name = one["metadata"]["name"]
+                name = replica_set["metadata"]["name"]
                 event = f"Scaled {verb} replica set {name} from {before} to {size}" if size != before else ""
-                actions.append(UpdateSet(one, patch, event))
+                actions.append(UpdateSet(replica_set, patch, event))
         return actions
 
     def _history(self) -> list[Action]:
@@ -307,25 +311,26 @@ class _Pass:
         if self.new is None or not self._complete():
             return []
         idle = [
-            one
-            for one in self.old
-            if not self._size(one)
-            and not size_of(one)
-            and not (one.get("status") or {}).get("replicas")
-            and not is_deleting(one)
-            and (one.get("status") or {}).get("observedGeneration", 0) >= one["metadata"].get("generation", 1)
+            replica_set
+            for replica_set in self.old
+            if not self._size(replica_set)
+            and not size_of(replica_set)
+            and not (replica_set.get("status") or {}).get("replicas")
+            and not is_deleting(replica_set)
+            and (replica_set.get("status") or {}).get("observedGeneration", 0)
+            >= replica_set["metadata"].get("generation", 1)
         ]
         surplus = len(idle) - keep
-        idle.sort(key=lambda one: (revision_of(one), one["metadata"]["name"]))
-        return [DeleteSet(one) for one in idle[: max(0, surplus)]]
+        idle.sort(key=lambda replica_set: (revision_of(replica_set), replica_set["metadata"]["name"]))
+        return [DeleteSet(replica_set) for replica_set in idle[: max(0, surplus)]]
 
     # -- status -----------------------------------------------------------------------------------------------
 
     def _counts(self) -> dict[str, int]:
-        statuses = [one.get("status") or {} for one in self.sets]
+        statuses = [replica_set.get("status") or {} for replica_set in self.sets]
         total = sum(int(status.get("replicas") or 0) for status in statuses)
         available = sum(int(status.get("availableReplicas") or 0) for status in statuses)
-        wanted = sum(size_of(one) for one in self.sets)
+        wanted = sum(size_of(replica_set) for replica_set in self.sets)
         return {
             "replicas": total,
             "updatedReplicas": int(((self.new or {}).get("status") or {}).get("replicas") or 0),
@@ -353,12 +358,12 @@ class _Pass:
 
     def _failures(self, conditions: list[Obj]) -> list[Obj]:
         """What its ReplicaSets say of pods that could not be made, the new one first."""
-        for one in (self.new, *self.old):
-            failure = condition(one, "ReplicaFailure") if one is not None else None
+        for replica_set in (self.new, *self.old):
+            failure = condition(replica_set, "ReplicaFailure") if replica_set is not None else None
             if failure is not None and failure.get("status") == "True":
                 reason, message = str(failure.get("reason") or ""), str(failure.get("message") or "")
                 return self._with(conditions, "ReplicaFailure", "True", reason, message)
-        return [one for one in conditions if one.get("type") != "ReplicaFailure"]
+        return [entry for entry in conditions if entry.get("type") != "ReplicaFailure"]
 
     def _available(self, conditions: list[Obj], counts: Mapping[str, int]) -> list[Obj]:
         if counts["availableReplicas"] >= self.replicas - self.unavailable:
@@ -376,8 +381,8 @@ class _Pass:
     def _progressing(self, conditions: list[Obj], counts: Mapping[str, int], old: Mapping[str, Any]) -> list[Obj]:
         deadline = self._deadline()
         if deadline is None:
-            return [one for one in conditions if one.get("type") != "Progressing"]
-        known = next((one for one in conditions if one.get("type") == "Progressing"), None)
+            return [entry for entry in conditions if entry.get("type") != "Progressing"]
+        known = next((entry for entry in conditions if entry.get("type") == "Progressing"), None)
         paused = bool(self.spec.get("paused"))
         if paused:
             if known is None or known.get("reason") != "ProgressDeadlineExceeded":
@@ -448,7 +453,7 @@ class _Pass:
     ) -> list[Obj]:
         """Set a condition; `touch`: its update time moves even when nothing else does."""
         now = rfc3339(self.seen.now)
-        known = next((one for one in conditions if one.get("type") == kind), None)
+        known = next((entry for entry in conditions if entry.get("type") == kind), None)
         if (
             known is not None
             and not touch
@@ -466,7 +471,7 @@ class _Pass:
         }
         if known is None:
             return [*conditions, new]
-        return [new if one is known else one for one in conditions]
+        return [new if entry is known else entry for entry in conditions]
 
 
 def limits_of(deployment: Mapping[str, Any]) -> tuple[int, int]:
@@ -484,18 +489,18 @@ def limits_of(deployment: Mapping[str, Any]) -> tuple[int, int]:
     return surge, min(unavailable, replicas)
 
 
-def size_of(one: Mapping[str, Any]) -> int:
+def size_of(replica_set: Mapping[str, Any]) -> int:
     """How many pods a ReplicaSet is asked for."""
-    replicas = one["spec"].get("replicas")
+    replicas = replica_set["spec"].get("replicas")
     return 1 if replicas is None else int(replicas)
 
 
-def available_of(one: Mapping[str, Any]) -> int:
-    return int((one.get("status") or {}).get("availableReplicas") or 0)
+def available_of(replica_set: Mapping[str, Any]) -> int:
+    return int((replica_set.get("status") or {}).get("availableReplicas") or 0)
 
 
-def revision_of(one: Mapping[str, Any]) -> int:
-    text = annotations_of(one).get(REVISION) or "0"
+def revision_of(replica_set: Mapping[str, Any]) -> int:
+    text = annotations_of(replica_set).get(REVISION) or "0"
     return integer_or(text, 0)
 
 
@@ -512,7 +517,9 @@ def bare_template(template: Mapping[str, Any]) -> Obj:
 def find_new(deployment: Mapping[str, Any], sets: Sequence[Obj]) -> Obj | None:
     """The (oldest) ReplicaSet with the Deployment's template."""
     wanted = bare_template(deployment["spec"]["template"])
-    return next((one for one in sets if bare_template(one["spec"]["template"]) == wanted), None)
+    return next(
+        (replica_set for replica_set in sets if bare_template(replica_set["spec"]["template"]) == wanted), None
+    )
 
 
 def make_set(deployment: Mapping[str, Any]) -> Obj:
@@ -549,9 +556,9 @@ def make_set(deployment: Mapping[str, Any]) -> Obj:
 def _stable(value: Any) -> Any:
     """A form whose repr does not depend on the order of keys."""
     if isinstance(value, Mapping):
-        return sorted((key, _stable(one)) for key, one in value.items())
+        return sorted((key, _stable(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return [_stable(one) for one in value]
+        return [_stable(item) for item in value]
     return value
 
 
