@@ -166,7 +166,7 @@ class Writer:
     async def remove_finalizer(self, key: Key, informer: Informer, obj: Obj, finalizer: str) -> bool:
         """Take one finalizer off, whatever else changed meanwhile; False when the object is gone."""
         meta = obj["metadata"]
-        left = [one for one in meta.get("finalizers") or () if one != finalizer]
+        left = [other for other in meta.get("finalizers") or () if other != finalizer]
         patch = {
             "metadata": {
                 "uid": meta["uid"],

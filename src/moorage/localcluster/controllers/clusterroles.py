@@ -27,9 +27,9 @@ def aggregate(role: Obj, roles: Sequence[Obj]) -> list[dict[str, Any]] | None:
         return None
     rules: list[dict[str, Any]] = []
     for selector in map(label_selector_of, rule.get("clusterRoleSelectors") or ()):
-        for one in sorted(roles, key=lambda role: str(role["metadata"]["name"])):
-            if one["metadata"]["name"] != role["metadata"]["name"] and selector.matches(labels_of(one)):
-                rules += [rule for rule in one.get("rules") or () if rule not in rules]
+        for other in sorted(roles, key=lambda role: str(role["metadata"]["name"])):
+            if other["metadata"]["name"] != role["metadata"]["name"] and selector.matches(labels_of(other)):
+                rules += [rule for rule in other.get("rules") or () if rule not in rules]
     return rules
 
 

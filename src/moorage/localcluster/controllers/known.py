@@ -98,7 +98,7 @@ class Catalogue:
     """Collections by group and kind, the built-in ones and those of the CRDs known now."""
 
     def __init__(self, builtin: Iterable[Resource] = KNOWN) -> None:
-        self._by_kind = {(one.group, one.kind): one for one in builtin}
+        self._by_kind = {(resource.group, resource.kind): resource for resource in builtin}
 
     def add(self, resource: Resource) -> None:
         self._by_kind[(resource.group, resource.kind)] = resource

@@ -43,7 +43,7 @@ def find_revision(owner: Mapping[str, Any], known: Sequence[Obj]) -> tuple[Obj, 
     """The revision of the owner's template as it is now, and what makes it the newest one."""
     ordered = sorted(known, key=_order)
     made = make_revision(owner, ordered[-1]["revision"] + 1 if ordered else 1)
-    same = [one for one in ordered if one.get("data") == made["data"]]
+    same = [revision for revision in ordered if revision.get("data") == made["data"]]
     if not same:
         return made, (CreateRevision(made),)
     if same[-1] is ordered[-1]:
@@ -55,8 +55,11 @@ def surplus_revisions(owner: Mapping[str, Any], known: Sequence[Obj], live: Iter
     """The oldest of those that nothing uses (`live`: names), beyond the history limit."""
     limit = owner["spec"].get("revisionHistoryLimit")
     kept = set(live)
-    idle = sorted((one for one in known if one["metadata"]["name"] not in kept), key=_order)
-    return [DeleteRevision(one) for one in idle[: max(0, len(idle) - (HISTORY_LIMIT if limit is None else limit))]]
+    idle = sorted((revision for revision in known if revision["metadata"]["name"] not in kept), key=_order)
+    return [
+        DeleteRevision(revision)
+        for revision in idle[: max(0, len(idle) - (HISTORY_LIMIT if limit is None else limit))]
+    ]
 
 
 def make_revision(owner: Mapping[str, Any], number: int) -> Obj:
@@ -90,9 +93,9 @@ def revision_hash(revision: Mapping[str, Any]) -> str:
 def stable(value: Any) -> Any:
     """A form whose repr does not depend on the order of keys."""
     if isinstance(value, Mapping):
-        return sorted((key, stable(one)) for key, one in value.items())
+        return sorted((key, stable(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return [stable(one) for one in value]
+        return [stable(item) for item in value]
     return value
 
 

@@ -37,10 +37,10 @@ class CronJobController:
         self.loop.queue.add(key_of(after or before or {}))
 
     def _job_changed(self, before: Obj | None, after: Obj | None) -> None:
-        for one in (before, after):
-            ref = controller_ref(one) if one is not None else None
-            if one is not None and ref is not None and ref.get("kind") == "CronJob":
-                self.loop.queue.add(Key(one["metadata"]["namespace"], ref["name"]))
+        for job in (before, after):
+            ref = controller_ref(job) if job is not None else None
+            if job is not None and ref is not None and ref.get("kind") == "CronJob":
+                self.loop.queue.add(Key(job["metadata"]["namespace"], ref["name"]))
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one CronJob a step closer to its spec; the next moment of its schedule is when to look again."""
@@ -57,13 +57,13 @@ class CronJobController:
         decided = plan(Observed(cron=cron, jobs=jobs, now=self._clock.now()))
         about = {"apiVersion": "batch/v1", "kind": "CronJob"} | cron
         status = decided.status
-        for one in (*decided.delete, *decided.replace):
-            await self._delete(key, about, one)
+        for job in (*decided.delete, *decided.replace):
+            await self._delete(key, about, job)
         if decided.start is not None and decided.scheduled is not None:
             made = await self._make(about, decided.start)
             if made is not None:
                 self._writer.fresh.wrote(key, self._jobs, made)
-                gone = [one["metadata"]["uid"] for one in decided.replace]
+                gone = [job["metadata"]["uid"] for job in decided.replace]
                 status = started(status, made, decided.scheduled, gone)
         if status != (cron.get("status") or {}):
             await self._writer.write_status(key, self._crons, cron, status)

@@ -143,7 +143,7 @@ def plan(seen: Observed) -> Plan:
         warnings.append(Tell("Warning", "TooManyMissedTimes", text))
     name = job_name(cron, scheduled)
     active = status.get("active") or []
-    if any(one.get("name") == name for one in active):
+    if any(ref.get("name") == name for ref in active):
         return done(look_again=look_again)
     policy = spec.get("concurrencyPolicy")
     if policy == "Forbid" and active:
@@ -154,7 +154,7 @@ def plan(seen: Observed) -> Plan:
         status=status,
         events=(*events, *warnings),
         delete=delete,
-        replace=tuple(one for one in running if not is_deleting(one)) if policy == "Replace" else (),
+        replace=tuple(job for job in running if not is_deleting(job)) if policy == "Replace" else (),
         start=make_job(cron, scheduled, schedule.zone),
         scheduled=scheduled,
         look_again=look_again,
@@ -172,7 +172,7 @@ def started(status: Mapping[str, Any], job: Mapping[str, Any], scheduled: dateti
         "resourceVersion": meta["resourceVersion"],
         "uid": meta["uid"],
     }
-    kept = [one for one in status.get("active") or () if one["uid"] not in (*gone, meta["uid"])]
+    kept = [entry for entry in status.get("active") or () if entry["uid"] not in (*gone, meta["uid"])]
     return {**status, "active": [*kept, ref], "lastScheduleTime": rfc3339(scheduled)}
 
 
@@ -240,7 +240,7 @@ def _history(seen: Observed) -> list[Obj]:
             continue
         ended = [job for job in seen.jobs if is_condition_true(job, kind) and not is_deleting(job)]
         ended.sort(
-            key=lambda one: (str((one.get("status") or {}).get("startTime") or "~"), one["metadata"]["name"])
+            key=lambda job: (str((job.get("status") or {}).get("startTime") or "~"), job["metadata"]["name"])
         )
         out += ended[: max(0, len(ended) - int(limit))]
     return out

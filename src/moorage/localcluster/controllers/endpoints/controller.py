@@ -65,7 +65,7 @@ class EndpointsController:
                 self._wake(key_of(service))
 
     def _node_changed(self, before: Obj | None, after: Obj | None) -> None:
-        old, new = (labels_of(one).get(ZONE) if one else None for one in (before, after))
+        old, new = (labels_of(node).get(ZONE) if node else None for node in (before, after))
         if (before is None) == (after is None) and old == new:
             return
         for service in self._services.all():
@@ -73,9 +73,9 @@ class EndpointsController:
                 self._wake(key_of(service))
 
     def _slice_changed(self, before: Obj | None, after: Obj | None) -> None:
-        for one in (before, after):
-            if one is not None and (owner := labels_of(one).get(SERVICE_NAME)):
-                self.slices.queue.add(Key(one["metadata"]["namespace"], owner))
+        for endpoint_slice in (before, after):
+            if endpoint_slice is not None and (owner := labels_of(endpoint_slice).get(SERVICE_NAME)):
+                self.slices.queue.add(Key(endpoint_slice["metadata"]["namespace"], owner))
 
     def _endpoints_changed(self, before: Obj | None, after: Obj | None) -> None:
         key = key_of(after or before or {})
@@ -91,9 +91,9 @@ class EndpointsController:
             pods=[pod for pod in self._pods.by_index("namespace", key.namespace) if _selects(service, pod)],
             nodes={node["metadata"]["name"]: labels_of(node).get(ZONE) or "" for node in self._nodes.all()},
             slices=[
-                one
-                for one in self._slices.by_index("service", str(key))
-                if labels_of(one).get(MANAGED_BY) == SLICE_MANAGER
+                endpoint_slice
+                for endpoint_slice in self._slices.by_index("service", str(key))
+                if labels_of(endpoint_slice).get(MANAGED_BY) == SLICE_MANAGER
             ],
         )
 
@@ -106,12 +106,12 @@ class EndpointsController:
             return None
         decided = plan_slices(seen)
         owner = {"apiVersion": "v1", "kind": "Service"} | seen.service
-        for one in decided.create:
-            await self._writer.create_child(key, self._slices, owner, one)
-        for one in decided.update:
-            self._writer.fresh.wrote(key, self._slices, await self._api.update(ENDPOINTSLICES, one))
-        for one in decided.delete:
-            await self._writer.delete_child(key, self._slices, owner, one)
+        for endpoint_slice in decided.create:
+            await self._writer.create_child(key, self._slices, owner, endpoint_slice)
+        for endpoint_slice in decided.update:
+            self._writer.fresh.wrote(key, self._slices, await self._api.update(ENDPOINTSLICES, endpoint_slice))
+        for endpoint_slice in decided.delete:
+            await self._writer.delete_child(key, self._slices, owner, endpoint_slice)
         return None
 
     async def reconcile_endpoints(self, key: Key) -> timedelta | None:

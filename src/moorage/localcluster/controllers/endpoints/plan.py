@@ -70,20 +70,20 @@ def plan_slices(seen: Seen) -> SlicePlan:
     deleted: list[Obj] = []
     contents: list[tuple[Obj, list[Obj]]] = []  # slices to stay, with their endpoints
     room: dict[Ports, list[tuple[Obj, list[Obj]]]] = {}
-    for one in sorted(seen.slices, key=lambda one: str(one["metadata"]["name"])):
-        key = _frozen(one.get("ports") or ())
+    for endpoint_slice in sorted(seen.slices, key=lambda endpoint_slice: str(endpoint_slice["metadata"]["name"])):
+        key = _frozen(endpoint_slice.get("ports") or ())
         group = groups.get(key)
-        if group is None or one.get("addressType") != "IPv4" or is_deleting(one):
-            if not is_deleting(one):
-                deleted.append(one)
+        if group is None or endpoint_slice.get("addressType") != "IPv4" or is_deleting(endpoint_slice):
+            if not is_deleting(endpoint_slice):
+                deleted.append(endpoint_slice)
             continue
         kept: list[Obj] = []
-        for endpoint in one.get("endpoints") or ():
+        for endpoint in endpoint_slice.get("endpoints") or ():
             new = group.endpoints.pop((endpoint.get("targetRef") or {}).get("uid") or "", None)
             if new is not None and len(kept) < ENDPOINTS_MAX:
                 kept.append(new)
-        contents.append((one, kept))
-        room.setdefault(key, []).append((one, kept))
+        contents.append((endpoint_slice, kept))
+        room.setdefault(key, []).append((endpoint_slice, kept))
     created: list[Obj] = []
     for key, group in groups.items():
         left = list(group.endpoints.values())
@@ -107,7 +107,7 @@ def plan_slices(seen: Seen) -> SlicePlan:
             updated.append({**content, "metadata": meta, "endpoints": kept})
     if spare:
         created.append(_slice(seen, [], [], labels))
-    reused = [one for one in deleted if one.get("addressType") == "IPv4"]
+    reused = [endpoint_slice for endpoint_slice in deleted if endpoint_slice.get("addressType") == "IPv4"]
     while created and reused:  # one write instead of two, and no moment with both
         new, old = created.pop(0), reused.pop(0)
         deleted.remove(old)
@@ -144,14 +144,14 @@ def endpoints_object(seen: Seen) -> Obj:
             subset[0 if ready else 1].append(address)
     made: list[Obj] = []
     for _, (addresses, not_ready, ports) in sorted(subsets.items()):
-        one: Obj = {}
+        entry: Obj = {}
         if addresses:
-            one["addresses"] = sorted(addresses, key=lambda address: str(address["ip"]))
+            entry["addresses"] = sorted(addresses, key=lambda address: str(address["ip"]))
         if not_ready:
-            one["notReadyAddresses"] = sorted(not_ready, key=lambda address: str(address["ip"]))
+            entry["notReadyAddresses"] = sorted(not_ready, key=lambda address: str(address["ip"]))
         if ports:
-            one["ports"] = ports
-        made.append(one)
+            entry["ports"] = ports
+        made.append(entry)
     meta = service["metadata"]
     labels = {name: value for name, value in labels_of(service).items() if name != HEADLESS}
     labels[ENDPOINTS_MANAGED_BY] = ENDPOINTS_MANAGER
@@ -230,13 +230,17 @@ def _address(pod: Mapping[str, Any]) -> str:
 def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:
     """The ports of a slice that this pod belongs to; a named port that the pod lacks is left out."""
     out = []
-    for one in (service.get("spec") or {}).get("ports") or ():
-        number = find_port(pod, one)
+    for service_port in (service.get("spec") or {}).get("ports") or ():
+        number = find_port(pod, service_port)
         if number is None:
             continue
-        port: Obj = {"name": one.get("name") or "", "port": number, "protocol": one.get("protocol") or "TCP"}
-        if one.get("appProtocol"):
-            port["appProtocol"] = one["appProtocol"]
+        port: Obj = {
+            "name": service_port.get("name") or "",
+            "port": number,
+            "protocol": service_port.get("protocol") or "TCP",
+        }
+        if service_port.get("appProtocol"):
+            port["appProtocol"] = service_port["appProtocol"]
         out.append(port)
     return out
 
@@ -265,9 +269,9 @@ def find_port(pod: Mapping[str, Any], port: Mapping[str, Any]) -> int | None:
         container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
     ]
     for container in (*(spec.get("containers") or ()), *sidecars):
-        for one in container.get("ports") or ():
-            if one.get("name") == target and (one.get("protocol") or "TCP") == protocol:
-                return int(one["containerPort"])
+        for container_port in container.get("ports") or ():
+            if container_port.get("name") == target and (container_port.get("protocol") or "TCP") == protocol:
+                return int(container_port["containerPort"])
     return None
 
 
@@ -285,7 +289,7 @@ def _slice_labels(service: Mapping[str, Any]) -> dict[str, str]:
 
 def _slice(seen: Seen, ports: list[Obj], endpoints: list[Obj], labels: dict[str, str]) -> Obj:
     meta = seen.service["metadata"]
-    names = sorted(one["metadata"]["name"] for one in seen.slices)
+    names = sorted(endpoint_slice["metadata"]["name"] for endpoint_slice in seen.slices)
     members = [endpoint["targetRef"]["uid"] for endpoint in endpoints]
     return {
         "apiVersion": "discovery.k8s.io/v1",

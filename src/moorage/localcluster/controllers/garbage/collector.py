@@ -154,7 +154,7 @@ class GarbageCollector:
             return None
         refs = obj["metadata"].get("ownerReferences") or ()
         owners = {} if is_deleting(obj) else {ref["uid"]: await self._state(obj, ref) for ref in refs}
-        records = [self._read(one) for one in self._dependents.get(obj["metadata"]["uid"], ())]
+        records = [self._read(dependent) for dependent in self._dependents.get(obj["metadata"]["uid"], ())]
         dependents = [record for record in records if record is not None]
         for action in plan(Observed(obj=obj, owners=owners, dependents=dependents)):
             await self._act(ref, obj, action)
@@ -218,7 +218,7 @@ class GarbageCollector:
                 for below_ref in sorted(below, key=self._has_place):
                     self.loop.queue.add(below_ref)
             case RemoveFinalizer(finalizer):
-                left_over = [one for one in meta.get("finalizers") or () if one != finalizer]
+                left_over = [other for other in meta.get("finalizers") or () if other != finalizer]
                 await self._patch(ref.resource, obj, {"finalizers": left_over or None})
             case _:
                 assert_never(action)

@@ -39,15 +39,20 @@ def _cause(rule: Mapping[str, Any], pod: Mapping[str, Any]) -> str | None:
     status, meta = pod.get("status") or {}, pod["metadata"]
     wanted = rule.get("onExitCodes")
     if wanted is not None:
-        for one in (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())):
-            ended = (one.get("state") or {}).get("terminated")
-            if ended is None or (wanted.get("containerName") and wanted["containerName"] != one.get("name")):
+        for container_status in (
+            *(status.get("containerStatuses") or ()),
+            *(status.get("initContainerStatuses") or ()),
+        ):
+            ended = (container_status.get("state") or {}).get("terminated")
+            if ended is None or (
+                wanted.get("containerName") and wanted["containerName"] != container_status.get("name")
+            ):
                 continue
             code = int(ended.get("exitCode") or 0)
             listed = code in (wanted.get("values") or ())
             if code != 0 and listed is (wanted.get("operator") == "In"):
                 pod_name = f"{meta['namespace']}/{meta['name']}"
-                return f"Container {one['name']} for pod {pod_name} failed with exit code {code}"
+                return f"Container {container_status['name']} for pod {pod_name} failed with exit code {code}"
         return None
     for condition in status.get("conditions") or ():
         for pattern in rule.get("onPodConditions") or ():

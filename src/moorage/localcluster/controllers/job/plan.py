@@ -378,11 +378,11 @@ class _Pass:
         if ((self.spec["template"].get("spec") or {}).get("restartPolicy")) != "OnFailure":
             return False
         restarts = sum(
-            int(one.get("restartCount") or 0)
+            int(container_status.get("restartCount") or 0)
             for pod in self.pods
             if phase_of(pod) in ("Running", "Pending")
             for kind in ("initContainerStatuses", "containerStatuses")
-            for one in (pod.get("status") or {}).get(kind) or ()
+            for container_status in (pod.get("status") or {}).get(kind) or ()
         )
         return restarts > 0 if limit == 0 else restarts >= limit
 
@@ -445,7 +445,7 @@ class _Pass:
             "reason": reason,
             "message": message,
         }
-        conditions = [one for one in self.status["conditions"] if one.get("type") != kind]
+        conditions = [entry for entry in self.status["conditions"] if entry.get("type") != kind]
         self.status["conditions"] = [*conditions, new]
 
     # -- pods -------------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ class _Pass:
         taken = set(self.done) | {completion_index(pod) for pod in active}
         if replaces_failed_only(self.job):
             taken |= {completion_index(pod) for pod in self.pods if is_terminating(pod)}
-        indexes = first_missing({one for one in taken if one is not None}, self.completions or 0, count)
+        indexes = first_missing({index for index in taken if index is not None}, self.completions or 0, count)
         pods = []
         for index in indexes:
             base = f"{meta['name']}-{index}"
@@ -606,8 +606,8 @@ def _tell_index(spec: Obj) -> None:
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
             spec[kind] = [
-                one
-                if any(env.get("name") == "JOB_COMPLETION_INDEX" for env in one.get("env") or ())
-                else {**one, "env": [*(one.get("env") or ()), variable]}
-                for one in spec[kind]
+                container
+                if any(env.get("name") == "JOB_COMPLETION_INDEX" for env in container.get("env") or ())
+                else {**container, "env": [*(container.get("env") or ()), variable]}
+                for container in spec[kind]
             ]

@@ -174,14 +174,14 @@ def leaves_at(
         return None
     tolerations = parse_pod(pod).tolerations
     due: list[datetime] = []
-    for one in taints:
-        if one.get("effect") != "NoExecute":
+    for taint_obj in taints:
+        if taint_obj.get("effect") != "NoExecute":
             continue
-        taint = Taint(one["key"], one.get("value") or "", "NoExecute")
+        taint = Taint(taint_obj["key"], taint_obj.get("value") or "", "NoExecute")
         seconds = _tolerated_for(tolerations, taint)
         if seconds is None:
             continue
-        added = parse_rfc3339(one["timeAdded"]) if one.get("timeAdded") else now
+        added = parse_rfc3339(taint_obj["timeAdded"]) if taint_obj.get("timeAdded") else now
         due.append(added + span_of(max(0, seconds)) + (slept_since(added) if seconds else timedelta(0)))
     return min(due, default=None)
 
@@ -201,17 +201,17 @@ def not_ready_conditions(pod: Mapping[str, Any], now: datetime) -> list[Obj] | N
         return None
     moment = rfc3339(now)
     return [
-        {**one, "status": "False", "reason": "NodeNotReady", "lastTransitionTime": moment}
-        if one.get("type") == "Ready"
-        else one
-        for one in pod["status"]["conditions"]
+        {**entry, "status": "False", "reason": "NodeNotReady", "lastTransitionTime": moment}
+        if entry.get("type") == "Ready"
+        else entry
+        for entry in pod["status"]["conditions"]
     ]
 
 
 def disrupted_conditions(pod: Mapping[str, Any], reason: str, message: str, now: datetime) -> list[Obj]:
     """The pod's conditions with DisruptionTarget set: it is removed by the cluster, not by its own fault."""
     others = [
-        one for one in (pod.get("status") or {}).get("conditions") or () if one["type"] != "DisruptionTarget"
+        entry for entry in (pod.get("status") or {}).get("conditions") or () if entry["type"] != "DisruptionTarget"
     ]
     return [
         *others,

@@ -64,12 +64,12 @@ class ReplicaSetController:
 
     def _offer(self, pod: Obj, namespace: str) -> None:
         """An orphan that a ReplicaSet may adopt."""
-        for one in self._sets.all():
-            selector = one["spec"].get("selector")
-            if one["metadata"].get("namespace") != namespace or not selector:
+        for replica_set in self._sets.all():
+            selector = replica_set["spec"].get("selector")
+            if replica_set["metadata"].get("namespace") != namespace or not selector:
                 continue
             if label_selector_of(selector).matches(labels_of(pod)):
-                self.loop.queue.add(key_of(one))
+                self.loop.queue.add(key_of(replica_set))
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one ReplicaSet a step closer to its spec."""

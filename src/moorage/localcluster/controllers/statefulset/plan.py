@@ -138,7 +138,7 @@ class _Pass:
         old = self.set.get("status") or {}
         if {key: value for key, value in old.items() if value or key in status} != status:
             self.actions.append(WriteStatus(status))
-        live = [one["metadata"]["name"] for one in (self.current, self.update)]
+        live = [revision["metadata"]["name"] for revision in (self.current, self.update)]
         live += [labels_of(pod).get(HASH_LABEL, "") for pod in self.seen.pods]
         self.actions += surplus_revisions(self.set, self.seen.revisions, live)
         waits = [wait for pod in self.seen.pods if (wait := self._wait(pod)) > NOW]

@@ -130,7 +130,9 @@ def _plan_unbound(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
         if name is not None:
             return (PatchClaim({"spec": {"storageClassName": name}}),)
     wanted = class_of(claim)
-    storage_class = next((one for one in seen.classes if one["metadata"]["name"] == wanted), None)
+    storage_class = next(
+        (candidate for candidate in seen.classes if candidate["metadata"]["name"] == wanted), None
+    )
     match = best_volume(claim, seen.volumes)
     reserved = match is not None and refers_to(match, claim)
     waits = storage_class is not None and storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
@@ -203,7 +205,9 @@ def _settle(seen: ClaimObserved, volume: Obj) -> tuple[ClaimAction, ...]:
     asked, has = request_of(claim), capacity_of(volume)
     grown = claim["spec"].get("resources", {}).get("requests", {}).get("storage")
     if asked > has:
-        storage_class = next((one for one in seen.classes if one["metadata"]["name"] == class_of(claim)), None)
+        storage_class = next(
+            (candidate for candidate in seen.classes if candidate["metadata"]["name"] == class_of(claim)), None
+        )
         if annotations_of(volume).get(PROVISIONED_BY) == PROVISIONER and (storage_class or {}).get(
             "allowVolumeExpansion"
         ):
@@ -320,17 +324,18 @@ def _phase(now: str, wanted: str) -> tuple[VolumeAction, ...]:
 def default_class(classes: Iterable[Obj]) -> str | None:
     """The class marked as default; of several the newest, then the first by name."""
     marked = [
-        one
-        for one in classes
-        if "true" in (annotations_of(one).get(DEFAULT_CLASS), annotations_of(one).get(OLD_DEFAULT_CLASS))
+        storage_class
+        for storage_class in classes
+        if "true"
+        in (annotations_of(storage_class).get(DEFAULT_CLASS), annotations_of(storage_class).get(OLD_DEFAULT_CLASS))
     ]
     if not marked:
         return None
-    newest = max(one["metadata"].get("creationTimestamp") or "" for one in marked)
+    newest = max(storage_class["metadata"].get("creationTimestamp") or "" for storage_class in marked)
     return min(
-        str(one["metadata"]["name"])
-        for one in marked
-        if (one["metadata"].get("creationTimestamp") or "") == newest
+        str(storage_class["metadata"]["name"])
+        for storage_class in marked
+        if (storage_class["metadata"].get("creationTimestamp") or "") == newest
     )
 
 
@@ -403,7 +408,7 @@ def best_volume(claim: Mapping[str, Any], volumes: Iterable[Obj]) -> Obj | None:
             continue
         if wanted is None or wanted.matches(labels_of(volume)):
             fitting.append(volume)
-    return min(fitting, key=lambda one: (capacity_of(one), one["metadata"]["name"]), default=None)
+    return min(fitting, key=lambda volume: (capacity_of(volume), volume["metadata"]["name"]), default=None)
 
 
 def cannot_provision(claim: Mapping[str, Any]) -> str | None:
