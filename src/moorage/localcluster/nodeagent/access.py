@@ -109,8 +109,11 @@ class Access:
 
 def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
     status = pod.get("status") or {}
-    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (one.get("state") or {}).get("waiting")
-        if one["name"] == container and waiting:
+    for container_status in (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ):
+        waiting = (container_status.get("state") or {}).get("waiting")
+        if container_status["name"] == container and waiting:
             return str(waiting.get("message") or waiting.get("reason"))
     return "ContainerCreating"

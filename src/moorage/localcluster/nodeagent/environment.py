@@ -39,18 +39,18 @@ class ConfigError(MoorageError):
 
 def references(spec: Mapping[str, Any]) -> set[Ref]:
     """The ConfigMaps and Secrets that the containers' variables come from."""
-    found: set[Ref] = set()
+    refs: set[Ref] = set()
     for container in all_containers(spec):
         for source in container.get("envFrom") or ():
             for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
                 if source.get(field):
-                    found.add(Ref(kind, source[field].get("name") or ""))
-        for one in container.get("env") or ():
-            value = one.get("valueFrom") or {}
+                    refs.add(Ref(kind, source[field].get("name") or ""))
+        for variable in container.get("env") or ():
+            value = variable.get("valueFrom") or {}
             for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
                 if value.get(field):
-                    found.add(Ref(kind, value[field].get("name") or ""))
-    return found
+                    refs.add(Ref(kind, value[field].get("name") or ""))
+    return refs
 
 
 def all_containers(spec: Mapping[str, Any]) -> Iterator[Obj]:
@@ -73,11 +73,11 @@ def variables(
                 continue
             data = _data(kind, ref, lookup)
             out.update({prefix + key: value.decode("utf-8", "replace") for key, value in (data or {}).items()})
-    for one in container.get("env") or ():
-        name = one["name"]
-        value = one.get("valueFrom")
+    for variable in container.get("env") or ():
+        name = variable["name"]
+        value = variable.get("valueFrom")
         if not value:
-            out[name] = expand(one.get("value") or "", out)
+            out[name] = expand(variable.get("value") or "", out)
         elif value.get("fieldRef"):
             out[name] = field_value(pod, value["fieldRef"]["fieldPath"])
         elif value.get("resourceFieldRef"):
@@ -104,10 +104,10 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion
     """
 
-    def replace(found: re.Match[str]) -> str:
-        if found[1] == "$":
+    def replace(match: re.Match[str]) -> str:
+        if match[1] == "$":
             return "$"
-        return known.get(found[2], found[0])
+        return known.get(match[2], match[0])
 
     return _REFERENCE.sub(replace, text)
 

@@ -192,9 +192,9 @@ class Command:
         below = descendants(pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        for one in (pid, *below):
+        for target in (pid, *below):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(one, signal.SIGKILL)
+                os.kill(target, signal.SIGKILL)
 
     async def close(self) -> None:
         """End it if it still runs, and give everything back."""

@@ -56,9 +56,9 @@ class Heartbeat:
                 node = await self._context.api.get(NODES, self._context.node.name)
         wanted = labels(self._context.node)
         have = node["metadata"].get("labels") or {}
-        stale = [one for one in have if one.startswith("nvidia.com/gpu.") and one not in wanted]
+        stale = [label for label in have if label.startswith("nvidia.com/gpu.") and label not in wanted]
         if stale or any(have.get(name) != value for name, value in wanted.items()):
-            change = dict(wanted) | {one: None for one in stale}
+            change = dict(wanted) | {label: None for label in stale}
             node = await self._context.api.patch(NODES, self._context.node.name, {"metadata": {"labels": change}})
         self._uid = node["metadata"]["uid"]
         node = json.loads(json.dumps(node))

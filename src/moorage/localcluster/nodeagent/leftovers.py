@@ -18,7 +18,7 @@ STOP_GRACE_SECONDS = 10.0
 def marked_processes(uids: frozenset[str]) -> dict[int, str]:
     """Processes that bear the mark of one of these pods: pid → pod uid. Only those of this user can be read."""
     prefix = UID_MARK.encode() + b"="
-    found: dict[int, str] = {}
+    processes: dict[int, str] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -32,8 +32,8 @@ def marked_processes(uids: frozenset[str]) -> dict[int, str]:
         for part in environ.split(b"\0"):
             uid = part[len(prefix) :].decode("utf-8", "replace")
             if part.startswith(prefix) and uid in uids:
-                found[int(name)] = uid
-    return found
+                processes[int(name)] = uid
+    return processes
 
 
 def listens(port: int, uid: str) -> bool:

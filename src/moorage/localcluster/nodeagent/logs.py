@@ -144,7 +144,7 @@ async def read_log(
                 if line.whole:
                     last.append(group)
                     group = []
-            lines = [one for kept in last for one in kept] + (group if tail_lines else [])
+            lines = [line for kept in last for line in kept] + (group if tail_lines else [])
             if data := writer.write(lines):
                 yield data
         while not writer.full:

@@ -108,7 +108,7 @@ def node_status(
                 "message": message,
             }
         )
-    conditions += [one for kind, one in old.items() if kind not in {new["type"] for new in conditions}]
+    conditions += [condition for kind, condition in old.items() if kind not in {new["type"] for new in conditions}]
     offers = capacity(spec, storage_bytes=storage_bytes)
     return dict(before) | {
         "capacity": offers,

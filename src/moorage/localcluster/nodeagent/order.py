@@ -101,8 +101,10 @@ def make_order(
 
     def containers(field: str) -> list[Obj]:
         return [
-            _container(pod, one, place=place, lookup=lookup, volumes=volumes, indices=shared[one["name"]])
-            for one in spec.get(field) or ()
+            _container(
+                pod, container, place=place, lookup=lookup, volumes=volumes, indices=shared[container["name"]]
+            )
+            for container in spec.get(field) or ()
         ]
 
     return {

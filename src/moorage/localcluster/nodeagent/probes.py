@@ -83,9 +83,9 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
         return port
     if is_digits(port):
         return parse_integer(port, minimum=1, maximum=65535, name="the probe's port")
-    for one in container.get("ports") or ():
-        if one.get("name") == port:
-            return int(one["containerPort"])
+    for container_port in container.get("ports") or ():
+        if container_port.get("name") == port:
+            return int(container_port["containerPort"])
     raise ValueError(f"no port is named {port!r}")
 
 

@@ -51,11 +51,11 @@ class VolumeStats:
         self._clock = clock
         self._sizes: dict[str, tuple[float, int, int]] = {}
 
-    async def summary(self, node: str, found: Iterable[Mounted]) -> Obj:
+    async def summary(self, node: str, mounts: Iterable[Mounted]) -> Obj:
         """The summary of a node; a folder that cannot be read is left out."""
         pods: dict[str, Obj] = {}
-        for one in found:
-            meta = one.pod["metadata"]
+        for mount in mounts:
+            meta = mount.pod["metadata"]
             entry = pods.setdefault(
                 meta["uid"],
                 {
@@ -63,19 +63,19 @@ class VolumeStats:
                     "volume": [],
                 },
             )
-            if (size := await self._size(one.folder)) is None:
+            if (size := await self._size(mount.folder)) is None:
                 continue
             used, files = size
-            room = shutil.disk_usage(one.folder)
+            room = shutil.disk_usage(mount.folder)
             entry["volume"].append(
                 {
                     "time": rfc3339(self._clock.now()),
-                    "name": one.volume,
+                    "name": mount.volume,
                     "usedBytes": used,
                     "inodesUsed": files,
                     "capacityBytes": room.total,
                     "availableBytes": room.free,
-                    "pvcRef": {"name": one.claim, "namespace": meta["namespace"]},
+                    "pvcRef": {"name": mount.claim, "namespace": meta["namespace"]},
                 }
             )
         return {"node": {"nodeName": node}, "pods": list(pods.values())}

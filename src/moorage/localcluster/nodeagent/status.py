@@ -244,15 +244,15 @@ def _conditions(
     local: Local,
     now: str,
 ) -> list[Obj]:
-    found: dict[str, Obj] = {
+    conditions: dict[str, Obj] = {
         condition["type"]: dict(condition) for condition in (pod.get("status") or {}).get("conditions") or ()
     }
     over = status["phase"] in TERMINAL
     succeeded = status["phase"] == "Succeeded"
-    if "PodScheduled" not in found:
-        _set(found, "PodScheduled", True, now)
+    if "PodScheduled" not in conditions:
+        _set(conditions, "PodScheduled", True, now)
     if local.rejected is None:
-        _set(found, "PodReadyToStartContainers", local.state is not None and not over, now)
+        _set(conditions, "PodReadyToStartContainers", local.state is not None and not over, now)
         undone = [
             container["name"]
             for container in inits
@@ -265,30 +265,37 @@ def _conditions(
         ]
         begun = any("waiting" not in container["state"] or container["lastState"] for container in mains)
         if succeeded or begun or not undone:
-            _set(found, "Initialized", True, now, reason="PodCompleted" if succeeded else "")
+            _set(conditions, "Initialized", True, now, reason="PodCompleted" if succeeded else "")
         else:
             message = f"containers with incomplete status: [{' '.join(undone)}]"
-            _set(found, "Initialized", False, now, reason="ContainersNotInitialized", message=message)
+            _set(conditions, "Initialized", False, now, reason="ContainersNotInitialized", message=message)
         unready = [container["name"] for container in mains if not container["ready"]]
         if succeeded or over:
             why = "PodCompleted" if succeeded else "PodFailed"
-            _set(found, "ContainersReady", False, now, reason=why)
-            _set(found, "Ready", False, now, reason=why)
+            _set(conditions, "ContainersReady", False, now, reason=why)
+            _set(conditions, "Ready", False, now, reason=why)
         elif unready:
             message = f"containers with unready status: [{' '.join(unready)}]"
-            _set(found, "ContainersReady", False, now, reason="ContainersNotReady", message=message)
-            _set(found, "Ready", False, now, reason="ContainersNotReady", message=message)
+            _set(conditions, "ContainersReady", False, now, reason="ContainersNotReady", message=message)
+            _set(conditions, "Ready", False, now, reason="ContainersNotReady", message=message)
         else:
-            _set(found, "ContainersReady", True, now)
+            _set(conditions, "ContainersReady", True, now)
             gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-            shut = [gate for gate in gates if found.get(gate, {}).get("status") != "True"]
+            shut = [gate for gate in gates if conditions.get(gate, {}).get("status") != "True"]
             message = f'corresponding condition of pod readiness gate "{shut[0]}" is not "True"' if shut else ""
-            _set(found, "Ready", not shut, now, reason="ReadinessGatesNotReady" if shut else "", message=message)
+            _set(
+                conditions,
+                "Ready",
+                not shut,
+                now,
+                reason="ReadinessGatesNotReady" if shut else "",
+                message=message,
+            )
     stopped = ((local.state or {}).get("pod") or {}).get("reason") == SHUTDOWN_REASON
-    if (local.lost_at is not None or stopped) and found.get("DisruptionTarget", {}).get("status") != "True":
+    if (local.lost_at is not None or stopped) and conditions.get("DisruptionTarget", {}).get("status") != "True":
         message = LOST_MESSAGE if local.lost_at is not None else SHUTDOWN_MESSAGE
-        _set(found, "DisruptionTarget", True, now, reason="TerminationByKubelet", message=message)
-    return list(found.values())
+        _set(conditions, "DisruptionTarget", True, now, reason="TerminationByKubelet", message=message)
+    return list(conditions.values())
 
 
 def _is_sidecar(pod: Mapping[str, Any], name: str) -> bool:
@@ -296,9 +303,11 @@ def _is_sidecar(pod: Mapping[str, Any], name: str) -> bool:
     return any(container["name"] == name and container.get("restartPolicy") == "Always" for container in inits)
 
 
-def _set(found: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str = "", message: str = "") -> None:
+def _set(
+    conditions: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str = "", message: str = ""
+) -> None:
     status = "True" if true else "False"
-    old = found.get(kind) or {}
+    old = conditions.get(kind) or {}
     since = old.get("lastTransitionTime") or now if old.get("status") == status else now
     new: Obj = {name: value for name, value in old.items() if name in ("lastProbeTime", "observedGeneration")}
     new |= {"type": kind, "status": status, "lastTransitionTime": since}
@@ -306,4 +315,4 @@ def _set(found: dict[str, Obj], kind: str, true: bool, now: str, *, reason: str 
         new["reason"] = reason
     if message:
         new["message"] = message
-    found[kind] = new
+    conditions[kind] = new

@@ -52,16 +52,16 @@ class File:
 
 def references(spec: Mapping[str, Any]) -> set[Ref]:
     """The ConfigMaps, Secrets and claims that the pod's volumes come from."""
-    found: set[Ref] = set()
+    refs: set[Ref] = set()
     for volume in spec.get("volumes") or ():
         for source in _sources(volume):
             if source.get("configMap"):
-                found.add(Ref("ConfigMap", source["configMap"].get("name") or ""))
+                refs.add(Ref("ConfigMap", source["configMap"].get("name") or ""))
             if source.get("secret"):
-                found.add(Ref("Secret", source["secret"].get("secretName") or source["secret"].get("name") or ""))
+                refs.add(Ref("Secret", source["secret"].get("secretName") or source["secret"].get("name") or ""))
         if volume.get("persistentVolumeClaim"):
-            found.add(Ref("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]))
-    return found
+            refs.add(Ref("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]))
+    return refs
 
 
 def token_requests(spec: Mapping[str, Any]) -> list[TokenRequest]:

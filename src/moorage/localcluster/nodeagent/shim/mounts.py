@@ -62,7 +62,7 @@ def enter_mounts(
         leave_mounts()
     except OSError as error:
         raise (FenceRefused if hidden else MountRefused)(str(error)) from error
-    points = [Point(one) for one in mounts]
+    points = [Point(entry) for entry in mounts]
     try:
         folder = open_hidden(hidden, inode) if hidden else -1
     except OSError as error:
@@ -140,9 +140,9 @@ def _build_root(root: str, missing: list[Point]) -> None:
     """Fill a tmpfs at `root` with binds of all that is in /, and with folders for the missing mount points."""
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m,nr_inodes=65536")
     mount(None, root, None, MS_UNBINDABLE)  # so that binding the folder it lies in does not bind it too
-    _fill_level(root, "/", [one.target for one in missing])
-    for one in missing:
-        _make_point(root + one.target, one.is_folder)
+    _fill_level(root, "/", [point.target for point in missing])
+    for point in missing:
+        _make_point(root + point.target, point.is_folder)
 
 
 def _fill_level(root: str, level: str, missing: list[str]) -> None:

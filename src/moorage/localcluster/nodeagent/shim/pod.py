@@ -109,15 +109,15 @@ class Shim:
         now = time.monotonic()
         wall = time.time()
         due = [now + STOP_LOOK_SECONDS]
-        for one in self._all:
-            if one.running:
-                due.append(one.watch.due)
-                if one.kill_at is not None:
-                    due.append(one.kill_at)
-                if one.log is not None and one.log.waits():
+        for container in self._all:
+            if container.running:
+                due.append(container.watch.due)
+                if container.kill_at is not None:
+                    due.append(container.kill_at)
+                if container.log is not None and container.log.waits():
                     due.append(now + PARTIAL_SECONDS)
-            elif one.start_at is not None:
-                due.append(one.start_at)
+            elif container.start_at is not None:
+                due.append(container.start_at)
         if self._stop_at is not None:
             due.append(self._stop_at)
         if self._deadline is not None:
@@ -141,12 +141,12 @@ class Shim:
         if now >= self._stop_look:
             self._stop_look = now + STOP_LOOK_SECONDS
             self._look_for_stop()
-            for one in self._all:
-                self._look_for_restart(one)
-        for one in self._all:
-            if one.kill_at is not None and now >= one.kill_at:
-                one.kill_at = now + KILL_SECONDS
-                self._kill(one)
+            for container in self._all:
+                self._look_for_restart(container)
+        for container in self._all:
+            if container.kill_at is not None and now >= container.kill_at:
+                container.kill_at = now + KILL_SECONDS
+                self._kill(container)
         if self._deadline is not None and time.time() >= self._deadline:
             self._deadline = None
             self._stop(
@@ -194,27 +194,27 @@ class Shim:
 
     def _step_ending(self, now: float) -> bool:
         """The outcome is known; end what still runs (sidecars, other containers' leftovers)."""
-        left = [one for one in self._all if one.running]
+        left = [container for container in self._all if container.running]
         if not left:
             return True
         self._stop(self._grace, "", "", "ended")
         return self._step_stopping(now)
 
     def _step_stopping(self, now: float) -> bool:
-        for one in self._all:
-            one.start_at = None
-        running = [one for one in self._all if one.running]
+        for container in self._all:
+            container.start_at = None
+        running = [container for container in self._all if container.running]
         if not running:
             return True
-        mains = [one for one in running if one.role != "sidecar"]
+        mains = [container for container in running if container.role != "sidecar"]
         for container in mains or running:
             if container.name not in self._terms:
                 self._terms.add(container.name)
                 ask_to_end(container.pid)
         assert self._stop_at is not None
         if now >= self._stop_at:
-            for one in running:
-                self._kill(one)
+            for container in running:
+                self._kill(container)
             self._stop_at = now + KILL_SECONDS
         return False
 
@@ -340,8 +340,8 @@ class Shim:
 
     def _read(self, fd: int, chunks: int = 4) -> bool:
         """Move what a container wrote into its log; True when there is nothing more to come now."""
-        for one in self._all:
-            stream = one.pipes.get(fd)
+        for container in self._all:
+            stream = container.pipes.get(fd)
             if stream is None:
                 continue
             for _ in range(chunks):
@@ -352,10 +352,10 @@ class Shim:
                 except InterruptedError:
                     continue
                 if not data:
-                    self._close_pipe(one, fd)
+                    self._close_pipe(container, fd)
                     return True
-                if one.log is not None:
-                    one.log.feed(stream, data)
+                if container.log is not None:
+                    container.log.feed(stream, data)
             return False
         return True
 
@@ -372,17 +372,17 @@ class Shim:
                 return
             if pid == 0:
                 return
-            one = self._by_pid.pop(pid, None)
-            if one is None:
+            container = self._by_pid.pop(pid, None)
+            if container is None:
                 self._tree.gone(pid)
                 continue
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             code = 128 + number if number else os.WEXITSTATUS(status)
-            self._collect(one)
+            self._collect(container)
             reason, message = "Completed" if code == 0 else "Error", ""
-            if one.reason_pending and number == signal.SIGKILL:
-                reason, message = one.reason_pending, one.message_pending
-            self._ended(one, code, number, reason, message, started=True)
+            if container.reason_pending and number == signal.SIGKILL:
+                reason, message = container.reason_pending, container.message_pending
+            self._ended(container, code, number, reason, message, started=True)
 
     def _collect(self, container: Container) -> None:
         """The main process ended: end the rest of its tree, take the last of its output."""
@@ -413,7 +413,7 @@ class Shim:
             container.log.flush()
 
     def _mains(self) -> dict[int, str]:
-        return {pid: one.name for pid, one in self._by_pid.items()}
+        return {pid: container.name for pid, container in self._by_pid.items()}
 
     def _reap_orphans(self, pids: list[int]) -> None:
         for pid in pids:
@@ -485,27 +485,27 @@ class Shim:
 
     def _watch(self) -> None:
         now = time.monotonic()
-        due = [one for one in self._all if one.running and one.watch.due <= now]
-        for one in self._all:
-            if one.log is not None and one.log.waits():
-                one.log.flush(older_than=PARTIAL_SECONDS)
+        due = [container for container in self._all if container.running and container.watch.due <= now]
+        for container in self._all:
+            if container.log is not None and container.log.waits():
+                container.log.flush(older_than=PARTIAL_SECONDS)
         if due:
             self._tree.look(self._mains())
-        for one in due:
-            exceeded = one.watch.look(self._tree, self._tree.of(one.name))
-            report = one.report
+        for container in due:
+            exceeded = container.watch.look(self._tree, self._tree.of(container.name))
+            report = container.report
             before = report["memoryBytes"]
-            report["memoryBytes"] = one.watch.now_bytes
-            grown = one.watch.peak_bytes > 1.02 * report["peakMemoryBytes"]
-            report["peakMemoryBytes"] = max(report["peakMemoryBytes"], one.watch.peak_bytes)
-            if grown or abs(before - one.watch.now_bytes) > 0.02 * max(before, 1 << 20):
+            report["memoryBytes"] = container.watch.now_bytes
+            grown = container.watch.peak_bytes > 1.02 * report["peakMemoryBytes"]
+            report["peakMemoryBytes"] = max(report["peakMemoryBytes"], container.watch.peak_bytes)
+            if grown or abs(before - container.watch.now_bytes) > 0.02 * max(before, 1 << 20):
                 self._unsaved_memory_since = self._unsaved_memory_since or now
-            if exceeded and not one.reason_pending:
-                one.reason_pending = "OOMKilled"
-                limit = _mebibytes(one.watch.limit or 0)
-                peak = _mebibytes(one.watch.now_bytes)
-                one.message_pending = f"memory limit {limit} exceeded; peak {peak}"
-                self._kill(one)
+            if exceeded and not container.reason_pending:
+                container.reason_pending = "OOMKilled"
+                limit = _mebibytes(container.watch.limit or 0)
+                peak = _mebibytes(container.watch.now_bytes)
+                container.message_pending = f"memory limit {limit} exceeded; peak {peak}"
+                self._kill(container)
         if self._unsaved_memory_since is not None and now - self._unsaved_memory_since >= REPORT_SECONDS:
             self._save(durable=False)
 
@@ -525,11 +525,11 @@ class Shim:
             self._pod["message"] = self._stop_message
         self._pod["phase"] = self._pod["outcome"]
         self._pod["finishedAt"] = stamp()
-        for one in self._all:
-            waiting = one.report["state"].get("waiting")
-            last = one.report.get("ended")
+        for container in self._all:
+            waiting = container.report["state"].get("waiting")
+            last = container.report.get("ended")
             if waiting and last:
-                one.report["state"] = {"terminated": last}
+                container.report["state"] = {"terminated": last}
         self._save()
         while self._retry_save and not self._is_removed():  # a full disk: the outcome is worth waiting for
             time.sleep(1.0)
@@ -549,7 +549,7 @@ class Shim:
             "mountsError": self._mounts_error,
             "fenceError": self._fence_error,
             "pod": self._pod,
-            "containers": [one.report for one in self._all],
+            "containers": [container.report for container in self._all],
         }
         try:
             write_state(state, durable=durable)

@@ -123,5 +123,5 @@ def translate(text: str, mounts: list[dict[str, Any]]) -> str:
     if not table:
         return text
     longest = sorted(table, key=len, reverse=True)
-    pattern = r"(?<![\w./~-])(" + "|".join(re.escape(one) for one in longest) + r")(?=$|[^\w.~-]|\.(?:\W|$))"
-    return re.sub(pattern, lambda found: str(table[found[1]]), text)
+    pattern = r"(?<![\w./~-])(" + "|".join(re.escape(path) for path in longest) + r")(?=$|[^\w.~-]|\.(?:\W|$))"
+    return re.sub(pattern, lambda match: str(table[match[1]]), text)
