@@ -109,7 +109,7 @@ def parse_extenders(configuration: Mapping[str, Any]) -> tuple[ExtenderConfig, .
             f"apiVersion and kind are {api_version!r} and {kind!r}, not {CONFIG_API_VERSION!r} and"
             " 'KubeSchedulerConfiguration'"
         )
-    return tuple(_parse_extender(one, at) for at, one in enumerate(configuration.get("extenders") or ()))
+    return tuple(_parse_extender(extender, at) for at, extender in enumerate(configuration.get("extenders") or ()))
 
 
 def parse_go_duration(text: str) -> timedelta:
@@ -167,7 +167,7 @@ class Extender:
                 raise self._failed(f"it named the node {unknown[0]!r}, which it was not asked about")
             kept = [by_name[name] for name in names]
         else:
-            kept = [by_name[name] for one in listed if (name := one["metadata"]["name"]) in by_name]
+            kept = [by_name[name] for node in listed if (name := node["metadata"]["name"]) in by_name]
         failed = dict(_field(answer, "FailedNodes") or {})
         hopeless = dict(_field(answer, "FailedAndUnresolvableNodes") or {})
         if nodes and not kept and not failed and not hopeless and names is None and not listed:
@@ -181,9 +181,9 @@ class Extender:
         scale = self.config.weight * (MAX_SCORE // MAX_EXTENDER_SCORE)
         points: dict[str, int] = {}
         try:
-            for one in answer:
-                host = _field(one, "Host")
-                points[host] = points.get(host, 0) + int(_field(one, "Score") or 0) * scale
+            for host_priority in answer:
+                host = _field(host_priority, "Host")
+                points[host] = points.get(host, 0) + int(_field(host_priority, "Score") or 0) * scale
         except (TypeError, AttributeError, ValueError) as error:
             raise self._failed(f"its list of scores is malformed: {error}") from error
         self._answered()
@@ -210,13 +210,13 @@ class Extender:
                 for candidate in candidates
             }
         answer = await self._send(self.config.preempt_verb, body)
-        found = []
+        agreed = []
         for name, chosen in (_field(answer, "NodeNameToMetaVictims") or {}).items():
             node = snapshot.nodes.get(name)
             if node is None:
                 raise self._failed(f"it named the node {name!r}, which does not exist")
             by_uid = {pod.info.uid: pod for pod in node.pods}
-            uids = [str(_field(one, "UID")) for one in _field(chosen or {}, "Pods") or ()]
+            uids = [str(_field(victim, "UID")) for victim in _field(chosen or {}, "Pods") or ()]
             missing = [uid for uid in uids if uid not in by_uid]
             if missing:
                 raise self._failed(f"it named the pod {missing[0]} as a victim, which is not on {name}")
@@ -224,15 +224,15 @@ class Extender:
                 if self.config.ignorable:
                     continue
                 raise self._failed(f"it named no victim on {name}")
-            found.append(
+            agreed.append(
                 Candidate(
                     node=name,
-                    victims=tuple(sorted((by_uid[uid] for uid in uids), key=lambda one: -one.info.priority)),
+                    victims=tuple(sorted((by_uid[uid] for uid in uids), key=lambda victim: -victim.info.priority)),
                     violations=int(_field(chosen, "NumPDBViolations") or 0),
                 )
             )
         self._answered()
-        return found
+        return agreed
 
     async def bind(self, *, namespace: str, name: str, uid: str, node: str) -> None:
         body = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
@@ -315,32 +315,34 @@ _KNOWN_FIELDS = frozenset(
 )
 
 
-def _parse_extender(one: Mapping[str, Any], at: int) -> ExtenderConfig:
+def _parse_extender(extender: Mapping[str, Any], at: int) -> ExtenderConfig:
     path = f"extenders[{at}]"
-    unknown = sorted(set(one) - _KNOWN_FIELDS)
+    unknown = sorted(set(extender) - _KNOWN_FIELDS)
     if unknown:
         raise UsageError(
             f"{path}.{unknown[0]}: no such field", hint="known are " + ", ".join(sorted(_KNOWN_FIELDS))
         )
-    url = one.get("urlPrefix")
+    url = extender.get("urlPrefix")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise UsageError(f"{path}.urlPrefix: {url!r} must be an http:// or https:// URL")
-    weight = one.get("weight", 1)
-    if one.get("prioritizeVerb") and (not isinstance(weight, int) or weight <= 0):
+    weight = extender.get("weight", 1)
+    if extender.get("prioritizeVerb") and (not isinstance(weight, int) or weight <= 0):
         raise UsageError(f"{path}.weight: {weight!r} must be a positive integer")
     try:
-        timeout = parse_go_duration(str(one["httpTimeout"])) if one.get("httpTimeout") else DEFAULT_TIMEOUT
+        timeout = (
+            parse_go_duration(str(extender["httpTimeout"])) if extender.get("httpTimeout") else DEFAULT_TIMEOUT
+        )
     except ValueError as error:
         raise UsageError(f"{path}.httpTimeout: {error}", hint="write for instance 500ms or 5s") from error
-    tls = one.get("tlsConfig") or {}
+    tls = extender.get("tlsConfig") or {}
     return ExtenderConfig(
         url_prefix=url,
-        filter_verb=one.get("filterVerb") or "",
-        prioritize_verb=one.get("prioritizeVerb") or "",
-        preempt_verb=one.get("preemptVerb") or "",
-        bind_verb=one.get("bindVerb") or "",
+        filter_verb=extender.get("filterVerb") or "",
+        prioritize_verb=extender.get("prioritizeVerb") or "",
+        preempt_verb=extender.get("preemptVerb") or "",
+        bind_verb=extender.get("bindVerb") or "",
         weight=weight,
-        enable_https=bool(one.get("enableHTTPS")),
+        enable_https=bool(extender.get("enableHTTPS")),
         tls=ExtenderTLS(
             insecure=bool(tls.get("insecure")),
             server_name=tls.get("serverName") or "",
@@ -350,12 +352,12 @@ def _parse_extender(one: Mapping[str, Any], at: int) -> ExtenderConfig:
             key_file=tls.get("keyFile") or "",
         ),
         http_timeout=timeout or DEFAULT_TIMEOUT,
-        node_cache_capable=bool(one.get("nodeCacheCapable")),
+        node_cache_capable=bool(extender.get("nodeCacheCapable")),
         managed_resources=tuple(
             ManagedResource(resource["name"], bool(resource.get("ignoredByScheduler")))
-            for resource in one.get("managedResources") or ()
+            for resource in extender.get("managedResources") or ()
         ),
-        ignorable=bool(one.get("ignorable")),
+        ignorable=bool(extender.get("ignorable")),
     )
 
 

@@ -84,9 +84,9 @@ def judge(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
     pod must fit without them too, because they may never come.
     """
     rivals = tuple(
-        one
-        for one in snapshot.nominated.get(node.name, ())
-        if one.key != pod.key and one.info.priority >= pod.info.priority
+        rival
+        for rival in snapshot.nominated.get(node.name, ())
+        if rival.key != pod.key and rival.info.priority >= pod.info.priority
     )
     if rivals:
         fuller = node.with_pods(*rivals)
@@ -133,7 +133,7 @@ def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
 
 def fit_message(total: int, refusals: Iterable[Sequence[Refusal]], note: str = "") -> str:
     """kube-scheduler's sentence: "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: …"."""
-    counted = Counter(one.reason for refusal in refusals for one in refusal)
+    counted = Counter(refusal.reason for node_refusals in refusals for refusal in node_refusals)
     reasons = sorted(f"{count} {reason}" for reason, count in counted.items())
     sentence = f"0/{total} nodes are available"
     sentence += ": " + ", ".join(reasons) + "." if reasons else "."
@@ -241,11 +241,11 @@ def matching_pods(pod: PodView, node: NodeState, constraint: SpreadConstraint) -
 
 
 def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
-    hard = [one for one in pod.spread if one.hard]
+    hard = [constraint for constraint in pod.spread if constraint.hard]
     if not hard:
         return ()
-    keys = {one.topology_key for one in hard}
-    refusals = []
+    keys = {constraint.topology_key for constraint in hard}
+    facts = []
     for constraint in hard:
         counts: dict[str, int] = {}
         for node in snapshot.nodes.values():
@@ -256,7 +256,7 @@ def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
         lowest = min(counts.values(), default=0)
         if constraint.min_domains is not None and len(counts) < constraint.min_domains:
             lowest = 0
-        refusals.append(
+        facts.append(
             SpreadFacts(
                 constraint=constraint,
                 counts=counts,
@@ -264,17 +264,17 @@ def _spread_facts(pod: PodView, snapshot: Snapshot) -> tuple[SpreadFacts, ...]:
                 selects_itself=constraint.selector is not None and constraint.selector.matches(pod.info.labels),
             )
         )
-    return tuple(refusals)
+    return tuple(facts)
 
 
 def _refused_by_spread(node: NodeState, facts: Facts) -> Refusal | None:
     reason = "node(s) didn't match pod topology spread constraints"
-    for one in facts.spread:
-        value = node.info.labels.get(one.constraint.topology_key)
+    for spread in facts.spread:
+        value = node.info.labels.get(spread.constraint.topology_key)
         if value is None:
             return Refusal(f"{reason} (missing required label)", False)
-        skew = one.counts.get(value, 0) + (1 if one.selects_itself else 0) - one.lowest
-        if skew > one.constraint.max_skew:
+        skew = spread.counts.get(value, 0) + (1 if spread.selects_itself else 0) - spread.lowest
+        if skew > spread.constraint.max_skew:
             return Refusal(reason, True)
     return None
 

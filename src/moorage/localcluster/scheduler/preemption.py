@@ -42,9 +42,9 @@ def why_not_eligible(
     if not pod.info.may_preempt:
         return "not eligible due to preemptionPolicy=Never."
     node = snapshot.nodes.get(nominated)
-    if node is None or any(not one.resolvable for one in refusals.get(nominated, ())):
+    if node is None or any(not refusal.resolvable for refusal in refusals.get(nominated, ())):
         return None
-    if any(one.preempted and one.info.priority < pod.info.priority for one in node.pods):
+    if any(other.preempted and other.info.priority < pod.info.priority for other in node.pods):
         return "not eligible due to a terminating pod on the nominated node."
     return None
 
@@ -56,7 +56,7 @@ def find_candidates(
     candidates: list[Candidate] = []
     failed: dict[str, tuple[Refusal, ...]] = {}
     for name, node in snapshot.nodes.items():
-        if any(not one.resolvable for one in refusals.get(name, ())):
+        if any(not refusal.resolvable for refusal in refusals.get(name, ())):
             failed[name] = (NOT_HELPFUL,)
             continue
         judged = _victims_on(pod, node, snapshot)
@@ -97,10 +97,10 @@ def split_by_budget(pods: Sequence[PodView], budgets: Sequence[Budget]) -> tuple
 
 
 def _victims_on(pod: PodView, node: NodeState, snapshot: Snapshot) -> Candidate | tuple[Refusal, ...]:
-    lower = sorted((one for one in node.pods if one.info.priority < pod.info.priority), key=by_importance)
+    lower = sorted((other for other in node.pods if other.info.priority < pod.info.priority), key=by_importance)
     if not lower:
         return (NO_VICTIMS,)
-    emptied = node.without_pods(*(one.key for one in lower))
+    emptied = node.without_pods(*(other.key for other in lower))
     refused = _refused(pod, emptied, snapshot)
     if refused:
         return refused
@@ -108,10 +108,10 @@ def _victims_on(pod: PodView, node: NodeState, snapshot: Snapshot) -> Candidate 
     violations = 0
     protected, free = split_by_budget(lower, snapshot.budgets)
     for group, counts in ((protected, 1), (free, 0)):
-        for one in group:
-            fuller = emptied.with_pods(one)
+        for other in group:
+            fuller = emptied.with_pods(other)
             if _refused(pod, fuller, snapshot):
-                victims.append(one)
+                victims.append(other)
                 violations += counts
             else:
                 emptied = fuller

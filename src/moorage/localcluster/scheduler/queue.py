@@ -84,8 +84,8 @@ class SchedulingQueue:
     def remove(self, key: Key) -> None:
         self._all.pop(key, None)
         self._trying.pop(key, None)
-        for one in (self._is_ready, self._backing_off, self._unschedulable):
-            one.discard(key)
+        for keys in (self._is_ready, self._backing_off, self._unschedulable):
+            keys.discard(key)
 
     def pop(self, now: float) -> Queued | None:
         """The next pod to try, or None; the caller gives it back by `fail`, or takes it out by `remove`."""
@@ -108,8 +108,8 @@ class SchedulingQueue:
     def take(self, key: Key, attempts: int) -> Queued:
         """Take out a known pod whatever its turn: it was tried `attempts` times already."""
         item = self._all[key]
-        for one in (self._is_ready, self._backing_off, self._unschedulable):
-            one.discard(key)
+        for keys in (self._is_ready, self._backing_off, self._unschedulable):
+            keys.discard(key)
         item.attempts = max(0, attempts - 1)
         return self._taken(item)
 

@@ -197,7 +197,7 @@ def _soft_constraints(pod: PodView) -> tuple[list[SpreadConstraint], bool]:
     """The pod's own wishes, or the cluster's default ones for pods of a ReplicaSet or StatefulSet; and whether
     nodes must bear all their labels to be counted."""
     if pod.spread:
-        return [one for one in pod.spread if not one.hard], True
+        return [constraint for constraint in pod.spread if not constraint.hard], True
     if not pod.owner:
         return [], False
     siblings = LabelSelector()  # by owner, see _standing

@@ -69,7 +69,7 @@ class PodView:
     @property
     def cares_for_others(self) -> bool:
         """Whether a pod that appears elsewhere can make this one schedulable."""
-        return bool(self.info.affinity) or any(one.hard for one in self.spread)
+        return bool(self.info.affinity) or any(constraint.hard for constraint in self.spread)
 
     @property
     def has_terms(self) -> bool:
@@ -209,7 +209,7 @@ def parse_node_info(obj: Obj) -> NodeInfo:
         return info
     kind = "not-ready" if ready.get("status") == "False" else "unreachable"
     taint = Taint(f"node.kubernetes.io/{kind}", "", "NoSchedule")
-    if any(one.key == taint.key and one.effect in ("NoSchedule", "NoExecute") for one in info.taints):
+    if any(other.key == taint.key and other.effect in ("NoSchedule", "NoExecute") for other in info.taints):
         return info
     return dataclasses.replace(info, taints=(*info.taints, taint))
 
@@ -238,7 +238,7 @@ def parse_volume(obj: Obj) -> Volume:
         else tuple(
             NodeSelectorTerm(
                 tuple(requirement_of(expression) for expression in term.get("matchExpressions") or ()),
-                tuple(requirement_of(one) for one in term.get("matchFields") or ()),
+                tuple(requirement_of(match_field) for match_field in term.get("matchFields") or ()),
             )
             for term in required.get("nodeSelectorTerms") or ()
         ),
@@ -429,20 +429,22 @@ def _nonzero(spec: Mapping[str, Any]) -> dict[str, int]:
     return {name: total.get(name, 0) for name in ("cpu", "memory")}
 
 
-def _spread(one: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadConstraint:
-    selector = one.get("labelSelector")
+def _spread(constraint: Mapping[str, Any], labels: Mapping[str, str]) -> SpreadConstraint:
+    selector = constraint.get("labelSelector")
     parsed = None if selector is None else label_selector_of(selector)
     if parsed is not None:
         same = tuple(
-            Requirement(key, "In", (labels[key],)) for key in one.get("matchLabelKeys") or () if key in labels
+            Requirement(key, "In", (labels[key],))
+            for key in constraint.get("matchLabelKeys") or ()
+            if key in labels
         )
         parsed = LabelSelector(parsed.requirements + same)
     return SpreadConstraint(
-        max_skew=int(one["maxSkew"]),
-        topology_key=one["topologyKey"],
-        hard=one.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",
+        max_skew=int(constraint["maxSkew"]),
+        topology_key=constraint["topologyKey"],
+        hard=constraint.get("whenUnsatisfiable", "DoNotSchedule") == "DoNotSchedule",
         selector=parsed,
-        min_domains=one.get("minDomains"),
-        honor_affinity=one.get("nodeAffinityPolicy") != "Ignore",
-        honor_taints=one.get("nodeTaintsPolicy") == "Honor",
+        min_domains=constraint.get("minDomains"),
+        honor_affinity=constraint.get("nodeAffinityPolicy") != "Ignore",
+        honor_taints=constraint.get("nodeTaintsPolicy") == "Honor",
     )
