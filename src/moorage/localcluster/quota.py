@@ -62,13 +62,13 @@ def read_amounts(written: Mapping[str, Any] | None) -> Amounts:
 
 
 def write_amounts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
-    return {name: str(one) for name, one in sorted(amounts.items())}
+    return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
 def added(first: Mapping[str, Quantity], second: Mapping[str, Quantity]) -> Amounts:
     out = dict(first)
-    for name, one in second.items():
-        out[name] = out[name].plus(one) if name in out else one
+    for name, amount in second.items():
+        out[name] = out[name].plus(amount) if name in out else amount
     return out
 
 
@@ -100,7 +100,9 @@ def pod_amounts(spec: Mapping[str, Any], side: str) -> Amounts:
         highest = larger(highest, need)
     total = larger(total, highest)
     own = _amounts_of(spec, side)
-    total |= {name: one for name, one in own.items() if name in ("cpu", "memory") or name.startswith("hugepages-")}
+    total |= {
+        name: amount for name, amount in own.items() if name in ("cpu", "memory") or name.startswith("hugepages-")
+    }
     for name, amount in read_amounts(spec.get("overhead")).items():
         if side == "requests" or total.get(name, ZERO).value:
             total[name] = total.get(name, ZERO).plus(amount)
@@ -109,9 +111,9 @@ def pod_amounts(spec: Mapping[str, Any], side: str) -> Amounts:
 
 def larger(first: Mapping[str, Quantity], second: Mapping[str, Quantity]) -> Amounts:
     out = dict(first)
-    for name, one in second.items():
-        if name not in out or one.value > out[name].value:
-            out[name] = one
+    for name, amount in second.items():
+        if name not in out or amount.value > out[name].value:
+            out[name] = amount
     return out
 
 
@@ -201,7 +203,7 @@ def scopes_match(quota: Mapping[str, Any], resource: Resource, obj: Mapping[str,
     wanted += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
     if wanted and (resource.group, resource.plural) != ("", "pods"):
         return False
-    return all(_in_scope(one, obj.get("spec") or {}) for one in wanted)
+    return all(_in_scope(scope, obj.get("spec") or {}) for scope in wanted)
 
 
 def _in_scope(scope: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
@@ -238,10 +240,10 @@ def _ends_by_itself(spec: Mapping[str, Any]) -> bool:
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
     holders = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec]
     return not any(
-        one.value
+        amount.value
         for holder in holders
         for side in ("requests", "limits")
-        for name, one in _amounts_of(holder, side).items()
+        for name, amount in _amounts_of(holder, side).items()
         if name in ("cpu", "memory")
     )
 
@@ -252,7 +254,7 @@ def _looks_abroad(spec: Mapping[str, Any]) -> bool:
         rules = affinity.get(side) or {}
         terms = list(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
         weighted = rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-        terms += [one.get("podAffinityTerm") or {} for one in weighted]
+        terms += [preference.get("podAffinityTerm") or {} for preference in weighted]
         if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms):
             return True
     return False

@@ -52,17 +52,17 @@ class IngressPublisher:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        for one in (self._ingresses, self._classes, self._services, self._slices):
-            await one.synced.wait()
+        for informer in (self._ingresses, self._classes, self._services, self._slices):
+            await informer.synced.wait()
         self._tables.queue.add(TABLE_KEY)
         async with asyncio.TaskGroup() as group:
             for loop in (self._tables, self._statuses):
                 group.create_task(loop.run(), name=loop.name)
 
     def _ingress_changed(self, before: Obj | None, after: Obj | None) -> None:
-        for one in (before, after):
-            if one is not None:
-                self._led_to |= {f"{key_of(one).namespace}/{name}" for name in services_of(one)}
+        for ingress in (before, after):
+            if ingress is not None:
+                self._led_to |= {f"{key_of(ingress).namespace}/{name}" for name in services_of(ingress)}
         self._tables.queue.add(TABLE_KEY)
         if after is not None:
             self._statuses.queue.add(key_of(after))
@@ -77,8 +77,12 @@ class IngressPublisher:
             self._tables.queue.add(TABLE_KEY)
 
     def _slice_changed(self, before: Obj | None, after: Obj | None) -> None:
-        for one in (before, after):
-            if one is not None and f"{key_of(one).namespace}/{labels_of(one).get(SERVICE_NAME)}" in self._led_to:
+        for endpoint_slice in (before, after):
+            if (
+                endpoint_slice is not None
+                and f"{key_of(endpoint_slice).namespace}/{labels_of(endpoint_slice).get(SERVICE_NAME)}"
+                in self._led_to
+            ):
                 self._tables.queue.add(TABLE_KEY)
 
     async def _write_table(self, _: Key) -> timedelta | None:
@@ -111,7 +115,7 @@ class IngressPublisher:
         if is_ours(ingress, self._classes.all()):
             wanted = [{"ip": ADDRESS, "ports": [{"port": self._port, "protocol": "TCP"}]}]
         known = ((ingress.get("status") or {}).get("loadBalancer") or {}).get("ingress") or []
-        mine = [one for one in known if one.get("ip") == ADDRESS]
+        mine = [point for point in known if point.get("ip") == ADDRESS]
         if known == wanted or (not wanted and not mine):
             return None  # another controller's Ingress is its own business
         new = {**ingress, "status": {"loadBalancer": {"ingress": wanted} if wanted else {}}}
