@@ -210,11 +210,11 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
             raise ValueError(f"{name} holds itself; a CRD schema cannot say that")
         return _structural(definitions[name] | _besides(schema), definitions, (*inside, name))
     if union := schema.get("anyOf"):
-        some = [one for one in union if one.get("type") != "null"]
+        some = [branch for branch in union if branch.get("type") != "null"]
         if len(some) == 1:
             return _structural(some[0] | _besides(schema), definitions, inside)
-        if {one.get("type") for one in some} == {"integer", "string"}:
-            text = next(one for one in some if one["type"] == "string")
+        if {branch.get("type") for branch in some} == {"integer", "string"}:
+            text = next(branch for branch in some if branch["type"] == "string")
             more = {key: text[key] for key in ("pattern", "description") if key in text}
             return more | {"x-kubernetes-int-or-string": True} | _besides(schema)
         raise ValueError(f"a CRD schema cannot say {union}")
@@ -224,7 +224,9 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
             continue
         match key:
             case "properties":
-                out[key] = {name: _structural(one, definitions, inside) for name, one in value.items()}
+                out[key] = {
+                    name: _structural(field_schema, definitions, inside) for name, field_schema in value.items()
+                }
             case "items" | "additionalProperties" if isinstance(value, Mapping):
                 out[key] = _structural(value, definitions, inside)
             case "default" if value in (None, "", 0, [], {}):

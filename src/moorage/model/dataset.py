@@ -231,11 +231,11 @@ def parse_dataset(obj: Mapping[str, Any]) -> DatasetView:
 
 def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
     """Everything that the schema cannot say; all at once."""
-    found = []
+    faults = []
     if not is_dns_label(name) or len(name) > NAME_MAX:
-        found.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
+        faults.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
     if size <= 0:
-        found.append(Fault("spec.size", str(spec.size), "must be more than zero"))
+        faults.append(Fault("spec.size", str(spec.size), "must be more than zero"))
     url = spec.source.url
     try:
         scheme, host = urlsplit(url)[:2]
@@ -243,18 +243,18 @@ def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
         scheme, host = "", ""
     if scheme not in _SCHEMES or (scheme not in ("volume", "upload") and not host):
         message = "must be s3://, gs:// or https:// with a host or bucket, volume:NAME[/FOLDER], or upload:"
-        found.append(Fault("spec.source.url", url, message))
+        faults.append(Fault("spec.source.url", url, message))
     elif scheme == "volume" and parse_volume(url) is None:
         message = "must be volume:NAME or volume:NAME/FOLDER, without .. in it"
-        found.append(Fault("spec.source.url", url, message))
+        faults.append(Fault("spec.source.url", url, message))
     elif "@" in host:
         message = "must hold no password: anybody who may see the Dataset would; name a Secret"
-        found.append(Fault("spec.source.url", url, message))
+        faults.append(Fault("spec.source.url", url, message))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in url):
-        found.append(Fault("spec.source.url", ascii(url), "must hold no control characters"))
+        faults.append(Fault("spec.source.url", ascii(url), "must hold no control characters"))
     if len(set(spec.readers)) != len(spec.readers):
-        found.append(Fault("spec.readers", ", ".join(spec.readers), "must name each tenant once"))
-    return found
+        faults.append(Fault("spec.readers", ", ".join(spec.readers), "must name each tenant once"))
+    return faults
 
 
 def parse_volume(url: str) -> tuple[str, str] | None:
@@ -270,8 +270,8 @@ def parse_volume(url: str) -> tuple[str, str] | None:
 
 def revision_of(source: DatasetSource, refill: str) -> str:
     """Of what is to be filled: another source, or another word in the refill annotation, is another fill."""
-    told = json.dumps([source.url, source.anonymous, source.unpack, refill])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    contents = json.dumps([source.url, source.anonymous, source.unpack, refill])
+    return hashlib.sha256(contents.encode()).hexdigest()[:16]
 
 
 def claim_name(dataset: str) -> str:

@@ -227,9 +227,9 @@ def group_of(machine: Mapping[str, Any]) -> str:
 def parse_machine(obj: Mapping[str, Any]) -> Pool:
     """Read a Machine as stored. Raises QuantityError for sizes that are none."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
-    types = {one["name"]: parse_type(one) for one in spec.get("machineTypes") or ()}
+    types = {machine_type["name"]: parse_type(machine_type) for machine_type in spec.get("machineTypes") or ()}
     offers = {
-        node["name"]: tuple(one["name"] for one in node.get("machineType") or () if one["name"] in types)
+        node["name"]: tuple(offer["name"] for offer in node.get("machineType") or () if offer["name"] in types)
         for node in spec.get("nodePool") or ()
         if node.get("mode") == READY
     }
@@ -245,19 +245,19 @@ def parse_machine(obj: Mapping[str, Any]) -> Pool:
     )
 
 
-def parse_type(one: Mapping[str, Any]) -> MachineType:
+def parse_type(entry: Mapping[str, Any]) -> MachineType:
     """Read one of `spec.machineTypes`. Raises QuantityError."""
-    spec = one.get("spec") or {}
+    spec = entry.get("spec") or {}
     texts = {"cpu": str(spec["cpu"]), "memory": str(spec["memory"])}
     gpu = spec.get("gpu") or {}
     if gpu.get("type"):
         texts[gpu["type"]] = str(gpu.get("num", 0))
     size = {name: amount(name, text) for name, text in texts.items()}
     return MachineType(
-        name=one["name"],
+        name=entry["name"],
         size={name: value for name, value in size.items() if value > 0},
         texts={name: text for name, text in texts.items() if size[name] > 0},
-        available=int(one.get("available") or 0),
+        available=int(entry.get("available") or 0),
         family=str(gpu.get("family") or ""),
     )
 
@@ -274,37 +274,37 @@ class Fault:
 def check_machine(obj: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = ()) -> list[Fault]:
     """Everything that the schema of a Machine cannot say; all at once. `others`: the Machines there are."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
-    name, found = str(meta.get("name") or ""), []
+    name, faults = str(meta.get("name") or ""), []
     others = [other for other in others if other["metadata"]["name"] != name]
     group = group_of(obj)
     if not is_dns_label(group):
         what = "must be lower-case letters, digits and '-', at most 63"
-        found.append(Fault(f"metadata.labels[{MACHINE_GROUP_LABEL}]", group, what))
+        faults.append(Fault(f"metadata.labels[{MACHINE_GROUP_LABEL}]", group, what))
     for other in others:
         if group_of(other) == group:
             what = f"Machine {other['metadata']['name']} is of this group already; add the machine types there"
-            found.append(Fault(f"metadata.labels[{MACHINE_GROUP_LABEL}]", group, what))
+            faults.append(Fault(f"metadata.labels[{MACHINE_GROUP_LABEL}]", group, what))
     types: set[str] = set()
-    for at, one in enumerate(spec.get("machineTypes") or ()):
+    for at, machine_type in enumerate(spec.get("machineTypes") or ()):
         where = f"spec.machineTypes[{at}]"
-        if one.get("name") in types:
-            found.append(Fault(f"{where}.name", str(one["name"]), "is there twice"))
-        types.add(str(one.get("name")))
-        found += _check_size(one.get("spec") or {}, f"{where}.spec")
+        if machine_type.get("name") in types:
+            faults.append(Fault(f"{where}.name", str(machine_type["name"]), "is there twice"))
+        types.add(str(machine_type.get("name")))
+        faults += _check_size(machine_type.get("spec") or {}, f"{where}.spec")
     if not types:
-        found.append(Fault("spec.machineTypes", "", "must name at least one machine type"))
+        faults.append(Fault("spec.machineTypes", "", "must name at least one machine type"))
     taken = {
         str(node.get("name")): str(other["metadata"]["name"])
         for other in others
         for node in (other.get("spec") or {}).get("nodePool") or ()
     }
-    return found + _check_nodes(spec.get("nodePool") or (), types, taken)
+    return faults + _check_nodes(spec.get("nodePool") or (), types, taken)
 
 
 def check_node_pool(obj: Mapping[str, Any]) -> list[Fault]:
     """Everything that the schema of a MachineNodePool cannot say."""
     spec = obj.get("spec") or {}
-    types = {str(one.get("name")) for one in spec.get("machineTypeStock") or ()}
+    types = {str(stock.get("name")) for stock in spec.get("machineTypeStock") or ()}
     return _check_nodes(spec.get("nodePool") or (), types, {})
 
 
@@ -342,19 +342,19 @@ def _check_positive(text: Any, where: str) -> Fault | None:
 
 
 def _check_nodes(nodes: Iterable[Obj], types: set[str], taken: Mapping[str, str]) -> list[Fault]:
-    found, seen = [], set()
+    faults, seen = [], set()
     for at, node in enumerate(nodes):
         where, name = f"spec.nodePool[{at}]", str(node.get("name"))
         if name in seen:
-            found.append(Fault(f"{where}.name", name, "is there twice"))
+            faults.append(Fault(f"{where}.name", name, "is there twice"))
         seen.add(name)
         if name in taken:
-            found.append(Fault(f"{where}.name", name, f"is a node of Machine {taken[name]}"))
+            faults.append(Fault(f"{where}.name", name, f"is a node of Machine {taken[name]}"))
         if node.get("mode") not in MODES:
-            found.append(Fault(f"{where}.mode", str(node.get("mode")), f"must be one of {', '.join(MODES)}"))
-        for number, one in enumerate(node.get("machineType") or ()):
-            if str(one.get("name")) not in types:
+            faults.append(Fault(f"{where}.mode", str(node.get("mode")), f"must be one of {', '.join(MODES)}"))
+        for number, offer in enumerate(node.get("machineType") or ()):
+            if str(offer.get("name")) not in types:
                 known = ", ".join(sorted(types)) or "none"
                 what = f"is no machine type of this object; there are: {known}"
-                found.append(Fault(f"{where}.machineType[{number}].name", str(one.get("name")), what))
-    return found
+                faults.append(Fault(f"{where}.machineType[{number}].name", str(offer.get("name")), what))
+    return faults

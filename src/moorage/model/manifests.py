@@ -407,7 +407,7 @@ def make_machine_objects() -> list[Obj]:
     The budget never allows a disruption; a reservation that is promised to a guest is not under it. Everybody sees
     the calendar too; the role that writes in it is for the admin to bind.
     """
-    said = {
+    descriptions = {
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
         GUEST_PRIORITY: "Takes the place of a machine's reservation.",
         DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
@@ -422,7 +422,7 @@ def make_machine_objects() -> list[Obj]:
             globalDefault=name == DEFAULT_PRIORITY,
             description=text,
         )
-        for name, text in said.items()
+        for name, text in descriptions.items()
     ]
     kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
     budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}

@@ -321,13 +321,13 @@ class MapView:
         return next((condition for condition in self.status.conditions if condition.type == kind), None)
 
     def is_true(self, kind: str) -> bool:
-        found = self.condition(kind)
-        return found is not None and found.status == "True"
+        condition = self.condition(kind)
+        return condition is not None and condition.status == "True"
 
     def since(self, kind: str) -> datetime | None:
         """When the condition last changed its status."""
-        found = self.condition(kind)
-        return moment(found.last_transition_time) if found is not None else None
+        condition = self.condition(kind)
+        return moment(condition.last_transition_time) if condition is not None else None
 
 
 class BadMapJob(MoorageError):
@@ -379,28 +379,28 @@ def function_file(source: FunctionSource) -> str:
 def check_mapjob(obj: Mapping[str, Any]) -> list[Fault]:
     """Everything that the schema of a MapJob cannot say; all at once."""
     name = str(obj["metadata"].get("name") or "")
-    found: list[Fault] = []
+    faults: list[Fault] = []
     if name and (not is_dns_label(name) or len(name) > RUN_NAME_MAX):
         allowed = f"must be at most {RUN_NAME_MAX} of a-z, 0-9 and '-': its Jobs and pods are named after it"
-        found.append(Fault("metadata.name", name, allowed))
+        faults.append(Fault("metadata.name", name, allowed))
     try:
         view = parse_mapjob({**obj, "status": {}})
     except BadMapJob as error:
         path, _, message = error.message.partition(": ")
-        return [*found, Fault(path, "", message)]
+        return [*faults, Fault(path, "", message)]
     spec = view.spec
     if bool(spec.command) == (spec.function is not None):
-        said = "give one of spec.command and spec.function" + (", not both" if spec.command else "")
-        found.append(Fault("spec.command", " ".join(spec.command)[:80], said))
+        message = "give one of spec.command and spec.function" + (", not both" if spec.command else "")
+        faults.append(Fault("spec.command", " ".join(spec.command)[:80], message))
     if spec.command and not spec.command[0]:
-        found.append(Fault("spec.command[0]", "", "must be a program"))
+        faults.append(Fault("spec.command[0]", "", "must be a program"))
     if spec.notify is not None:
-        found += _check_targets(spec.notify)
+        faults += _check_targets(spec.notify)
     lowest, highest = spec.policy.backoff_seconds, spec.policy.backoff_limit_seconds
     if lowest is not None and highest is not None and lowest > highest:
-        said = f"must be at most backoffLimitSeconds, {highest:g}"
-        found.append(Fault("spec.policy.backoffSeconds", f"{lowest:g}", said))
-    return [*found, *_check_template(spec.template)]
+        message = f"must be at most backoffLimitSeconds, {highest:g}"
+        faults.append(Fault("spec.policy.backoffSeconds", f"{lowest:g}", message))
+    return [*faults, *_check_template(spec.template)]
 
 
 def _check_targets(notify: Notify) -> Iterator[Fault]:
@@ -420,31 +420,31 @@ def _check_template(template: Mapping[str, Any]) -> list[Fault]:
     containers = spec.get("containers") if isinstance(spec, dict) else None
     if not isinstance(spec, dict) or not isinstance(containers, list) or not containers:
         return [Fault(f"{where}.containers", "", "must have a container: the first is the worker's")]
-    found: list[Fault] = []
+    faults: list[Fault] = []
     if spec.get("restartPolicy") not in (None, "", "Never"):
         message = "must be Never: a lost worker is replaced by another pod"
-        found.append(Fault(f"{where}.restartPolicy", str(spec["restartPolicy"]), message))
-    for at, one in enumerate(containers):
+        faults.append(Fault(f"{where}.restartPolicy", str(spec["restartPolicy"]), message))
+    for at, container in enumerate(containers):
         path = f"{where}.containers[{at}]"
-        if not isinstance(one, dict):
-            found.append(Fault(path, str(one), "must be a container"))
+        if not isinstance(container, dict):
+            faults.append(Fault(path, str(container), "must be a container"))
             continue
-        for number, variable in enumerate(_dicts(one.get("env"))):
+        for number, variable in enumerate(_dicts(container.get("env"))):
             if at == 0 and str(variable.get("name", "")).startswith("MOORAGE_"):
                 message = "is one of Moorage's own; choose a name without MOORAGE_"
-                found.append(Fault(f"{path}.env[{number}].name", str(variable["name"]), message))
-        for number, mount in enumerate(_dicts(one.get("volumeMounts"))):
+                faults.append(Fault(f"{path}.env[{number}].name", str(variable["name"]), message))
+        for number, mount in enumerate(_dicts(container.get("volumeMounts"))):
             if f"{mount.get('mountPath', '')}/".startswith(f"{MOUNT}/"):
                 message = f"must be outside {MOUNT}, where the worker itself is"
-                found.append(Fault(f"{path}.volumeMounts[{number}].mountPath", str(mount["mountPath"]), message))
+                faults.append(Fault(f"{path}.volumeMounts[{number}].mountPath", str(mount["mountPath"]), message))
     first = containers[0] if isinstance(containers[0], dict) else {}
     if not first.get("image"):
-        found.append(Fault(f"{where}.containers[0].image", "", "must be set: an image with python3"))
+        faults.append(Fault(f"{where}.containers[0].image", "", "must be set: an image with python3"))
     for key in ("command", "args"):
         if first.get(key):
             message = "must be left out: the worker runs there; what the items run is spec.command"
-            found.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], message))
-    return found + _check_resources(first, f"{where}.containers[0].resources")
+            faults.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], message))
+    return faults + _check_resources(first, f"{where}.containers[0].resources")
 
 
 def _check_resources(container: Mapping[str, Any], where: str) -> list[Fault]:
@@ -462,4 +462,4 @@ def _check_resources(container: Mapping[str, Any], where: str) -> list[Fault]:
 
 
 def _dicts(given: Any) -> list[Obj]:
-    return [one if isinstance(one, dict) else {} for one in given] if isinstance(given, list) else []
+    return [entry if isinstance(entry, dict) else {} for entry in given] if isinstance(given, list) else []

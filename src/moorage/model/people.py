@@ -89,10 +89,10 @@ def person_in(account: Mapping[str, object]) -> str:
 def groups_in(account: Mapping[str, object]) -> tuple[str, ...]:
     """The groups that login gave, as they are; none where they cannot be read."""
     try:
-        found = parse_json(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
+        groups = parse_json(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
     except ValueError:
         return ()
-    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+    return tuple(group for group in groups if isinstance(group, str)) if isinstance(groups, list) else ()
 
 
 def is_disabled(account: Mapping[str, object]) -> bool:

@@ -214,8 +214,8 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
     if not mine:
         return None
     rules: dict[str, Mapping[str, Any]] = {}
-    for one in mine:
-        for name, settings in ((one.get("spec") or {}).get("rules") or {}).items():
+    for policy in mine:
+        for name, settings in ((policy.get("spec") or {}).get("rules") or {}).items():
             if name not in rules or _strictness(settings) > _strictness(rules[name]):
                 rules[name] = settings
     return Policy(rules, expected_of(mine))
@@ -223,10 +223,11 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
 
 def expected_of(policies: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """The nodes that these policies say may come."""
-    found: list[Mapping[str, Any]] = []
+    expected: list[Mapping[str, Any]] = []
     for policy in policies:
-        found += [node for node in (policy.get("spec") or {}).get("expectedNodes") or () if node not in found]
-    return tuple(found)
+        nodes = (policy.get("spec") or {}).get("expectedNodes") or ()
+        expected += [node for node in nodes if node not in expected]
+    return tuple(expected)
 
 
 def _strictness(settings: Mapping[str, Any]) -> int:

@@ -129,15 +129,15 @@ def parse_sheet(document: object) -> PriceSheet:
     top = _mapping(document, "the file", _SHEET)
     billing = _mapping(top.get("billing") or {}, "billing", _BILLING)
     offers: list[Offer] = []
-    for at, one in enumerate(_list(top.get("machines"), "machines")):
-        offers += _offers(_mapping(one, f"machines[{at}]", _MACHINE), f"machines[{at}]")
+    for at, machine in enumerate(_list(top.get("machines"), "machines")):
+        offers += _offers(_mapping(machine, f"machines[{at}]", _MACHINE), f"machines[{at}]")
     if not offers:
         raise UsageError("the file offers no machine: machines is empty")
     return PriceSheet(
         offers=_unique(offers),
         quotas=tuple(
-            _quota(_mapping(one, f"quotas[{at}]", _QUOTA), f"quotas[{at}]")
-            for at, one in enumerate(_list(top.get("quotas") or [], "quotas"))
+            _quota(_mapping(quota, f"quotas[{at}]", _QUOTA), f"quotas[{at}]")
+            for at, quota in enumerate(_list(top.get("quotas") or [], "quotas"))
         ),
         transfer=_transfers(_list(top.get("transfer") or [], "transfer")),
         currency=str(top.get("currency") or "USD"),
@@ -201,7 +201,7 @@ def node_types(nodes: Sequence[Obj], pods: Sequence[Obj] = ()) -> tuple[tuple[No
         if owner is not None and owner.get("kind") == "DaemonSet":
             pod = parse_pod(obj)
             daemons.setdefault(pod.node, []).append(pod.requests)
-    found: dict[tuple[str, str], NodeType] = {}
+    types: dict[tuple[str, str], NodeType] = {}
     untyped = 0
     for obj in nodes:
         labels = labels_of(obj)
@@ -211,14 +211,14 @@ def node_types(nodes: Sequence[Obj], pods: Sequence[Obj] = ()) -> tuple[tuple[No
             continue
         room = _room_of(kind, obj, parse_node(obj), daemons.get(obj["metadata"]["name"], []))
         key = (kind, labels.get(REGION_LABEL, ""))
-        before = found.get(key)
-        found[key] = NodeType(
+        before = types.get(key)
+        types[key] = NodeType(
             name=kind,
             region=key[1],
             nodes=1 + (before.nodes if before else 0),
             room=_least(before.room, room) if before else room,
         )
-    return tuple(found[key] for key in sorted(found)), untyped
+    return tuple(types[key] for key in sorted(types)), untyped
 
 
 def offers_of_cluster(sheet: PriceSheet, types: Sequence[NodeType]) -> tuple[PriceSheet, tuple[str, ...]]:
@@ -306,9 +306,9 @@ def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
     if not machine.cpu_milli:
         raise UsageError(f"{where}.cpu is 0; a machine has CPU")
     offers = []
-    for at, one in enumerate(_list(fields.get("prices"), f"{where}.prices")):
+    for at, entry in enumerate(_list(fields.get("prices"), f"{where}.prices")):
         here = f"{where}.prices[{at}]"
-        price = _mapping(one, here, _PRICE)
+        price = _mapping(entry, here, _PRICE)
         both = {SPOT: _number(price, "spot", here), ON_DEMAND: _number(price, "onDemand", here)}
         if all(value is None for value in both.values()):
             raise UsageError(f"{here} ({name}) has neither a price `spot` nor `onDemand`")
@@ -354,9 +354,9 @@ def _quota(fields: Mapping[str, Any], where: str) -> Quota:
 
 def _transfers(rows: Sequence[object]) -> dict[tuple[str, str], float]:
     transfers: dict[tuple[str, str], float] = {}
-    for at, one in enumerate(rows):
+    for at, entry in enumerate(rows):
         where = f"transfer[{at}]"
-        row = _mapping(one, where, _TRANSFER)
+        row = _mapping(entry, where, _TRANSFER)
         price = _number(row, "perGB", where)
         if not row.get("from") or not row.get("to") or price is None:
             raise UsageError(f"{where} needs from, to and perGB")
@@ -386,24 +386,24 @@ def _number(fields: Mapping[str, Any], name: str, where: str, *, least: float = 
     try:
         if isinstance(value, bool):
             raise ValueError
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    if not least <= found < math.inf:
+        number = math.nan
+    if not least <= number < math.inf:
         raise UsageError(f"{where}.{name} is {value!r}, not a number of at least {least:g}")
-    return found
+    return number
 
 
 def _quantity(value: object, where: str, *, milli: bool = False) -> int:
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise QuantityError(f"invalid quantity {value!r}: use a number with a unit, such as 500m or 2Gi")
-        found = parse_milli(value) if milli else parse_count(value)
+        quantity = parse_milli(value) if milli else parse_count(value)
     except QuantityError as error:
         raise UsageError(f"{where}: {error.message}", hint=error.hint) from error
-    if found < 0:
+    if quantity < 0:
         raise UsageError(f"{where} is {value!r}, less than 0")
-    return found
+    return quantity
 
 
 def _date(value: object) -> date | None:

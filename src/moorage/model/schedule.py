@@ -50,8 +50,8 @@ def next_moment(text: str, after: datetime, zone: tzinfo = UTC) -> datetime | No
     """The first moment after `after`, in UTC; None: none within four years."""
     from cronsim import CronSim
 
-    found: datetime | None = next(CronSim(text, after.astimezone(zone)), None)
-    return None if found is None or found - after > FURTHEST else found.astimezone(UTC)
+    moment: datetime | None = next(CronSim(text, after.astimezone(zone)), None)
+    return None if moment is None or moment - after > FURTHEST else moment.astimezone(UTC)
 
 
 def last_moment(text: str, until: datetime, after: datetime, zone: tzinfo = UTC) -> datetime | None:
@@ -60,5 +60,5 @@ def last_moment(text: str, until: datetime, after: datetime, zone: tzinfo = UTC)
 
     # it gives what lies before its start: begin a second later, so that `until` itself counts
     start = until.replace(microsecond=0).astimezone(zone) + timedelta(seconds=1)
-    found: datetime | None = next(CronSim(text, start, reverse=True), None)
-    return found.astimezone(UTC) if found is not None and found > after else None
+    moment: datetime | None = next(CronSim(text, start, reverse=True), None)
+    return moment.astimezone(UTC) if moment is not None and moment > after else None

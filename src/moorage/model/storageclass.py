@@ -75,10 +75,10 @@ def parse_class(obj: Mapping[str, Any]) -> ClassView:
     )
 
 
-def modes_of(said: str | None, provisioner: str) -> frozenset[str] | None:
+def modes_of(annotated: str | None, provisioner: str) -> frozenset[str] | None:
     """What the admin said, else what is known of the provisioner, whose name Rook puts a prefix before."""
-    if said is not None:
-        return frozenset(part.strip() for part in said.split(",") if part.strip())
+    if annotated is not None:
+        return frozenset(part.strip() for part in annotated.split(",") if part.strip())
     known = _PROVISIONERS.get(provisioner)
     if known is None:
         known = next((modes for name, modes in _PROVISIONERS.items() if provisioner.endswith(f".{name}")), None)
@@ -87,5 +87,5 @@ def modes_of(said: str | None, provisioner: str) -> frozenset[str] | None:
 
 def class_named(name: str, classes: Iterable[Obj]) -> ClassView | None:
     """The class of that name; for an empty name the default one. None: there is none."""
-    views = sorted((parse_class(one) for one in classes), key=lambda one: one.name)
+    views = sorted((parse_class(obj) for obj in classes), key=lambda view: view.name)
     return next((view for view in views if (view.name == name if name else view.default)), None)

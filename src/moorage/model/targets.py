@@ -38,10 +38,10 @@ class Email:
     def __post_init__(self) -> None:
         if not 0 < len(self.to) <= RECIPIENTS_MAX:
             raise UsageError(f"an e-mail goes to 1 to {RECIPIENTS_MAX} addresses, not {len(self.to)}")
-        for one in self.to:
-            if not is_email(one):
+        for address in self.to:
+            if not is_email(address):
                 raise UsageError(
-                    f"invalid e-mail address {one!r}", hint="use the bare address, such as ada@example.com"
+                    f"invalid e-mail address {address!r}", hint="use the bare address, such as ada@example.com"
                 )
 
     @property

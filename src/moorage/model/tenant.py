@@ -165,7 +165,7 @@ class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):
 def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:
     """The tenant whose namespace this is; of several, the first by name. None where there is none."""
     mine = [tenant for tenant in tenants if (tenant.get("spec") or {}).get("namespace") == namespace]
-    return dict(min(mine, key=lambda one: str(one["metadata"]["name"]))) if mine else None
+    return dict(min(mine, key=lambda tenant: str(tenant["metadata"]["name"]))) if mine else None
 
 
 def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:

@@ -157,24 +157,24 @@ def parse_backup(obj: Mapping[str, Any]) -> BackupView:
 
 def check_backup(name: str, spec: VolumeBackupSpec) -> list[Fault]:
     """Everything that the schema cannot say; all at once."""
-    found = []
+    faults = []
     if not is_dns_label(name) or len(name) > NAME_MAX:
-        found.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
+        faults.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
     to = spec.to
     volume = parse_volume(to) if to.startswith("volume:") else None
     host = urlsplit(to).netloc if to.startswith(("s3://", "gs://")) else ""
     is_folder = to.startswith("/") and ".." not in to.split("/") and len(to.strip("/")) > 0
     if not (volume or host or is_folder):
-        found.append(Fault("spec.to", to, "must be s3://BUCKET/PREFIX, gs://…, volume:NAME[/FOLDER] or /FOLDER"))
+        faults.append(Fault("spec.to", to, "must be s3://BUCKET/PREFIX, gs://…, volume:NAME[/FOLDER] or /FOLDER"))
     if "@" in host:
-        found.append(Fault("spec.to", to, "must hold no password; name a Secret"))
+        faults.append(Fault("spec.to", to, "must hold no password; name a Secret"))
     if volume is not None and volume[0] == spec.volume:
-        found.append(Fault("spec.to", to, "must be another volume than the one that is copied"))
+        faults.append(Fault("spec.to", to, "must be another volume than the one that is copied"))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in to):
-        found.append(Fault("spec.to", ascii(to), "must hold no control characters"))
+        faults.append(Fault("spec.to", ascii(to), "must hold no control characters"))
     if spec.schedule and not is_schedule(spec.schedule):
-        found.append(Fault("spec.schedule", spec.schedule, "must be five fields as cron has them: 0 3 * * *"))
-    return found
+        faults.append(Fault("spec.schedule", spec.schedule, "must be five fields as cron has them: 0 3 * * *"))
+    return faults
 
 
 def is_schedule(text: str) -> bool:

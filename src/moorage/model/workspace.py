@@ -328,16 +328,16 @@ def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
 
 def templates_of(configmaps: Iterable[Mapping[str, Any]]) -> tuple[dict[str, App], dict[str, str]]:
     """Every template by name, an admin's before ours; and what is wrong with the others, by name."""
-    found, bad = dict(BUILT_IN), {}
+    templates, bad = dict(BUILT_IN), {}
     for obj in sorted(configmaps, key=lambda configmap: str(configmap["metadata"]["name"])):
         try:
             name, app = parse_template(obj)
         except BadWorkspace as error:
             bad[labels_of(obj).get(TEMPLATE_LABEL) or ""] = error.message
             continue
-        found[name] = app
+        templates[name] = app
         bad.pop(name, None)
-    return found, bad
+    return templates, bad
 
 
 # --- where workspaces are reached
@@ -510,39 +510,39 @@ def _said(where: str, error: msgspec.ValidationError) -> str:
 def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
     """Everything that the schema of a Workspace cannot say; all at once."""
     name = str(obj["metadata"].get("name") or "")
-    found: list[Fault] = []
+    faults: list[Fault] = []
     if name and (not is_dns_label(name) or len(name) > NAME_MAX):
         allowed = f"must be at most {NAME_MAX} of a-z, 0-9 and '-', a letter or digit at both ends"
-        found.append(Fault("metadata.name", name, allowed))
+        faults.append(Fault("metadata.name", name, allowed))
     try:
         spec = parse_workspace(obj).spec
     except BadWorkspace as error:
         path, _, message = error.message.partition(": ")
         is_amount = path.endswith((".cpu", ".memory", ".size")) and "regex" in message
-        return [*found, Fault(path, "", NO_AMOUNT if is_amount else message)]
+        return [*faults, Fault(path, "", NO_AMOUNT if is_amount else message)]
     if bool(spec.type) == (spec.app is not None):
-        said = "give one of spec.type (jupyterlab, codeserver, a template) and spec.app"
-        found.append(Fault("spec.type", spec.type, said + (", not both" if spec.type else "")))
+        message = "give one of spec.type (jupyterlab, codeserver, a template) and spec.app"
+        faults.append(Fault("spec.type", spec.type, message + (", not both" if spec.type else "")))
     if spec.machine is not None and spec.resources != Resources():
-        said = "leave it out where spec.machine is given: a machine has its size"
-        found.append(Fault("spec.resources", "", said))
+        message = "leave it out where spec.machine is given: a machine has its size"
+        faults.append(Fault("spec.resources", "", message))
     if spec.resources.gpu_type and not spec.resources.gpus:
-        found.append(Fault("spec.resources.gpuType", spec.resources.gpu_type, "needs spec.resources.gpus"))
+        faults.append(Fault("spec.resources.gpuType", spec.resources.gpu_type, "needs spec.resources.gpus"))
     for where, given in (
         ("spec.resources.cpu", spec.resources.cpu),
         ("spec.resources.memory", spec.resources.memory),
         ("spec.home.size", spec.home.size),
     ):
-        found += _check_amount(where, given)
+        faults += _check_amount(where, given)
     for table, variables in (("spec.env", spec.env), ("spec.app.env", spec.app.env if spec.app else [])):
-        for at, one in enumerate(variables):
-            if one.name in OWN_VARIABLES or one.name.startswith("MOORAGE_"):
-                said = "is one of Moorage's own; choose another name"
-                found.append(Fault(f"{table}[{at}].name", one.name, said))
-            if one.value is not None and one.value_from is not None:
-                found.append(Fault(f"{table}[{at}].valueFrom", "", "give one of value and valueFrom"))
-    found += _check_mounts(spec)
-    return found + check_schedule(spec.schedule)
+        for at, variable in enumerate(variables):
+            if variable.name in OWN_VARIABLES or variable.name.startswith("MOORAGE_"):
+                message = "is one of Moorage's own; choose another name"
+                faults.append(Fault(f"{table}[{at}].name", variable.name, message))
+            if variable.value is not None and variable.value_from is not None:
+                faults.append(Fault(f"{table}[{at}].valueFrom", "", "give one of value and valueFrom"))
+    faults += _check_mounts(spec)
+    return faults + check_schedule(spec.schedule)
 
 
 def check_schedule(schedule: Schedule | None) -> list[Fault]:
@@ -551,16 +551,16 @@ def check_schedule(schedule: Schedule | None) -> list[Fault]:
         return []
     from moorage.model.schedule import problem_of_cron, problem_of_zone
 
-    found = []
+    faults = []
     if not schedule.start and not schedule.stop:
-        found.append(Fault("spec.schedule", "", "give start, stop or both"))
+        faults.append(Fault("spec.schedule", "", "give start, stop or both"))
     for key in ("start", "stop"):
         text = getattr(schedule, key)
         if text and (problem := problem_of_cron(text)):
-            found.append(Fault(f"spec.schedule.{key}", text, problem))
+            faults.append(Fault(f"spec.schedule.{key}", text, problem))
     if problem := problem_of_zone(schedule.timezone):
-        found.append(Fault("spec.schedule.timezone", schedule.timezone, problem))
-    return found
+        faults.append(Fault("spec.schedule.timezone", schedule.timezone, problem))
+    return faults
 
 
 def _check_amount(where: str, given: int | str | None) -> list[Fault]:
@@ -574,19 +574,19 @@ def _check_amount(where: str, given: int | str | None) -> list[Fault]:
 
 
 def _check_mounts(spec: WorkspaceSpec) -> list[Fault]:
-    mounts = []
+    faults = []
     seen: dict[str, str] = {}
     if spec.home.mount_path:
         seen[spec.home.mount_path.rstrip("/")] = "spec.home"
-    for at, one in enumerate(spec.volumes):
-        where, path = f"spec.volumes[{at}]", one.mount_path.rstrip("/")
-        if ":" in one.mount_path or ".." in one.mount_path.split("/") or not path:
-            mounts.append(Fault(f"{where}.mountPath", one.mount_path, NO_FOLDER))
+    for at, mount in enumerate(spec.volumes):
+        where, path = f"spec.volumes[{at}]", mount.mount_path.rstrip("/")
+        if ":" in mount.mount_path or ".." in mount.mount_path.split("/") or not path:
+            faults.append(Fault(f"{where}.mountPath", mount.mount_path, NO_FOLDER))
         elif path in seen:
-            mounts.append(Fault(f"{where}.mountPath", one.mount_path, f"{seen[path]} is mounted there too"))
+            faults.append(Fault(f"{where}.mountPath", mount.mount_path, f"{seen[path]} is mounted there too"))
         seen.setdefault(path, where)
-        if one.sub_path.startswith("/") or ".." in one.sub_path.split("/"):
-            mounts.append(Fault(f"{where}.subPath", one.sub_path, "must be a path in the volume, without '..'"))
+        if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
+            faults.append(Fault(f"{where}.subPath", mount.sub_path, "must be a path in the volume, without '..'"))
     if (home := spec.home.mount_path) and (".." in home.split("/") or ":" in home or not home.rstrip("/")):
-        mounts.append(Fault("spec.home.mountPath", home, NO_FOLDER))
-    return mounts
+        faults.append(Fault("spec.home.mountPath", home, NO_FOLDER))
+    return faults
