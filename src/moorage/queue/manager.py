@@ -98,8 +98,8 @@ class Queue:
             return
         self._closed = True
         for waiting in self._parked.values():
-            for one in waiting.values():
-                one.wake(False)
+            for request in waiting.values():
+                request.wake(False)
         if self._flushing is not None:
             await asyncio.wait({self._flushing})
         for who, executor in (("writer", self._writing), ("reader", self._reading)):
@@ -151,11 +151,11 @@ class Queue:
         uid, _, signature = token.partition(".")
         if not (uid and signature) or not hmac.compare_digest(self._sign(uid).encode(), signature.encode()):
             raise Unauthorized("the token is not a worker's token", hint="use the token in the map's Secret")
-        found = await self._read(lambda store: store.find_uid(uid))
-        if found is None:
+        stored = await self._read(lambda store: store.find_uid(uid))
+        if stored is None:
             raise NotFound("the map of this token was deleted", hint="stop the worker")
-        self._tokens.put(token, found.map.id)
-        return found.map.id
+        self._tokens.put(token, stored.map.id)
+        return stored.map.id
 
     async def exchange(self, of: int, asked: Exchange) -> Reply:
         """Take a worker's answers and give it what it may work on next. Raises NotFound when the map is gone."""
@@ -209,8 +209,8 @@ class Queue:
         """Wake the longest waiting, all with None."""
         waiting = self._parked.get(of)
         while waiting and (most is None or most > 0):
-            _, one = waiting.popitem(last=False)
-            one.wake(True)
+            _, request = waiting.popitem(last=False)
+            request.wake(True)
             if most is not None:
                 most -= 1
         if not waiting:
@@ -308,11 +308,11 @@ class Queue:
         priority: int | None = None,
         rate: float | None = None,
     ) -> Stored:
-        found = await self._write(
+        stored = await self._write(
             lambda store: store.change_map(of, state=state, closed=closed, priority=priority, rate=rate)
         )
         self._wake_some(of, None)
-        return found
+        return stored
 
     async def retry(self, of: int) -> int:
         changed = await self._write(lambda store: store.retry(of))

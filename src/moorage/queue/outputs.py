@@ -124,11 +124,11 @@ def _page(db: SqliteDatabase, of: int, item: int | None, after: int) -> list[Par
         rows = db.each(f"{_PAGE} ORDER BY id", of, after)
     else:
         rows = db.each(f"{_PAGE} AND item = ?3 ORDER BY id", of, after, item)
-    found: list[Part] = []
+    parts: list[Part] = []
     size = 0
     for row in rows:
-        found.append(Part(*row))
-        size += len(found[-1].output) + ROW_BYTES
+        parts.append(Part(*row))
+        size += len(parts[-1].output) + ROW_BYTES
         if size >= PAGE_BYTES:
             break
-    return found
+    return parts

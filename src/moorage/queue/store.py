@@ -177,9 +177,9 @@ class Store:
         lapsed: dict[int, Counts] = {}
         while True:
             with self._db.transaction():
-                found = self._db.rows(_EXPIRED + self._db.locking(" FOR UPDATE SKIP LOCKED"), now, LAPSE_AT_ONCE)
-                if found:
-                    loaded = self._load_sessions(found)
+                expired = self._db.rows(_EXPIRED + self._db.locking(" FOR UPDATE SKIP LOCKED"), now, LAPSE_AT_ONCE)
+                if expired:
+                    loaded = self._load_sessions(expired)
                     changes = leasing.lapse(loaded, now)
                     self._apply(changes, now)
                     for of, counts in changes.counts.items():
@@ -187,30 +187,32 @@ class Store:
                         total.ready += counts.ready
                         total.large += counts.large
                         total.leases += counts.leases
-            if len(found) < LAPSE_AT_ONCE:
+            if len(expired) < LAPSE_AT_ONCE:
                 break
         fresh = {of: counts.ready + counts.large for of, counts in promoted.items()}
         for of, counts in lapsed.items():
             fresh[of] = fresh.get(of, 0) + counts.ready + counts.large
-        found_now = self._maps(set(lapsed))
+        maps_now = self._maps(set(lapsed))
         return Answered(
             replies=[],
             fresh=fresh,
-            freed=sum(-counts.leases for of, counts in lapsed.items() if found_now[of].policy.limits),
-            finished=frozenset(of for of, one in found_now.items() if leasing.is_finished(one, one.counts)),
+            freed=sum(-counts.leases for of, counts in lapsed.items() if maps_now[of].policy.limits),
+            finished=frozenset(
+                of for of, queue_map in maps_now.items() if leasing.is_finished(queue_map, queue_map.counts)
+            ),
         )
 
     def waiting_for(self, maps: Iterable[int]) -> dict[int, int | None]:
         """How many requests that wait in each map may find an item now; None: all are to be told that it ended."""
         wanted = set(maps)
-        found = self._maps(wanted)
+        known = self._maps(wanted)
         free = {limit.name: limit.capacity - limit.held for limit in self.limits()}
-        return {of: _may_start(found[of], free) if of in found else None for of in wanted}
+        return {of: _may_start(known[of], free) if of in known else None for of in wanted}
 
     def _make_good(self, now: int) -> None:
         """Add the time in which nobody was there to all leases. The first tick of a process finds the long one."""
-        found = self._db.rows("SELECT value FROM meta WHERE name = 'alive_at'" + self._db.locking(" FOR UPDATE"))
-        alive = max(int(found[0][0]) if found else 0, self._ticked_at)
+        rows = self._db.rows("SELECT value FROM meta WHERE name = 'alive_at'" + self._db.locking(" FOR UPDATE"))
+        alive = max(int(rows[0][0]) if rows else 0, self._ticked_at)
         gap = leasing.away_ms(last_alive=alive, now=now)
         held = self._db.rows("SELECT 1 FROM sessions LIMIT 1")
         if gap and held:
@@ -232,7 +234,7 @@ class Store:
             if session is not None and asked.request and asked.request == session.request:
                 replayed |= {(of, lease.item) for lease in session.leases}
         limits = {}
-        if any(found.policy.limits for found in maps.values()):
+        if any(queue_map.policy.limits for queue_map in maps.values()):
             self._db.rows("SELECT name FROM limits ORDER BY name" + self._db.locking(" FOR UPDATE"))
             limits = {limit.name: limit for limit in self.limits()}
         items = self._items(needed, values_of=replayed)
@@ -241,13 +243,13 @@ class Store:
         stragglers: dict[int, list[Candidate]] = {}
         skip = self._db.locking(_SKIP_LOCKED)
         for of, wanted in leasing.wanted_candidates(calls, maps).items():
-            found, most = maps[of], min(wanted, CANDIDATES_AT_ONCE)
-            if found.counts.large:
+            queue_map, most = maps[of], min(wanted, CANDIDATES_AT_ONCE)
+            if queue_map.counts.large:
                 memory = max(call.exchange.memory for call in calls if call.map == of)
                 large[of] = [_candidate(row) for row in self._db.rows(_LARGE + skip, of, memory, most)]
             ready[of] = [_candidate(row) for row in self._db.rows(_READY + skip, of, most)]
-            if found.policy.idempotent and not ready[of]:
-                stragglers[of] = self._stragglers(found, now)
+            if queue_map.policy.idempotent and not ready[of]:
+                stragglers[of] = self._stragglers(queue_map, now)
         return Loaded(
             maps=maps,
             sessions=sessions,
@@ -264,21 +266,21 @@ class Store:
         held = {(of, lease.item) for (of, _), session in sessions.items() for lease in session.leases}
         return Loaded(maps=maps, sessions=sessions, items=self._items(held))
 
-    def _stragglers(self, found: Map, now: int) -> list[Candidate]:
-        if now - self._looked.get(found.id, 0) < STRAGGLER_LOOK_MS:
+    def _stragglers(self, queue_map: Map, now: int) -> list[Candidate]:
+        if now - self._looked.get(queue_map.id, 0) < STRAGGLER_LOOK_MS:
             return []
-        self._looked[found.id] = now
-        mean = leasing.mean_ms(found.counts)
+        self._looked[queue_map.id] = now
+        mean = leasing.mean_ms(queue_map.counts)
         old: list[tuple[int, int]] = []
-        for (leases,) in self._db.rows("SELECT leases FROM sessions WHERE map = ?", found.id):
+        for (leases,) in self._db.rows("SELECT leases FROM sessions WHERE map = ?", queue_map.id):
             old += [
-                (one.at, one.item)
-                for one in _LEASES.decode(leases)
-                if leasing.is_straggler(one, mean=mean, now=now)
+                (lease.at, lease.item)
+                for lease in _LEASES.decode(leases)
+                if leasing.is_straggler(lease, mean=mean, now=now)
             ]
-        keys = {(found.id, item) for _, item in sorted(old)[:PAGE_ROWS]}
+        keys = {(queue_map.id, item) for _, item in sorted(old)[:PAGE_ROWS]}
         known = self._items(keys, values_of=keys)
-        return [known[found.id, item] for _, item in sorted(old) if (found.id, item) in known]
+        return [known[queue_map.id, item] for _, item in sorted(old) if (queue_map.id, item) in known]
 
     def _items(
         self, keys: set[tuple[int, int]], *, values_of: set[tuple[int, int]] | None = None
@@ -291,8 +293,8 @@ class Store:
             values = {
                 (row[0], row[1]): row[2] for row in self._db.by_keys(INPUTS, sorted(values_of), columns=columns)
             }
-        found = self._db.by_keys(ITEMS, sorted(keys), lock=True)
-        return {(row[0], row[1]): Candidate(_item(row[1:]), values.get((row[0], row[1]), b"")) for row in found}
+        rows = self._db.by_keys(ITEMS, sorted(keys), lock=True)
+        return {(row[0], row[1]): Candidate(_item(row[1:]), values.get((row[0], row[1]), b"")) for row in rows}
 
     def _apply(self, changes: Changes, now: int) -> None:
         self._db.update(ITEMS, [_item_row(of, item) for (of, _), item in sorted(changes.items.items())])
@@ -375,10 +377,10 @@ class Store:
         Raises AlreadyExists for another of that name, UsageError for a limit nobody has set.
         """
         with self._db.transaction():
-            found = self._db.rows("SELECT id, request FROM maps WHERE namespace = ? AND name = ?", namespace, name)
-            if found:
-                if found[0][1] == request:
-                    return self._stored_by_id(found[0][0])
+            rows = self._db.rows("SELECT id, request FROM maps WHERE namespace = ? AND name = ?", namespace, name)
+            if rows:
+                if rows[0][1] == request:
+                    return self._stored_by_id(rows[0][0])
                 raise AlreadyExists(f"map {namespace}/{name} exists", hint="delete it, or use another name")
             check_map(self._quota, self._used(namespace), namespace)
             for limit, capacity in limits.items():
@@ -427,18 +429,18 @@ class Store:
         With `request` the same request again adds nothing. Raises NotFound, UsageError.
         """
         with self._db.transaction():
-            found = self._db.rows(
+            map_rows = self._db.rows(
                 f"SELECT total, closed, namespace FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
             )
-            if not found:
+            if not map_rows:
                 raise NotFound("the map is gone")
-            total, closed, namespace = found[0]
+            total, closed, namespace = map_rows[0]
             if request is not None and (
-                told := self._db.rows(
+                additions := self._db.rows(
                     "SELECT first, items FROM additions WHERE map = ? AND request = ?", of, request
                 )
             ):
-                return told[0][0], 0
+                return additions[0][0], 0
             start = total if first is None else first
             if start > total:
                 raise UsageError(
@@ -452,7 +454,7 @@ class Store:
                     hint="make maps that take more: moor map create --open",
                     code=ErrorCode.CONFLICT,
                 )
-            size = sum(ITEM_BYTES + len(bytes(one.value)) + len((one.key or "").encode()) for one in fresh)
+            size = sum(ITEM_BYTES + len(bytes(item.value)) + len((item.key or "").encode()) for item in fresh)
             if fresh:
                 check_items(self._quota, self._used(namespace), namespace, items=len(fresh), size=size)
             if request is not None:
@@ -463,15 +465,15 @@ class Store:
             hinted, hinted_ms = 0, 0
             rows: list[Row] = []
             inputs: list[Row] = []
-            for seq, one in enumerate(fresh, total):
-                state = State.LARGE if one.memory else State.READY
-                large += one.memory > 0
-                if one.seconds is not None:
+            for seq, item in enumerate(fresh, total):
+                state = State.LARGE if item.memory else State.READY
+                large += item.memory > 0
+                if item.seconds is not None:
                     hinted += 1
-                    hinted_ms += round(one.seconds * 1000)
-                rank = leasing.rank_of(priority=one.priority, seconds=one.seconds)
-                rows.append((of, seq, int(state), rank, 0, 0, 0, 0, 0, 0, one.memory, 0))
-                inputs.append((of, seq, one.key, bytes(one.value)))
+                    hinted_ms += round(item.seconds * 1000)
+                rank = leasing.rank_of(priority=item.priority, seconds=item.seconds)
+                rows.append((of, seq, int(state), rank, 0, 0, 0, 0, 0, 0, item.memory, 0))
+                inputs.append((of, seq, item.key, bytes(item.value)))
             self._db.insert(ITEMS, rows)
             self._db.insert(INPUTS, inputs)
             counts = Counts(
@@ -602,11 +604,11 @@ class Store:
 
     def get_item(self, of: int, seq: int) -> tuple[MapItem, bytes] | None:
         """One item and the last output of its last failure."""
-        found = self._db.rows(f"{_OF_ITEM} AND i.seq = ?", of, seq)
-        if not found:
+        rows = self._db.rows(f"{_OF_ITEM} AND i.seq = ?", of, seq)
+        if not rows:
             return None
         output = self._db.rows("SELECT output FROM failures WHERE map = ? AND seq = ?", of, seq)
-        return _item_view(found[0]), bytes(output[0][0]) if output else b""
+        return _item_view(rows[0]), bytes(output[0][0]) if output else b""
 
     def results(self, of: int, *, after: int = -1, limit: int = PAGE_ROWS) -> list[MapResult]:
         return [
@@ -632,7 +634,9 @@ class Store:
         statement = f"{_MAPS} WHERE id IN ({', '.join('?' * len(wanted))})"
         maps = {row[0]: self._stored(row).map for row in self._db.rows(statement, *wanted)}
         clause = self._db.locking(" ORDER BY id FOR UPDATE")
-        counted = [of for of, one in maps.items() if one.policy.limits or one.policy.rate is not None]
+        counted = [
+            of for of, queue_map in maps.items() if queue_map.policy.limits or queue_map.policy.rate is not None
+        ]
         if lock and clause and counted:
             locked = f"{_MAPS} WHERE id IN ({', '.join('?' * len(counted))}){clause}"
             maps |= {row[0]: self._stored(row).map for row in self._db.rows(locked, *counted)}
@@ -640,10 +644,10 @@ class Store:
 
     def _stored_by_id(self, of: int, *, lock: bool = False) -> Stored:
         clause = self._db.locking(" FOR UPDATE") if lock else ""
-        found = self._one(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
-        if found is None:
+        stored = self._one(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
+        if stored is None:
             raise NotFound("the map is gone")
-        return found
+        return stored
 
     def _one(self, rows: Sequence[Row]) -> Stored | None:
         return self._stored(rows[0]) if rows else None
@@ -655,7 +659,7 @@ class Store:
             if len(self._policies) > 1000:
                 self._policies.clear()
             parsed = self._policies[policy] = msgspec.json.decode(policy, type=Policy)
-        found = Map(
+        queue_map = Map(
             id=of,
             policy=parsed,
             state=MapState(state),
@@ -665,7 +669,7 @@ class Store:
             rate_level=level,
             rate_at=at,
         )
-        return Stored(map=found, uid=uid, namespace=namespace, name=name, owner=owner, created_at=created_at)
+        return Stored(map=queue_map, uid=uid, namespace=namespace, name=name, owner=owner, created_at=created_at)
 
     def _set_meta(self, name: str, value: str) -> None:
         self._db.run(
@@ -676,36 +680,36 @@ class Store:
 
 
 _LEASES = msgspec.json.Decoder(tuple[Lease, ...])
-_STATES = {int(one): one for one in State}
-_WORDS = {one: one.name.lower() for one in State} | {State.LARGE: "ready"}
+_STATES = {int(state): state for state in State}
+_WORDS = {state: state.name.lower() for state in State} | {State.LARGE: "ready"}
 
 
 def _answered(maps: Mapping[int, Map], changes: Changes, replies: list[Reply | NotFound]) -> Answered:
     fresh, freed, finished = {}, 0, set()
     for of, counts in changes.counts.items():
-        found = maps[of]
-        before = found.counts
+        queue_map = maps[of]
+        before = queue_map.counts
         if (more := counts.ready + counts.large) > 0:
             fresh[of] = more
-        if found.policy.limits:
+        if queue_map.policy.limits:
             freed += max(0, -counts.leases)
-        if found.closed and before.done + counts.done + before.dead + counts.dead >= before.total:
+        if queue_map.closed and before.done + counts.done + before.dead + counts.dead >= before.total:
             finished.add(of)
     return Answered(
         replies=replies,
         fresh=fresh,
         freed=freed,
         finished=frozenset(finished),
-        limited=frozenset(of for of, one in maps.items() if one.policy.limits),
-        rated=frozenset(of for of, one in maps.items() if one.policy.rate is not None),
+        limited=frozenset(of for of, queue_map in maps.items() if queue_map.policy.limits),
+        rated=frozenset(of for of, queue_map in maps.items() if queue_map.policy.rate is not None),
     )
 
 
-def _may_start(found: Map, free: dict[str, int]) -> int | None:
-    counts, policy = found.counts, found.policy
-    if found.state is MapState.CANCELLED or leasing.is_finished(found, counts):
+def _may_start(queue_map: Map, free: dict[str, int]) -> int | None:
+    counts, policy = queue_map.counts, queue_map.policy
+    if queue_map.state is MapState.CANCELLED or leasing.is_finished(queue_map, counts):
         return None
-    if found.state is not MapState.RUNNING or policy.rate is not None:
+    if queue_map.state is not MapState.RUNNING or policy.rate is not None:
         return 0
     most = counts.ready + counts.large
     if policy.idempotent and most <= 0:

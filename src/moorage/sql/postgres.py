@@ -28,8 +28,8 @@ from moorage.sql.migrations import Migration, Schema, Version, migrate, migratio
 CONNECT_SECONDS = 10
 IDLE_SECONDS = 30  # in a transaction: a server that is not there any more
 _PLANS = " ".join(  # every statement is a look-up by index; without statistics the planner scans and sorts instead
-    f"-c {one}=off"
-    for one in ("jit", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
+    f"-c {setting}=off"
+    for setting in ("jit", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
 )
 _MIGRATION_LOCK = 0x6D6F6F72  # "moor": one server migrates at a time
 

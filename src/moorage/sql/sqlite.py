@@ -118,14 +118,14 @@ class SqliteDatabase:
     ) -> list[Row]:
         names = table.columns[: table.keys]
         chosen = ", ".join(f"t.{column}" for column in columns or table.columns)
-        same = " AND ".join(f"t.{one} = k.column{at}" for at, one in enumerate(names, 1))
-        found: list[Row] = []
+        same = " AND ".join(f"t.{name} = k.column{at}" for at, name in enumerate(names, 1))
+        rows: list[Row] = []
         for part in _parts(keys):
             marks = _marks(len(part), table.keys)
             statement = f"SELECT {chosen} FROM (VALUES {marks}) AS k CROSS JOIN {table.name} AS t ON {same}"
             with self._errors("read"):
-                found += self._db.execute(statement, list(chain.from_iterable(part))).fetchall()
-        return found
+                rows += self._db.execute(statement, list(chain.from_iterable(part))).fetchall()
+        return rows
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         self._put(table, rows, "")
