@@ -107,8 +107,12 @@ def bundle(newest: bytes, before: bytes, *, now: datetime) -> bytes:
         old = x509.load_pem_x509_certificates(before)[:1] if before else []
     except ValueError:
         old = []
-    kept = [one.public_bytes(serialization.Encoding.PEM) for one in old if one.not_valid_after_utc > now]
-    return b"".join([newest, *(one for one in kept if one != newest)])
+    kept = [
+        certificate.public_bytes(serialization.Encoding.PEM)
+        for certificate in old
+        if certificate.not_valid_after_utc > now
+    ]
+    return b"".join([newest, *(pem for pem in kept if pem != newest)])
 
 
 async def keep_certificates(
@@ -141,9 +145,9 @@ async def ensure_token(api: Api, name: str, *, namespace: str = SYSTEM_NAMESPACE
 async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:
     """One pass: the Secret holds a good certificate, and the registrations trust its authority."""
     registrations = [
-        (resource, found)
+        (resource, registration)
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
-        if (found := await _get(api, resource, WEBHOOK_CONFIGURATION)) is not None
+        if (registration := await _get(api, resource, WEBHOOK_CONFIGURATION)) is not None
     ]
     names = service_names(namespace=namespace)
     now = clock.now()
@@ -169,13 +173,13 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
 
 def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
     """The data of a Secret, decoded; what is no base64 counts as missing."""
-    found = {}
+    contents = {}
     for name, text in ((secret or {}).get("data") or {}).items():
         try:
-            found[name] = base64.b64decode(text, validate=True)
+            contents[name] = base64.b64decode(text, validate=True)
         except (binascii.Error, TypeError, ValueError):
             continue
-    return found
+    return contents
 
 
 def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: str = "Opaque") -> Obj:

@@ -294,22 +294,22 @@ class KubeClient:
 
         One request per API kind of root where the server can aggregate, else one per group.
         """
-        found: Resources = []
+        resources: Resources = []
         for root in ("/api", "/apis"):
             document = _decode(await self._read("GET", root, accept=_DISCOVERY))
             if document.get("kind") == "APIGroupDiscoveryList":
-                found += _aggregated(document)
+                resources += _aggregated(document)
                 continue
             if root == "/api":
                 versions = [("", version) for version in document.get("versions") or ()]
             else:
                 preferred = [group["preferredVersion"] for group in document.get("groups") or ()]
-                versions = [tuple(one["groupVersion"].split("/")) for one in preferred]
+                versions = [tuple(group_version["groupVersion"].split("/")) for group_version in preferred]
             for group, version in versions:
                 path = f"/apis/{group}/{version}" if group else f"/api/{version}"
                 with contextlib.suppress(ServerError):  # an aggregated API whose server is away
-                    found += _listed(group, version, await self._call("GET", path))
-        return found
+                    resources += _listed(group, version, await self._call("GET", path))
+        return resources
 
     # --- plumbing
 
@@ -652,14 +652,14 @@ def _socket(info: tuple[Any, ...]) -> socket.socket:
 
 
 def _aggregated(document: Obj) -> Resources:
-    found = []
+    resources = []
     for group in document.get("items") or ():
         versions = group.get("versions") or ()
         if not versions:
             continue
         first = versions[0]  # the preferred one
         for resource in first.get("resources") or ():
-            found.append(
+            resources.append(
                 Resource(
                     (group.get("metadata") or {}).get("name") or "",
                     first["version"],
@@ -668,7 +668,7 @@ def _aggregated(document: Obj) -> Resources:
                     resource.get("scope") == "Namespaced",
                 )
             )
-    return found
+    return resources
 
 
 def _listed(group: str, version: str, document: Obj) -> Resources:

@@ -73,7 +73,7 @@ def load_connection(
     env = os.environ if env is None else env
     listed = [str(kubeconfig)] if kubeconfig is not None else _listed(env)
     home = Path(env.get("HOME") or Path.home()) / ".kube" / "config"
-    paths = [Path(one).expanduser() for one in listed] or [home]
+    paths = [Path(path).expanduser() for path in listed] or [home]
     present = [path for path in paths if path.exists()]
     if kubeconfig is not None and not present:
         raise UsageError(f"kubeconfig {paths[0]} does not exist", hint="check --kubeconfig")
@@ -129,10 +129,10 @@ def _from_files(paths: list[Path], wanted: str | None) -> Connection:
         current = current or str(document.get("current-context") or "")
         for plural, table in tables.items():
             singular = plural.removesuffix("s")
-            for one in document.get(plural) or ():
-                if not isinstance(one, Mapping) or "name" not in one:
+            for entry in document.get(plural) or ():
+                if not isinstance(entry, Mapping) or "name" not in entry:
                     raise UsageError(f"kubeconfig {path}: an entry of {plural} has no name")
-                table.setdefault(str(one["name"]), _Entry(one.get(singular) or {}, path))
+                table.setdefault(str(entry["name"]), _Entry(entry.get(singular) or {}, path))
     shown = ", ".join(str(path) for path in paths)
     name = wanted or current
     if not name:
@@ -192,10 +192,10 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _lookup(table: Mapping[str, _Entry], name: Any, what: str, where: str) -> _Entry:
-    found = table.get(str(name)) if name else None
-    if found is None:
+    entry = table.get(str(name)) if name else None
+    if entry is None:
         raise UsageError(f"{where}: {what} {name!r} is not defined", hint=_known(table))
-    return found
+    return entry
 
 
 def _known(table: Mapping[str, _Entry]) -> str:
@@ -237,7 +237,7 @@ def _exec(user: _Entry, where: str) -> ExecPlugin | None:
     return ExecPlugin(
         command=command,
         args=tuple(str(arg) for arg in spec.get("args") or ()),
-        env={str(one["name"]): str(one["value"]) for one in spec.get("env") or ()},
+        env={str(variable["name"]): str(variable["value"]) for variable in spec.get("env") or ()},
         api_version=version,
         install_hint=str(spec.get("installHint") or ""),
         provide_cluster_info=bool(spec.get("provideClusterInfo")),

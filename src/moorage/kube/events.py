@@ -48,8 +48,8 @@ class EventRecorder:
                 self._remember(namespace, name, 1)
                 return
             except AlreadyExists:
-                found = await self._api.get(EVENTS, name, namespace)
-                count = int(found.get("count") or 1)
+                stored = await self._api.get(EVENTS, name, namespace)
+                count = int(stored.get("count") or 1)
         more = {"count": count + 1, "lastTimestamp": rfc3339(self._clock.now())}
         try:
             await self._api.patch(EVENTS, name, more, namespace)

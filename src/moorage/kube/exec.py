@@ -90,10 +90,10 @@ class ExecProcess:
 
     async def output(self) -> tuple[int, bytes, bytes]:
         """Read to the end: (exit code, standard output, standard error)."""
-        found: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
+        output: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
         async for channel, data in self:
-            found[channel] += data
-        return self.exit_code, bytes(found[STDOUT]), bytes(found[STDERR])
+            output[channel] += data
+        return self.exit_code, bytes(output[STDOUT]), bytes(output[STDERR])
 
     async def close(self) -> None:
         if self._sending is not None:
@@ -114,21 +114,21 @@ class ExecProcess:
 def exit_code_of(status: bytes) -> int:
     """The exit code in the status that ends a command. Raises ApiError for one that says that it was not run."""
     try:
-        found = parse_json(status)
+        document = parse_json(status)
     except DocumentError:
-        found = {}
-    if not isinstance(found, dict):
-        found = {}
-    if found.get("status") == "Success":
+        document = {}
+    if not isinstance(document, dict):
+        document = {}
+    if document.get("status") == "Success":
         return 0
-    if found.get("reason") == "NonZeroExitCode":
-        details = found.get("details")
+    if document.get("reason") == "NonZeroExitCode":
+        details = document.get("details")
         causes = details.get("causes") if isinstance(details, dict) else None
         for cause in causes if isinstance(causes, list) else ():
             if isinstance(cause, dict) and cause.get("reason") == "ExitCode":
                 code = integer_or(str(cause.get("message")), -1, maximum=INT32_MAX)
                 if code >= 0:
                     return code
-    answered = integer_or(str(found.get("code")), 500, minimum=400, maximum=599)
-    error: ApiError = api_error(answered, found, status[:400].decode("utf-8", "replace"))
+    answered = integer_or(str(document.get("code")), 500, minimum=400, maximum=599)
+    error: ApiError = api_error(answered, document, status[:400].decode("utf-8", "replace"))
     raise error

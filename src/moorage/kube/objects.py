@@ -37,7 +37,7 @@ def make_object(resource: Resource, name: str, namespace: str | None = None, **f
 def object_reference(obj: Mapping[str, Any]) -> Obj:
     """What an event says it is about."""
     meta = obj["metadata"]
-    found = {
+    reference = {
         "apiVersion": obj.get("apiVersion"),
         "kind": obj.get("kind"),
         "name": meta.get("name"),
@@ -45,7 +45,7 @@ def object_reference(obj: Mapping[str, Any]) -> Obj:
         "uid": meta.get("uid"),
         "resourceVersion": meta.get("resourceVersion"),
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in reference.items() if value}
 
 
 def event_name(about: Mapping[str, Any], type_: EventType, reason: str, message: str) -> str:
