@@ -228,23 +228,23 @@ class DatasetController:
             for each in self._claims.by_index("dataset", dataset_view.name)
             if is_reader_object(each, dataset_view)
         }
-        found = []
+        readers = []
         for tenant in dataset_view.spec.readers:
             space = spaces.get(tenant, "")
             claim = theirs.get(space)
             phase = str(((claim or {}).get("status") or {}).get("phase") or "Pending") if claim is not None else ""
-            found.append(
+            readers.append(
                 ReaderSeen(
                     tenant=tenant, namespace=space, claim=name, claim_phase=phase, has_volume=claim is not None
                 )
             )
-        wanted = {each.namespace for each in found} - {dataset_view.namespace}
+        wanted = {each.namespace for each in readers} - {dataset_view.namespace}
         if dataset_view.deleting:
             return [], [(space, name) for space in sorted(set(theirs))]
-        return found, [(space, name) for space in sorted(set(theirs) - wanted)]
+        return readers, [(space, name) for space in sorted(set(theirs) - wanted)]
 
     def _uses(self, dataset_view: DatasetView) -> list[Use]:
-        found: dict[tuple[str, str], Use] = {}
+        uses: dict[tuple[str, str], Use] = {}
         for obj in (
             *self._runs.by_index("dataset", dataset_view.full_name),
             *self._users.by_index("dataset", dataset_view.full_name),
@@ -253,8 +253,8 @@ class DatasetController:
             name = labels_of(obj).get(RUN_LABEL) or labels_of(obj).get(MAP_LABEL) or meta["name"]
             is_pod = "phase" in status
             active = is_pod and status["phase"] not in ("Succeeded", "Failed")
-            before = found.get((meta["namespace"], name))
-            found[meta["namespace"], name] = Use(
+            before = uses.get((meta["namespace"], name))
+            uses[meta["namespace"], name] = Use(
                 namespace=meta["namespace"],
                 name=name,
                 active=active or (before is not None and before.active),
@@ -262,7 +262,7 @@ class DatasetController:
                     filter(None, (meta.get("creationTimestamp"), before.since if before else None)), default=""
                 ),
             )
-        return list(found.values())
+        return list(uses.values())
 
     # --- writes
 
@@ -304,10 +304,10 @@ class DatasetController:
         for claim in filter(
             None, (dataset_view.claim, dataset_view.volume_source[0] if dataset_view.volume_source else "")
         ):
-            found = await self._unlabelled(claim, dataset_view.namespace)
-            if found is not None and claim != dataset_view.claim:
+            claim_object = await self._unlabelled(claim, dataset_view.namespace)
+            if claim_object is not None and claim != dataset_view.claim:
                 pods = pods if pods is not None else (await self._api.list(PODS, dataset_view.namespace)).items
-                node = node_of(found, pods)
+                node = node_of(claim_object, pods)
         runtime = await self._runtime_now()
         job = make_job(dataset_view, obj, runtime, number=number, revision=dataset_view.revision, node=node)
         await self._make(dataset_view, JOBS, job)
@@ -322,10 +322,11 @@ class DatasetController:
         try:
             await self._api.create(PVS, wanted)
         except AlreadyExists:
-            found = await self._api.get(PVS, wanted["metadata"]["name"])
-            ref = (found.get("spec") or {}).get("claimRef") or {}
-            gone = (found.get("status") or {}).get("phase") == "Released"
-            if is_reader_object(found, dataset_view) and gone and ref.get("uid"):  # of a claim before this one
+            existing_volume = await self._api.get(PVS, wanted["metadata"]["name"])
+            ref = (existing_volume.get("spec") or {}).get("claimRef") or {}
+            gone = (existing_volume.get("status") or {}).get("phase") == "Released"
+            # the reference names a claim before this one
+            if is_reader_object(existing_volume, dataset_view) and gone and ref.get("uid"):
                 await self._api.patch(
                     PVS, wanted["metadata"]["name"], {"spec": {"claimRef": {"uid": None, "resourceVersion": None}}}
                 )
@@ -334,9 +335,9 @@ class DatasetController:
 
     async def _unshare(self, dataset_view: DatasetView, namespace: str, claim: str) -> None:
         with contextlib.suppress(NotFound):
-            found = await self._api.get(PVCS, claim, namespace)
-            if is_reader_object(found, dataset_view):
-                await self._api.delete(PVCS, claim, namespace, uid=found["metadata"]["uid"])
+            claim_object = await self._api.get(PVCS, claim, namespace)
+            if is_reader_object(claim_object, dataset_view):
+                await self._api.delete(PVCS, claim, namespace, uid=claim_object["metadata"]["uid"])
         name = reader_volume_name(dataset_view.namespace, dataset_view.name, namespace)
         with contextlib.suppress(NotFound):
             volume = await self._api.get(PVS, name)
@@ -414,7 +415,7 @@ class DatasetController:
 
 
 def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:
-    found: Obj = {
+    status: Obj = {
         "phase": new.phase,
         "claim": new.claim,
         "access": new.access,
@@ -429,11 +430,11 @@ def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:
         "mark": new.mark,
         "progress": msgspec.to_builtins(new.progress) if new.progress is not None else None,
         "readers": [msgspec.to_builtins(reader) for reader in new.readers],
-        "usedBy": [msgspec.to_builtins(one) for one in new.used_by],
+        "usedBy": [msgspec.to_builtins(use) for use in new.used_by],
     }
     if new.filled_at is not None and new.phase == READY:
-        found["filledAt"] = rfc3339(new.filled_at)
-    return {key: value for key, value in found.items() if value not in ("", None, [])}
+        status["filledAt"] = rfc3339(new.filled_at)
+    return {key: value for key, value in status.items() if value not in ("", None, [])}
 
 
 def _keep(pod: Obj) -> Obj:

@@ -141,11 +141,11 @@ def last_result(lines: bytes) -> dict[str, Any] | None:
     for line in reversed(lines.split(b"\n")):
         if line.startswith(b"{"):
             try:
-                found = parse_json(line)
+                result = parse_json(line)
             except ValueError:
                 continue
-            if isinstance(found, dict) and found.get("phase"):
-                return found
+            if isinstance(result, dict) and result.get("phase"):
+                return result
     return None
 
 
@@ -154,13 +154,13 @@ def why_waiting(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     if status.get("phase") != "Pending":
         return ""
-    for one in status.get("containerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message') or ''}".rstrip(": ")
-    for one in status.get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") == "False":
-            return str(one.get("message") or one.get("reason") or "it has no node yet")
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "it has no node yet")
     return ""
 
 
@@ -174,8 +174,8 @@ async def result_of(api: Api, pod: Obj | None) -> dict[str, Any] | None:
         return None
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         over = (status.get("state") or {}).get("terminated") or {}
-        if (told := last_result(str(over.get("message") or "").encode())) is not None:
-            return told
+        if (result := last_result(str(over.get("message") or "").encode())) is not None:
+            return result
     if not hasattr(api, "logs"):
         return None
     text, meta = b"", pod["metadata"]

@@ -121,7 +121,7 @@ class MachineController:
             return None
         now = self._clock.now()
         first = min(
-            (one for one in self.machines.all() if group_of(one) == group_of(machine)),
+            (other for other in self.machines.all() if group_of(other) == group_of(machine)),
             key=lambda machine: (machine["metadata"].get("creationTimestamp") or "", machine["metadata"]["name"]),
         )
         try:
@@ -264,7 +264,7 @@ class MachineController:
             node for node in self._nodes.all() if node["metadata"]["name"] in pool.offers
         )
 
-        async def one(action: Action) -> Conflict | None:
+        async def carry_out(action: Action) -> Conflict | None:
             async with turn:
                 try:
                     await self._act(action, machine, pool, pods, on_processes=on_processes)
@@ -274,7 +274,7 @@ class MachineController:
                     return error
             return None
 
-        done = await asyncio.gather(*(one(action) for action in actions))
+        done = await asyncio.gather(*(carry_out(action) for action in actions))
         return [error for error in done if error is not None]
 
     async def _act(
@@ -346,7 +346,7 @@ class MachineController:
             uid = before["metadata"]["uid"]
             self._written.pop(uid, None)
             self._read.pop(uid, None)
-            self._told = {one for one in self._told if one[0] != uid} if self._told else self._told
+            self._told = {key for key in self._told if key[0] != uid} if self._told else self._told
         elif after is not None:
             written = self._written.get(after["metadata"]["uid"])
             if written is not None and (

@@ -97,8 +97,8 @@ class MachineNodePoolController:
     def _families(self, pool: str) -> dict[str, str]:
         spec = (self._machines.get(pool) or {}).get("spec") or {}
         return {
-            one["name"]: str((one["spec"].get("gpu") or {}).get("family") or "")
-            for one in spec.get("machineTypes") or ()
+            machine_type["name"]: str((machine_type["spec"].get("gpu") or {}).get("family") or "")
+            for machine_type in spec.get("machineTypes") or ()
         }
 
     def _pools_beside(self, obj: Obj) -> Iterable[Key]:
@@ -111,6 +111,6 @@ class MachineNodePoolController:
         named = [
             key_of(pool)
             for pool in self._pools.all()
-            if any(one["name"] == name for one in (pool.get("spec") or {}).get("nodePool") or ())
+            if any(pool_node["name"] == name for pool_node in (pool.get("spec") or {}).get("nodePool") or ())
         ]
         return {*named, *([Key("", marked_by)] if marked_by else [])}

@@ -113,7 +113,7 @@ class MapJobController:
         if view.deleting:
             return decided.look_again_in
         wait = await self._report(view, obj, decided)
-        return min((one for one in (wait, decided.look_again_in) if one is not None), default=None)
+        return min((delay for delay in (wait, decided.look_again_in) if delay is not None), default=None)
 
     # --- reads
 
@@ -168,8 +168,12 @@ class MapJobController:
             else:
                 patch = scaled(step.job, step.parallelism, now)
                 await self._api.patch(JOBS, step.job.name, patch, view.namespace)
-                told = {"map": f"{view.namespace}/{view.name}", "job": step.job.name, "workers": step.parallelism}
-                log.info("changed the number of workers", extra=told)
+                fields = {
+                    "map": f"{view.namespace}/{view.name}",
+                    "job": step.job.name,
+                    "workers": step.parallelism,
+                }
+                log.info("changed the number of workers", extra=fields)
         return True
 
     async def _make(self, view: MapView, obj: Obj, step: Step) -> bool:
@@ -180,16 +184,16 @@ class MapJobController:
             job = make_job(view, obj, number=step.round, parallelism=step.parallelism)
             await self._api.create(JOBS, job, view.namespace)
         except AlreadyExists as error:
-            found = await self._api.get(JOBS, name, view.namespace)
-            if _is_owned_by(found, view):
+            existing_job = await self._api.get(JOBS, name, view.namespace)
+            if _is_owned_by(existing_job, view):
                 return True  # an earlier pass made it
-            if found["metadata"].get("deletionTimestamp"):
+            if existing_job["metadata"].get("deletionTimestamp"):
                 raise Conflict(f"Job {name} of an earlier map is on its way out") from error
             return self._refuse(view, f"a Job named {name} exists that is not of this map: remove or rename it")
         except (Invalid, BadRequest) as error:
             return self._refuse(view, error.message)
-        told = {"map": f"{view.namespace}/{view.name}", "job": name, "workers": step.parallelism}
-        log.info("made workers", extra=told)
+        fields = {"map": f"{view.namespace}/{view.name}", "job": name, "workers": step.parallelism}
+        log.info("made workers", extra=fields)
         return True
 
     def _refuse(self, view: MapView, message: str) -> bool:
@@ -230,7 +234,7 @@ class MapJobController:
         conditions = before
         for kind, word in words:
             status = "True" if word.status else "False"
-            known = next((one for one in conditions if one.get("type") == kind), {})
+            known = next((condition for condition in conditions if condition.get("type") == kind), {})
             generation = view.generation
             if kind == FAILED and known.get("status") == status:
                 generation = int(known.get("observedGeneration") or 0)  # that for which it failed

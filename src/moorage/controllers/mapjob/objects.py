@@ -57,8 +57,8 @@ def template_hash(view: MapView) -> str:
     spec = view.spec
     function = None if spec.function is None else [spec.function.config_map, function_file(spec.function)]
     preflight = None if spec.preflight is None else [spec.preflight.read, spec.preflight.write]
-    told = [spec.template, spec.command, function, view.slots, preflight, spec.spot]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    parts = [spec.template, spec.command, function, view.slots, preflight, spec.spot]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def config_name(view: MapView) -> str:
@@ -114,8 +114,8 @@ def make_pod_spec(view: MapView) -> Obj:
     spec["restartPolicy"] = "Never"
     spec.setdefault("automountServiceAccountToken", False)
     spec.setdefault("enableServiceLinks", False)
-    for one in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        _equalise(one, worker=one is spec["containers"][0])
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        _equalise(container, worker=container is spec["containers"][0])
     worker = spec["containers"][0]
     worker.setdefault("name", "worker")
     worker["command"] = ["python3", f"{WORKER_PATH}/{WORKER_FILE}"]
@@ -167,7 +167,7 @@ def quota_of(view: MapView, quotas: Iterable[Mapping[str, Any]]) -> int | None:
     for name, asked in pod.requests.items():
         if name != "pods":
             needs |= {f"requests.{name}": asked, f"limits.{name}": asked, name: asked}
-    found: list[int] = []
+    allowed: list[int] = []
     for quota in quotas:
         if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
             continue
@@ -181,8 +181,8 @@ def quota_of(view: MapView, quotas: Iterable[Mapping[str, Any]]) -> int | None:
                 left = amount(plain, str(hard)) - amount(plain, str((status.get("used") or {}).get(name, "0")))
             except QuantityError:
                 continue
-            found.append(max(0, left // need))
-    return min(found, default=None)
+            allowed.append(max(0, left // need))
+    return min(allowed, default=None)
 
 
 def uncounted_of(job: Obj, pods: Iterable[Obj]) -> int:
@@ -191,7 +191,7 @@ def uncounted_of(job: Obj, pods: Iterable[Obj]) -> int:
     Those that it gives up itself have lost its finalizer before.
     """
     noted = (job.get("status") or {}).get("uncountedTerminatedPods") or {}
-    known = {uid for one in ("succeeded", "failed") for uid in noted.get(one) or ()}
+    known = {uid for outcome in ("succeeded", "failed") for uid in noted.get(outcome) or ()}
     return sum(
         1
         for pod in pods
@@ -213,6 +213,7 @@ def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
     uncounted = status.get("uncountedTerminatedPods") or {}
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
     counted = int(status.get("succeeded") or 0) + int(status.get("failed") or 0)
+    noted = sum(len(uncounted.get(outcome) or ()) for outcome in ("succeeded", "failed"))
     number = labels_of(job).get(MAP_ROUND_LABEL, "1")
     return JobSeen(
         round=integer_or(number, 1),
@@ -222,7 +223,7 @@ def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
         parallelism=int(spec.get("parallelism", 1)),
         active=max(alive, int(status.get("active") or 0) - uncounted_pods),
         ready=int(status.get("ready") or 0),
-        ended=counted + uncounted_pods + sum(len(uncounted.get(one) or ()) for one in ("succeeded", "failed")),
+        ended=counted + uncounted_pods + noted,
         finished=is_condition_true(job, "Complete") or failed is not None,
         deleting=is_deleting(job),
         failure=str((failed or {}).get("message") or ""),
@@ -257,9 +258,9 @@ def pod_seen(pod: Obj) -> PodSeen:
     ended: datetime | None = None
     for container_status in status.get("containerStatuses") or ():
         state = container_status.get("state") or {}
-        if found := state.get("waiting"):
-            waiting = waiting or str(found.get("reason") or "")
-            message = message or str(found.get("message") or "")
+        if waiting_state := state.get("waiting"):
+            waiting = waiting or str(waiting_state.get("reason") or "")
+            message = message or str(waiting_state.get("message") or "")
         if (over := state.get("terminated")) and (code is None or not code):
             code = int(over.get("exitCode") or 0)
             if over.get("reason") not in (None, "Completed", "Error"):
@@ -291,19 +292,19 @@ def scaled(job: JobSeen, parallelism: int, now: datetime) -> Obj:
 
 
 def _environment(view: MapView, spec: Obj, worker: Obj) -> list[Obj]:
-    told: Obj = {"slots": view.slots}
+    settings: Obj = {"slots": view.slots}
     if view.spec.function is not None:
-        told["function"] = f"{FUNCTION_PATH}/{FUNCTION_FILE}"
+        settings["function"] = f"{FUNCTION_PATH}/{FUNCTION_FILE}"
     else:
-        told["command"] = view.spec.command
+        settings["command"] = view.spec.command
     if view.spec.preflight is not None:
-        told["preflight"] = {"read": view.spec.preflight.read, "write": view.spec.preflight.write}
+        settings["preflight"] = {"read": view.spec.preflight.read, "write": view.spec.preflight.write}
     memory = ((worker.get("resources") or {}).get("limits") or {}).get("memory")
     token = {"secretKeyRef": {"name": view.status.queue.secret, "key": "token"}}
     return [
         {"name": "MOORAGE_SERVER", "value": view.status.queue.url},
         {"name": "MOORAGE_MAP_TOKEN", "valueFrom": token},
-        {"name": "MOORAGE_MAP", "value": unexpanded(json.dumps(told, ensure_ascii=False))},
+        {"name": "MOORAGE_MAP", "value": unexpanded(json.dumps(settings, ensure_ascii=False))},
         {"name": "MOORAGE_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "MOORAGE_MEMORY", "value": str(amount("memory", str(memory)) if memory else 0)},
         {"name": "MOORAGE_GRACE", "value": f"{spec.get('terminationGracePeriodSeconds', GRACE_SECONDS):g}"},

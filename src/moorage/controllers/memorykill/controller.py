@@ -85,11 +85,11 @@ class MemoryKillController:
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one owner's killed and held pods to what the policy says; return when to look again."""
-        gone = {one["metadata"]["uid"]: one for one in self._gone.of(key.name)}
+        gone = {pod["metadata"]["uid"]: pod for pod in self._gone.of(key.name)}
         pods = gone | {
-            one["metadata"]["uid"]: one
+            pod["metadata"]["uid"]: pod
             for informer in (self._failed, self._marked)
-            for one in informer.by_index("owner", key.name)
+            for pod in informer.by_index("owner", key.name)
         }
         rule = self._rule(key.namespace)
         if not pods or (rule.level == "off" and not any(map(is_gated, pods.values()))):
@@ -110,7 +110,7 @@ class MemoryKillController:
                 if keeper["metadata"]["uid"] != owner.uid:
                     return None  # the garbage collector takes the pods
             # a killed pod that is gone by now was killed none the less
-            killed = gone | {uid: one for uid, one in pods.items() if kill_of(one) is not None}
+            killed = gone | {uid: pod for uid, pod in pods.items() if kill_of(pod) is not None}
             pods = killed | {
                 pod["metadata"]["uid"]: pod for pod in (await self._api.list(PODS, key.namespace)).items
             }
@@ -127,10 +127,10 @@ class MemoryKillController:
         return observe(owner, pods, keeper, ledger, rule, self._clock.now())
 
     def _rule(self, namespace: str) -> BombRule:
-        found = self._namespaces.get(namespace)
-        if found is None or labels_of(found).get(GUARD_LABEL) != "enabled":
+        namespace_object = self._namespaces.get(namespace)
+        if namespace_object is None or labels_of(namespace_object).get(GUARD_LABEL) != "enabled":
             return BombRule()
-        return rule_of(policy_for(labels_of(found), self._policies.all()))
+        return rule_of(policy_for(labels_of(namespace_object), self._policies.all()))
 
     def _keys(self, namespace: str | None = None) -> set[Key]:
         return {
@@ -209,12 +209,14 @@ class MemoryKillController:
 
 def _whom_to_tell(owner: Owner, keeper: Obj | None, namespace: str) -> Obj:
     """People look at Deployments, not at their ReplicaSets."""
-    told = owner
+    involved = owner
     ref = controller_ref(keeper) if keeper is not None else None
     if ref is not None and ref.get("kind") == "Deployment":
-        told = replace(told, api_version=ref["apiVersion"], kind=ref["kind"], name=ref["name"], uid=ref["uid"])
-    meta = {"name": told.name, "namespace": namespace, "uid": told.uid}
-    return {"apiVersion": told.api_version, "kind": told.kind, "metadata": meta}
+        involved = replace(
+            involved, api_version=ref["apiVersion"], kind=ref["kind"], name=ref["name"], uid=ref["uid"]
+        )
+    meta = {"name": involved.name, "namespace": namespace, "uid": involved.uid}
+    return {"apiVersion": involved.api_version, "kind": involved.kind, "metadata": meta}
 
 
 def _owner_key(pod: Obj) -> Iterable[Key]:

@@ -111,7 +111,8 @@ class ReservationController:
         if not machines:
             return None, None
         machine = min(
-            machines, key=lambda one: (one["metadata"].get("creationTimestamp") or "", one["metadata"]["name"])
+            machines,
+            key=lambda machine: (machine["metadata"].get("creationTimestamp") or "", machine["metadata"]["name"]),
         )
         try:
             return machine, parse_machine(machine)
@@ -157,14 +158,13 @@ class ReservationController:
 
     def _types_of(self, machine: Obj) -> Iterable[Key]:
         group = group_of(machine)
-        return {_key(one) for one in self._reservations.by_index("group", group)}
+        return {_key(reservation) for reservation in self._reservations.by_index("group", group)}
 
     def _type_of(self, pod: Obj) -> Iterable[Key]:
         labels = labels_of(pod)
         key = Key(labels.get(MACHINE_GROUP_LABEL, ""), labels.get(MACHINE_TYPE_LABEL, ""))
-        return (
-            [key] if any(_key(one) == key for one in self._reservations.by_index("group", key.namespace)) else ()
-        )
+        reservations = self._reservations.by_index("group", key.namespace)
+        return [key] if any(_key(reservation) == key for reservation in reservations) else ()
 
 
 def _key(obj: Mapping[str, Any]) -> Key:

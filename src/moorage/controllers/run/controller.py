@@ -84,10 +84,10 @@ class RunController:
         if seen is None:
             return None
         decided = plan(seen)
-        found = dict(attempts_of(seen.run, jobs))
+        attempts = dict(attempts_of(seen.run, jobs))
         by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
         for action in decided.actions:
-            if not await self._act(key, seen, action, found, by_uid):
+            if not await self._act(key, seen, action, attempts, by_uid):
                 break
         return decided.look_again_in
 
@@ -95,8 +95,8 @@ class RunController:
 
     def _observe_cached(self, key: Key) -> Observed | None:
         def mine(informer: Informer) -> list[Obj]:
-            found = informer.by_index("run", key.name)
-            return [obj for obj in found if obj["metadata"].get("namespace") == key.namespace]
+            objects = informer.by_index("run", key.name)
+            return [obj for obj in objects if obj["metadata"].get("namespace") == key.namespace]
 
         pods = mine(self._pods)
         lost: dict[str, datetime | None] = {}
@@ -169,8 +169,8 @@ class RunController:
             await self._api.create(JOBS, job, key.namespace)
         except AlreadyExists:
             # either an earlier pass of ours made it, or the name belongs to somebody else
-            found = await self._api.get(JOBS, name, key.namespace)
-            if not _is_owned_by(found, first):
+            existing_job = await self._api.get(JOBS, name, key.namespace)
+            if not _is_owned_by(existing_job, first):
                 message = f"a Job named {name} exists that is not of this run"
                 await self._end(key, seen, first, "CannotRestart", message)
                 return False
@@ -182,8 +182,10 @@ class RunController:
             "started a run again",
             extra={"run": str(key), "attempt": start.number, "limit": seen.restart_limit, "cause": start.cause},
         )
-        said = f"Started again as {name} after {start.cause} ({start.number - 1} of at most {seen.restart_limit})"
-        await self._events.record(first, "Normal", "Restarted", said)
+        message = (
+            f"Started again as {name} after {start.cause} ({start.number - 1} of at most {seen.restart_limit})"
+        )
+        await self._events.record(first, "Normal", "Restarted", message)
         return True
 
     async def _end(self, key: Key, seen: Observed, first: Obj, reason: str, message: str) -> None:

@@ -89,7 +89,7 @@ class TenantController:
         }
         return Observed(
             tenant=tenant,
-            others=[one for one in self._tenants.all() if one is not tenant],
+            others=[other for other in self._tenants.all() if other is not tenant],
             namespace=self._namespaces.get(namespace),
             held=held,
             accounts=self._people.all(),

@@ -181,8 +181,8 @@ class VolumeBackupController:
         node = ""
         pods = (await self._api.list(PODS, backup_view.namespace)).items
         for claim in (claim for claim, _ in claims.values()):
-            if (found := await self._claim(claim, backup_view)) is not None:
-                node = node or node_of(found, pods)
+            if (claim_object := await self._claim(claim, backup_view)) is not None:
+                node = node or node_of(claim_object, pods)
         if isinstance(action, Copy):
             args = [
                 "backup",
@@ -232,7 +232,7 @@ class VolumeBackupController:
             message=new.message,
             observedGeneration=backup_view.generation,
         )
-        found: Obj = {
+        fields: Obj = {
             "phase": new.phase,
             "lastScheduled": new.last_scheduled,
             "lastSuccess": new.last_success,
@@ -242,7 +242,7 @@ class VolumeBackupController:
             "restorePhase": new.restore_phase,
             "restoreMessage": new.restore_message,
         }
-        status = {key: value for key, value in found.items() if value not in ("", [])}
+        status = {key: value for key, value in fields.items() if value not in ("", [])}
         status |= {"conditions": conditions, "observedGeneration": backup_view.generation}
         if status == before:
             return

@@ -145,7 +145,7 @@ class WorkspaceController:
             for event in decided.events:
                 kind: Any = event.type
                 await self._events.record(typed, kind, event.reason, event.message)
-        waits = [one for one in (decided.look_again_in,) if one is not None]
+        waits = [] if decided.look_again_in is None else [decided.look_again_in]
         if refused:
             waits.append(timedelta(seconds=max(1.0, refused[1] - self._clock.monotonic())))
         return min(waits, default=None)
@@ -209,7 +209,9 @@ class WorkspaceController:
         gateways = [
             gateway for gateway in self._gateways.all() if gateway.get("endpoints") and gateway.get("ports")
         ]
-        return min(gateways, key=lambda one: (one.get("addressType") != "IPv4", key_of(one)), default=None)
+        return min(
+            gateways, key=lambda gateway: (gateway.get("addressType") != "IPv4", key_of(gateway)), default=None
+        )
 
     def _types(self) -> tuple[GpuType, ...]:
         if self._gpu_types is None:
@@ -229,17 +231,17 @@ class WorkspaceController:
         others = concerning(pod, self._machines.pods.by_index("group", group))
         explainer = Explainer(snapshot(self._nodes.all(), others, machines=self._machines.machines.all()))
         try:
-            found = explainer.explain(pod, now=self._clock.now(), brief=True)
+            explanation = explainer.explain(pod, now=self._clock.now(), brief=True)
         except (ValueError, KeyError, TypeError) as error:
             log.warning("cannot say why a pod waits", extra={"pod": str(key_of(pod)), "error": repr(error)})
             return ""
-        ahead = f"; {len(found.line)} ahead in line" if found.line else ""
-        return short_reason(found) + ahead
+        ahead = f"; {len(explanation.line)} ahead in line" if explanation.line else ""
+        return short_reason(explanation) + ahead
 
     def _refusal(self, view: WorkspaceView) -> tuple[int, float, str, str] | None:
-        found = self._refused.get(view.uid)
-        if found is not None and found[0] == view.generation and found[1] > self._clock.monotonic():
-            return found
+        refusal = self._refused.get(view.uid)
+        if refusal is not None and refusal[0] == view.generation and refusal[1] > self._clock.monotonic():
+            return refusal
         self._refused.pop(view.uid, None)
         return None
 
@@ -277,11 +279,11 @@ class WorkspaceController:
         except AlreadyExists as error:
             if step.resource is PVCS:
                 return  # a home from before, or one that the user made
-            found = await self._api.get(step.resource, name, view.namespace)
-            owner = controller_ref(found)
+            existing = await self._api.get(step.resource, name, view.namespace)
+            owner = controller_ref(existing)
             if owner is not None and owner.get("uid") == view.uid:
                 return  # an earlier pass made it
-            if is_deleting(found) or (owner is not None and owner.get("kind") == WORKSPACES.kind):
+            if is_deleting(existing) or (owner is not None and owner.get("kind") == WORKSPACES.kind):
                 raise Conflict(f"{step.resource.kind} {name} of an earlier workspace is on its way out") from error
             message = f"{step.resource.kind} {name} exists that is not of this workspace: remove or rename it"
             self._refuse(view, "NameTaken", message)

@@ -66,12 +66,12 @@ def made_from(view: WorkspaceView, app: App) -> str:
     What a newer Moorage adds does not change it: an upgrade restarts nobody's kernel.
     """
     spec = view.spec
-    builtinses = [
-        msgspec.to_builtins(one)
-        for one in (app, spec.machine, spec.resources, spec.env, spec.volumes, spec.image_pull_secrets)
+    sections = [
+        msgspec.to_builtins(section)
+        for section in (app, spec.machine, spec.resources, spec.env, spec.volumes, spec.image_pull_secrets)
     ]
-    told = [*builtinses, spec.image, view.home_claim, home_path(view, app), view.is_host_env]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    parts = [*sections, spec.image, view.home_claim, home_path(view, app), view.is_host_env]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def home_path(view: WorkspaceView, app: App) -> str:
@@ -114,7 +114,7 @@ def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on
         "readinessProbe": _probe(app) | {"periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
         "volumeMounts": [
             {"name": HOME_VOLUME, "mountPath": path},
-            *(_mount(at, one) for at, one in enumerate(spec.volumes)),
+            *(_mount(at, mount) for at, mount in enumerate(spec.volumes)),
         ],
     }
     if app.command:
@@ -130,8 +130,8 @@ def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on
         "volumes": [
             {"name": HOME_VOLUME, "persistentVolumeClaim": {"claimName": view.home_claim}},
             *(
-                {"name": f"volume-{at}", "persistentVolumeClaim": {"claimName": one.claim_name}}
-                for at, one in enumerate(spec.volumes)
+                {"name": f"volume-{at}", "persistentVolumeClaim": {"claimName": mount.claim_name}}
+                for at, mount in enumerate(spec.volumes)
             ),
         ],
     }
@@ -239,17 +239,17 @@ def make_home(view: WorkspaceView) -> Obj:
     }
 
 
-def is_like(wanted: Any, found: Any) -> bool:
+def is_like(wanted: Any, actual: Any) -> bool:
     """Whether what stands has all that is wanted; what the API server adds to objects does not matter."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(is_like(value, found.get(key)) for key, value in wanted.items())
+        return isinstance(actual, dict) and all(is_like(value, actual.get(key)) for key, value in wanted.items())
     if isinstance(wanted, list):
         return (
-            isinstance(found, list)
-            and len(wanted) == len(found)
-            and all(is_like(one, other) for one, other in zip(wanted, found, strict=True))
+            isinstance(actual, list)
+            and len(wanted) == len(actual)
+            and all(is_like(item, other) for item, other in zip(wanted, actual, strict=True))
         )
-    return bool(wanted == found) or (wanted in ({}, [], "") and found is None)
+    return bool(wanted == actual) or (wanted in ({}, [], "") and actual is None)
 
 
 def _object(view: WorkspaceView, obj: Obj, resource: Resource, name: str) -> Obj:
@@ -283,8 +283,8 @@ def _environment(view: WorkspaceView, app: App, home: str) -> list[Obj]:
         {"name": "MOORAGE_TOKEN", "valueFrom": secret("token")},
         {"name": "MOORAGE_TOKEN_SHA256", "valueFrom": secret("tokenSha256")},
     ]
-    theirs = {one.name: one for one in (*app.env, *view.spec.env)}
-    return [*ours, *(_variable(one) for one in theirs.values())]
+    theirs = {variable.name: variable for variable in (*app.env, *view.spec.env)}
+    return [*ours, *(_variable(variable) for variable in theirs.values())]
 
 
 def _variable(variable: Variable) -> Obj:
@@ -299,11 +299,11 @@ def _probe(app: App) -> Obj:
     return {"tcpSocket": {"port": app.port}}
 
 
-def _mount(at: int, one: Any) -> Obj:
-    found: Obj = {"name": f"volume-{at}", "mountPath": one.mount_path}
-    if one.read_only:
-        found["readOnly"] = True
-    return found | ({"subPath": one.sub_path} if one.sub_path else {})
+def _mount(at: int, mount: Any) -> Obj:
+    volume_mount: Obj = {"name": f"volume-{at}", "mountPath": mount.mount_path}
+    if mount.read_only:
+        volume_mount["readOnly"] = True
+    return volume_mount | ({"subPath": mount.sub_path} if mount.sub_path else {})
 
 
 def _size(view: WorkspaceView, pod: Obj, gpu_terms: Iterable[Obj]) -> None:
