@@ -147,7 +147,7 @@ def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
             return b"[%b%d}]" % (host_head(names[at]), OUTVOTES)
     heads = cache.heads
     return b"[%b]" % b",".join(
-        [b"%b%d}" % (heads.get(name) or host_head(name), one) for name, one in zip(names, points, strict=True)]
+        [b"%b%d}" % (heads.get(name) or host_head(name), score) for name, score in zip(names, points, strict=True)]
     )
 
 
@@ -190,8 +190,8 @@ def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> 
     ]
     hard = {
         name
-        for name, found in taints.items()
-        if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in found)
+        for name, node_taints in taints.items()
+        if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in node_taints)
     }
     return {at for at, name in enumerate(names) if name == failed or name in hard}
 

@@ -64,10 +64,10 @@ class ExtenderCache:
         """Follow nodes and pods until cancelled."""
         self._nodes.on_change(self.node_changed)
         self._pods.on_change(self.pod_changed)
-        tasks = [asyncio.create_task(one.run()) for one in (self._nodes, self._pods)]
+        tasks = [asyncio.create_task(informer.run()) for informer in (self._nodes, self._pods)]
         try:
-            for one in (self._nodes, self._pods):
-                waiter = asyncio.create_task(one.synced.wait())
+            for informer in (self._nodes, self._pods):
+                waiter = asyncio.create_task(informer.synced.wait())
                 await asyncio.wait([waiter, *tasks], return_when=asyncio.FIRST_COMPLETED)
                 waiter.cancel()
                 for task in tasks:
@@ -112,16 +112,16 @@ class ExtenderCache:
     def never(self, ask: Ask) -> Mapping[str, str]:
         """Nodes that could not take such a pod were they empty, and why."""
         key = (ask.gpus, ask.kinds)
-        found = self._never.get(key)
-        if found is None:
+        reasons = self._never.get(key)
+        if reasons is None:
             if len(self._never) >= NEVER_KEPT:
                 self._never.clear()
-            found = self._never[key] = {
+            reasons = self._never[key] = {
                 name: why
                 for name, total in self._totals.items()
                 if (why := why_never(ask, total, self._types.get(name, ""))) is not None
             }
-        return found
+        return reasons
 
     def nodes(self) -> list[tuple[GpuNode, str]]:
         """Every node with GPUs, and the type of its GPUs ("unknown" when no label tells)."""
@@ -260,11 +260,11 @@ def _kinds_in(term: Obj) -> list[str]:
 
 def why_never(ask: Ask, total: Mapping[str, int], kind: str) -> str | None:
     """Why a node with these GPUs can never take such a pod; None: it can. `kind` "": unknown, any."""
-    if any(total.get(one, 0) < count for one, count in ask.gpus):
+    if any(total.get(resource, 0) < count for resource, count in ask.gpus):
         short = [
-            f"{count} {one} asked for, {total.get(one, 0)} there"
-            for one, count in ask.gpus
-            if total.get(one, 0) < count
+            f"{count} {resource} asked for, {total.get(resource, 0)} there"
+            for resource, count in ask.gpus
+            if total.get(resource, 0) < count
         ]
         return f"the node is too small: {', '.join(short)}"
     if ask.gpus and ask.kinds and kind and kind not in ask.kinds:
@@ -303,8 +303,8 @@ def _needed_of_pod(pod: Obj) -> Obj:
         "spec": {field: spec[field] for field in ("nodeName", "nodeSelector", "overhead") if field in spec},
         "status": {field: status[field] for field in ("phase", "nominatedNodeName") if field in status},
     }
-    told = condition(pod, "PodScheduled")
-    if told is not None and told.get("status") == "False":
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled is not None and scheduled.get("status") == "False":
         kept["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
     if node_affinity:
@@ -312,6 +312,7 @@ def _needed_of_pod(pod: Obj) -> Obj:
     for field in ("containers", "initContainers"):
         if spec.get(field):
             kept["spec"][field] = [
-                {name: one[name] for name in ("resources", "restartPolicy") if name in one} for one in spec[field]
+                {name: container[name] for name in ("resources", "restartPolicy") if name in container}
+                for container in spec[field]
             ]
     return kept

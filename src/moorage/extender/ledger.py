@@ -92,8 +92,8 @@ class Ledger:
 
     def assumed(self, key: Key) -> str | None:
         """The node on which the pod is assumed."""
-        found = self._assumed.get(key)
-        return found.hold.node if found is not None else None
+        assumed = self._assumed.get(key)
+        return assumed.hold.node if assumed is not None else None
 
     def see(self, key: Key, sight: Sight) -> set[str]:
         """The pod came or changed."""
@@ -158,7 +158,7 @@ class Ledger:
         if after is not None:
             self._move(after, 1)
             self._counted[key] = after
-        return {one.node for one in (before, after) if one is not None}
+        return {hold.node for hold in (before, after) if hold is not None}
 
     def _move(self, hold: Hold, sign: int) -> None:
         node = hold.node

@@ -57,7 +57,7 @@ class Handler:
         status, answer = self.post("/scheduler/prioritize", body)
         if status != 200:
             raise UsageError(f"the extender answered {status}: {answer.decode(errors='replace')}")
-        points = {one.host: one.score for one in _decoder.decode(answer)}
+        points = {host_priority.host: host_priority.score for host_priority in _decoder.decode(answer)}
         if not points.keys() <= set(names):
             raise UsageError("the extender answered for other nodes than it was asked about")
         return [points.get(name, 0) for name in names]

@@ -162,11 +162,11 @@ def pods_of(history: Iterable[Interval]) -> list[TracePod]:
     will do."""
     trace_pods = [
         TracePod(
-            f"{one.namespace}/{one.pod}/{one.pod_uid}",
-            Ask(((GPU, one.gpus),), WHOLE, one.cpu_milli) if one.gpus else Ask((), WHOLE, one.cpu_milli),
-            one.memory_bytes // MIB,
+            f"{interval.namespace}/{interval.pod}/{interval.pod_uid}",
+            Ask(((GPU, interval.gpus),) if interval.gpus else (), WHOLE, interval.cpu_milli),
+            interval.memory_bytes // MIB,
         )
-        for one in history
+        for interval in history
     ]
     return sorted(trace_pods, key=lambda pod: pod.name)
 
@@ -256,7 +256,7 @@ class Cluster:
         """`extender` None: its answers are worked out here, from the same scoreboard and `winner`."""
         self.gpus = sum(node.gpus for node in nodes)
         self._nodes = [_Node(node, [WHOLE] * node.gpus, node.cpu, node.memory) for node in nodes]
-        self._at = {one.name: at for at, one in enumerate(nodes)}
+        self._at = {node.name: at for at, node in enumerate(nodes)}
         self._policy = policy
         self._scheduler = scheduler
         self._rng = rng
@@ -290,7 +290,7 @@ class Cluster:
             fits = fits[: self._sample]
             self._start = (start + fits[-1] + 1) % len(order)
         at = self._choose(
-            pod, uid, [(start + one) % len(order) for one in fits], [order[one] or 0 for one in fits]
+            pod, uid, [(start + offset) % len(order) for offset in fits], [order[offset] or 0 for offset in fits]
         )
         if self._extender is not None:
             self._extender.bound(uid, self._nodes[at].trace.name)
@@ -308,7 +308,7 @@ class Cluster:
         extender leaves it the choice."""
         if self._extender is not None:
             points = self._extender.asked(uid, [self._nodes[at].trace.name for at in able])
-            totals = [self._total(self._nodes[at], pod, one) for at, one in zip(able, points, strict=True)]
+            totals = [self._total(self._nodes[at], pod, score) for at, score in zip(able, points, strict=True)]
         elif pod.devices:
             return able[winner(totals, uid)]
         best = max(totals)
@@ -353,7 +353,7 @@ class Cluster:
             left = self._policy.device(pod.ask, node.trace.resource, node.room)
             for at in able:
                 rest = [*node.devices[:at], node.devices[at] - milli, *node.devices[at + 1 :]]
-                if tuple(sorted((one for one in rest if one), reverse=True)) == left:
+                if tuple(sorted((milli_left for milli_left in rest if milli_left), reverse=True)) == left:
                     return (at,)
         return (min(able, key=lambda at: node.devices[at]),)
 
@@ -518,11 +518,11 @@ def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str,
 
 def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
     """Nodes by their room when empty."""
-    found: dict[Room, int] = {}
+    counts: dict[Room, int] = {}
     for node in nodes:
         room = Room(node.gpus, (WHOLE,) * node.gpus, node.cpu, node.cpu, node.kind)
-        found[room] = found.get(room, 0) + 1
-    return found
+        counts[room] = counts.get(room, 0) + 1
+    return counts
 
 
 def impossible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
@@ -572,7 +572,9 @@ def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
         excess = 0.0
         for kinds in wanted:
             able = sum(node.gpus for node in there if not kinds or node.kind in kinds) * WHOLE
-            within = sum(one for other, one in wanted.items() if not kinds or (other and set(other) <= set(kinds)))
+            within = sum(
+                milli for other, milli in wanted.items() if not kinds or (other and set(other) <= set(kinds))
+            )
             excess = max(excess, within - able)
         placeable += sum(wanted.values()) - excess
     smallest = min((pod.ask.milli for pod in possible), default=WHOLE)
