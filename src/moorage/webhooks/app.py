@@ -136,7 +136,7 @@ class Webhook:
         self._kills = KillDesk(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         self._known = {
-            one: asyncio.Event() for one in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
+            resource: asyncio.Event() for resource in (TENANTS, POLICIES, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
         self._needed = (self._nodes, self._namespaces, self._classes, self._ingresses, self._info)
         self._away: tuple[Obj, ...] | None = None
@@ -161,8 +161,8 @@ class Webhook:
     @property
     def synced(self) -> bool:
         """Whether requests can be judged."""
-        return all(one.synced.is_set() for one in self._needed) and all(
-            one.is_set() for one in self._known.values()
+        return all(informer.synced.is_set() for informer in self._needed) and all(
+            listed.is_set() for listed in self._known.values()
         )
 
     async def run(self) -> None:
@@ -375,10 +375,10 @@ class Webhook:
         if not len(self._policies):
             return None
         if namespace not in self._policy_of:
-            found = self._namespaces.get(namespace)
-            if found is None:  # newer than our copy: it is guarded, or we would not have been asked
+            namespace_object = self._namespaces.get(namespace)
+            if namespace_object is None:  # newer than our copy: it is guarded, or we would not have been asked
                 return policy_for({GUARD_LABEL: "enabled", NAME_LABEL: namespace}, self._policies.all())
-            self._policy_of[namespace] = policy_for(labels_of(found), self._policies.all())
+            self._policy_of[namespace] = policy_for(labels_of(namespace_object), self._policies.all())
         return self._policy_of[namespace]
 
     def _gpu_facts(self) -> Facts:
@@ -415,7 +415,7 @@ def _judge_ours(kind: str, obj: Obj, old: Obj | None) -> tuple[Refusal, ...]:
     unchanged = old is not None and old.get("spec") == obj.get("spec")
     if kind not in _CHECKS or unchanged or obj["metadata"].get("deletionTimestamp"):
         return ()
-    return tuple(Refusal(one.field, one.value, one.message) for one in _CHECKS[kind](obj))
+    return tuple(Refusal(fault.field, fault.value, fault.message) for fault in _CHECKS[kind](obj))
 
 
 def _is_operators(asked: _Asked) -> bool:

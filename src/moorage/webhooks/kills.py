@@ -50,17 +50,19 @@ class KillDesk:
         if owner is None or not wanders(owner):
             return None
         pods = {
-            one["metadata"]["uid"]: one
+            other["metadata"]["uid"]: other
             for informer in (self._failed, self._marked)
-            for one in informer.by_index("owner", owner.uid)
+            for other in informer.by_index("owner", owner.uid)
         }
-        pods |= {one["metadata"]["uid"]: one for one in self._gone.of(owner.uid)}
-        noted = [one for informer in self._ledgers for one in informer.by_index("uid", owner.uid)]
+        pods |= {other["metadata"]["uid"]: other for other in self._gone.of(owner.uid)}
+        noted = [
+            owner_object for informer in self._ledgers for owner_object in informer.by_index("uid", owner.uid)
+        ]
         if not pods and not noted:
             return None
         ledger = ledger_from(annotations_of(noted[0]).get(MEMORY_KILLS)) if noted else Ledger()
         kills, forgiven, held = known_of(pods.values(), ledger, owner.uid, slot_of(pod, owner))
-        mine = tuple(one for uid, one in kills.items() if uid not in forgiven)
+        mine = tuple(kill for uid, kill in kills.items() if uid not in forgiven)
         return Known(kills=mine, held=len(held)) if mine else None
 
 
@@ -71,7 +73,9 @@ def slim(obj: Obj) -> Obj:
     spec = obj.get("spec") or {}
     if "containers" in spec:
         kept["spec"] = {
-            key: [_slim_container(one) for one in value] if key in ("containers", "initContainers") else value
+            key: [_slim_container(container) for container in value]
+            if key in ("containers", "initContainers")
+            else value
             for key, value in spec.items()
             if key in ("containers", "initContainers", "resources", "nodeName", "schedulingGates")
         }

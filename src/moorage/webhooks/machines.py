@@ -37,12 +37,12 @@ class MachineDesk:
     ) -> tuple[Refusal, ...]:
         """What must not be stored."""
         if kind == RESERVATIONS.kind:
-            return tuple(_refusal(one) for one in self._check_reservation(obj, old))
+            return tuple(_refusal(fault) for fault in self._check_reservation(obj, old))
         if kind in KINDS:
             if obj["metadata"].get("deletionTimestamp") or (old is not None and _same(old, obj)):
                 return ()  # what is on its way out, and a status, may pass
-            found = check_machine(obj, self._machines.all()) if kind == "Machine" else check_node_pool(obj)
-            return tuple(_refusal(one) for one in found)
+            faults = check_machine(obj, self._machines.all()) if kind == "Machine" else check_node_pool(obj)
+            return tuple(_refusal(fault) for fault in faults)
         if kind == "Pod" and old is not None and (is_guest(old) or is_guest(obj)):
             return tuple(judge_update(old, obj, ours=user == OPERATOR or MASTERS in groups))
         return ()
