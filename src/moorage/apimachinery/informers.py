@@ -62,9 +62,9 @@ class Informers:
         return informer
 
 
-def _are_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+def _are_same(function: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether two functions are one, or made by one function from equal values."""
-    return one is other or _parts(one) == _parts(other)
+    return function is other or _parts(function) == _parts(other)
 
 
 def _parts(function: Callable[..., Any]) -> tuple[object, ...]:

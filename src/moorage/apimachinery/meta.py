@@ -37,10 +37,10 @@ def is_deleting(obj: Mapping[str, Any]) -> bool:
 
 def controller_ref(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The owner reference with `controller: true`, or None."""
-    for ref in obj["metadata"].get("ownerReferences") or ():
+    refs: Sequence[Mapping[str, Any]] = obj["metadata"].get("ownerReferences") or ()
+    for ref in refs:
         if ref.get("controller"):
-            found: Mapping[str, Any] = ref
-            return found
+            return ref
     return None
 
 
@@ -58,16 +58,16 @@ def owner_reference(owner: Mapping[str, Any], *, controller: bool = True) -> Obj
 
 def condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """The condition of that type in `status.conditions`, or None."""
-    for one in (obj.get("status") or {}).get("conditions") or ():
-        if one.get("type") == kind:
-            found: Mapping[str, Any] = one
-            return found
+    conditions: Sequence[Mapping[str, Any]] = (obj.get("status") or {}).get("conditions") or ()
+    for entry in conditions:
+        if entry.get("type") == kind:
+            return entry
     return None
 
 
 def is_condition_true(obj: Mapping[str, Any], kind: str) -> bool:
-    found = condition(obj, kind)
-    return found is not None and found.get("status") == "True"
+    entry = condition(obj, kind)
+    return entry is not None and entry.get("status") == "True"
 
 
 def with_condition(
@@ -82,11 +82,11 @@ def with_condition(
 ) -> list[Obj]:
     """The list with one condition set; `lastTransitionTime` (RFC 3339) moves only when `status` changes."""
     out, done = [], False
-    for one in conditions:
-        if one.get("type") != kind:
-            out.append(one)
+    for entry in conditions:
+        if entry.get("type") != kind:
+            out.append(entry)
             continue
-        since = one.get("lastTransitionTime", now) if one.get("status") == status else now
+        since = entry.get("lastTransitionTime", now) if entry.get("status") == status else now
         out.append(
             {
                 "type": kind,

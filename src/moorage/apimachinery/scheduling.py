@@ -71,7 +71,7 @@ class NodeSelectorTerm:
         if not self.expressions and not self.fields:
             return False
         return all(expression.matches(labels) for expression in self.expressions) and all(
-            one.key == "metadata.name" and one.matches({"metadata.name": name}) for one in self.fields
+            field.key == "metadata.name" and field.matches({"metadata.name": name}) for field in self.fields
         )
 
     def __str__(self) -> str:
@@ -187,7 +187,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 def has_gate(spec: Mapping[str, Any], gate: str) -> bool:
     """Whether a scheduling gate of this name holds the pod."""
-    return any(one.get("name") == gate for one in spec.get("schedulingGates") or ())
+    return any(scheduling_gate.get("name") == gate for scheduling_gate in spec.get("schedulingGates") or ())
 
 
 def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
@@ -229,8 +229,8 @@ def parse_pod(obj: Mapping[str, Any]) -> PodInfo:
         if required is None
         else tuple(_node_term(term) for term in required.get("nodeSelectorTerms") or ()),
         preferred_nodes=tuple(
-            (int(one["weight"]), _node_term(one["preference"]))
-            for one in node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+            (int(preferred["weight"]), _node_term(preferred["preference"]))
+            for preferred in node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         ),
         affinity=_pod_terms(together, namespace),
         anti_affinity=_pod_terms(apart, namespace),
@@ -288,9 +288,10 @@ def used_on(pods: Iterable[PodInfo]) -> dict[str, int]:
 
 def refusal_by_labels(pod: PodInfo, node: NodeInfo) -> str | None:
     """Why node selector or required node affinity refuse the node; None if they do not."""
-    for one in pod.node_selector:
-        if not one.matches(node.labels):
-            return f"label {one.key} is {node.labels.get(one.key, 'not set')!s}, the pod wants {one}"
+    for requirement in pod.node_selector:
+        if not requirement.matches(node.labels):
+            value = node.labels.get(requirement.key, "not set")
+            return f"label {requirement.key} is {value!s}, the pod wants {requirement}"
     if pod.node_terms is not None and not any(term.matches(node.labels, node.name) for term in pod.node_terms):
         wanted = " or ".join(str(term) for term in pod.node_terms)
         return f"its labels do not match the pod's node affinity ({wanted})"
@@ -312,7 +313,7 @@ def refusal_by_taints(pod: PodInfo, node: NodeInfo) -> str | None:
 
 def shortages(pod: PodInfo, node: NodeInfo, used: Amounts) -> dict[str, tuple[int, int]]:
     """Resources that do not fit: name → (asked, free). Empty when the pod fits."""
-    found = {}
+    short = {}
     for name, asked in pod.requests.items():
         if asked <= 0:
             continue
@@ -320,8 +321,8 @@ def shortages(pod: PodInfo, node: NodeInfo, used: Amounts) -> dict[str, tuple[in
             continue
         free = node.allocatable.get(name, 0) - used.get(name, 0)
         if asked > free:
-            found[name] = (asked, max(0, free))
-    return found
+            short[name] = (asked, max(0, free))
+    return short
 
 
 def refusal_by_resources(pod: PodInfo, node: NodeInfo, used: Amounts) -> str | None:
@@ -342,19 +343,19 @@ def refusals(pod: PodInfo, node: NodeInfo, on_node: Sequence[PodInfo], used: Amo
     Judged here: readiness, cordon, taints, node selector and affinity, host ports, resources. Pod affinity
     and volume placement need the whole cluster and are judged by the scheduler.
     """
-    found = []
+    reasons = []
     if not node.ready:
-        found.append("it is not Ready")
+        reasons.append("it is not Ready")
     for reason in (refusal_by_taints(pod, node), refusal_by_labels(pod, node)):
         if reason:
-            found.append(reason)
+            reasons.append(reason)
     taken = {port for other in on_node if not other.finished for port in other.host_ports}
     if clash := pod.host_ports & taken:
-        found.append("host port " + ", ".join(str(port) for _, port in sorted(clash)) + " is taken")
+        reasons.append("host port " + ", ".join(str(port) for _, port in sorted(clash)) + " is taken")
     reason = refusal_by_resources(pod, node, used_on(on_node) if used is None else used)
     if reason:
-        found.append(reason)
-    return found
+        reasons.append(reason)
+    return reasons
 
 
 def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
@@ -376,7 +377,7 @@ def _moment(text: str | None) -> datetime | None:
 def _node_term(term: Mapping[str, Any]) -> NodeSelectorTerm:
     return NodeSelectorTerm(
         tuple(requirement_of(expression) for expression in term.get("matchExpressions") or ()),
-        tuple(requirement_of(one) for one in term.get("matchFields") or ()),
+        tuple(requirement_of(field) for field in term.get("matchFields") or ()),
     )
 
 
@@ -388,8 +389,8 @@ def _pod_terms(affinity: Mapping[str, Any], namespace: str) -> tuple[PodAffinity
 
 def _preferred_pod_terms(affinity: Mapping[str, Any], namespace: str) -> tuple[PodAffinityTerm, ...]:
     return tuple(
-        _pod_term(one["podAffinityTerm"], namespace, int(one["weight"]))
-        for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        _pod_term(preferred["podAffinityTerm"], namespace, int(preferred["weight"]))
+        for preferred in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
     )
 
 

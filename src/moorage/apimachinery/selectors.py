@@ -104,26 +104,26 @@ def parse_label_selector(text: str) -> LabelSelector:
     """
     parts = _split_outside_parentheses(text)
     _check_count(parts)
-    found: list[Requirement] = []
+    requirements: list[Requirement] = []
     for part in parts:
         part = part.strip()
         if matched := _SET.fullmatch(part):
             values = tuple(sorted({value.strip() for value in matched[3].split(",")}))
             _check_values(values, part)
-            found.append(Requirement(matched[1], "In" if matched[2] == "in" else "NotIn", values))
+            requirements.append(Requirement(matched[1], "In" if matched[2] == "in" else "NotIn", values))
         elif matched := _EQUAL.fullmatch(part):
             _check_values((matched[3],), part)
-            found.append(Requirement(matched[1], "NotIn" if matched[2] == "!=" else "In", (matched[3],)))
+            requirements.append(Requirement(matched[1], "NotIn" if matched[2] == "!=" else "In", (matched[3],)))
         elif matched := _COMPARE.fullmatch(part):
-            found.append(Requirement(matched[1], "Gt" if matched[2] == ">" else "Lt", (matched[3],)))
+            requirements.append(Requirement(matched[1], "Gt" if matched[2] == ">" else "Lt", (matched[3],)))
         elif matched := _EXISTS.fullmatch(part):
-            found.append(Requirement(matched[2], "DoesNotExist" if matched[1] else "Exists"))
+            requirements.append(Requirement(matched[2], "DoesNotExist" if matched[1] else "Exists"))
         else:
             raise SelectorError(
                 f"{_short(part)} is not a label requirement",
                 hint="write key=value, key!=value, key in (a,b), key or !key, separated by commas",
             )
-    return LabelSelector(tuple(found))
+    return LabelSelector(tuple(requirements))
 
 
 def label_selector_of(spec: Mapping[str, Any] | None) -> LabelSelector:
