@@ -64,7 +64,7 @@ class Outbound:
             return self.allows(inner)
         if any(address.version == network.version and address in network for network in self.networks):
             return True
-        hidden = isinstance(address, ipaddress.IPv6Address) and any(address in one for one in _EMBEDS_IPV4)
+        hidden = isinstance(address, ipaddress.IPv6Address) and any(address in network for network in _EMBEDS_IPV4)
         return address.is_global and not address.is_multicast and not hidden
 
 

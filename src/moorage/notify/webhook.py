@@ -41,11 +41,11 @@ async def post(notice: Notice, target: Webhook, outbound: Outbound) -> None:
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
         ) -> list[ResolveResult]:
-            found = await asyncio.get_running_loop().getaddrinfo(
+            entries = await asyncio.get_running_loop().getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, family=family
             )
             results: list[ResolveResult] = []
-            for kind, _, proto, _, where in found:
+            for kind, _, proto, _, where in entries:
                 address = str(where[0])
                 if not outbound.allows(ipaddress.ip_address(address.partition("%")[0])):
                     refused.append(host)

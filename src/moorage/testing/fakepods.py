@@ -38,10 +38,10 @@ class FakePodApi(FakeApi):
                 raise Conflict("another pod bears the name now")
             status = dict(patch["status"])
             conditions = (known.get("status") or {}).get("conditions") or []
-            for one in status.pop("conditions", ()):
-                rest = {key: value for key, value in one.items() if key not in ("type", "status")}
+            for condition in status.pop("conditions", ()):
+                rest = {key: value for key, value in condition.items() if key not in ("type", "status")}
                 now = rest.pop("lastTransitionTime", rfc3339(self._clock.now()))
-                conditions = with_condition(conditions, one["type"], one["status"], now=now, **rest)
+                conditions = with_condition(conditions, condition["type"], condition["status"], now=now, **rest)
             patch, kind = {"status": {**status, "conditions": conditions}}, "merge"
         return await super().patch(
             resource,

@@ -88,18 +88,18 @@ class HollowNodes:
 
     async def finish(self, namespace: str, pod: str, exit_code: int, reason: str | None = None) -> None:
         """End a running pod with an exit code."""
-        found = await self._api.get(PODS, pod, namespace)
-        await self._report(found, _ended(found, exit_code, reason))
+        running_pod = await self._api.get(PODS, pod, namespace)
+        await self._report(running_pod, _ended(running_pod, exit_code, reason))
 
     async def evict(self, namespace: str, pod: str, *, used: str) -> None:
         """End a running pod as a kubelet short of memory does that finds every container over its request."""
-        found = await self._api.get(PODS, pod, namespace)
+        running_pod = await self._api.get(PODS, pod, namespace)
         message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
-        for container in found["spec"]["containers"]:
+        for container in running_pod["spec"]["containers"]:
             request = ((container.get("resources") or {}).get("requests") or {}).get("memory", "0")
             message += f"Container {container['name']} was using {used}, request is {request}, "
             message += "has larger consumption of memory. "
-        status = _ended(found, 137, "Error") | {"reason": "Evicted", "message": message}
+        status = _ended(running_pod, 137, "Error") | {"reason": "Evicted", "message": message}
         disrupted = {
             "type": "DisruptionTarget",
             "status": "True",
@@ -108,7 +108,7 @@ class HollowNodes:
             "lastTransitionTime": rfc3339(SYSTEM.now()),
         }
         status["conditions"] = [*status["conditions"], disrupted]
-        await self._report(found, status)
+        await self._report(running_pod, status)
 
     async def _make(self, name: str) -> None:
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"} | self._labels

@@ -21,14 +21,14 @@ def free_ports(count: int) -> list[int]:
     except (OSError, ValueError, IndexError):
         first = 32768  # Linux' own
     chance = random.SystemRandom()
-    found: list[int] = []
+    ports: list[int] = []
     with ExitStack() as held:
-        while len(found) < count:
+        while len(ports) < count:
             port = chance.randrange(min(20_000, first - 10_000), first) if first > 12_000 else 0
-            one = held.enter_context(socket.socket())
+            listener = held.enter_context(socket.socket())
             try:
-                one.bind(("127.0.0.1", port))
+                listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            found.append(one.getsockname()[1])
-    return found
+            ports.append(listener.getsockname()[1])
+    return ports

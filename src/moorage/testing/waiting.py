@@ -20,29 +20,29 @@ def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PA
     """
     deadline = time.monotonic() + patience
     while True:
-        found = probe()
-        if found:
-            return found
+        answer = probe()
+        if answer:
+            return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {found!r}")
+            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
         time.sleep(POLL_SECONDS)
 
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
     """As `wait_until`, of a coroutine function."""
     deadline = time.monotonic() + patience
-    while not (found := await read()):
+    while not (answer := await read()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {found!r}")
+            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
         await asyncio.sleep(POLL_SECONDS)
-    return found
+    return answer
 
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
     """Read again and again until it is as wanted. Raises AssertionError with the last reading."""
     deadline = time.monotonic() + patience
-    while not is_wanted(found := read()):
+    while not is_wanted(value := read()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {patience:g} s; last seen: {found!r}")
+            raise AssertionError(f"waited {patience:g} s; last seen: {value!r}")
         time.sleep(POLL_SECONDS)
-    return found
+    return value

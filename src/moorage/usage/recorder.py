@@ -139,7 +139,7 @@ class Recorder:
         everything: bool,
     ) -> None:
         uids = [pod["metadata"].get("uid") or "" for pod in pods]
-        known = {one.pod_uid: one for one in self._store.known([*uids, *deleted])}
+        known = {interval.pod_uid: interval for interval in self._store.known([*uids, *deleted])}
         if everything:
             known |= {interval.pod_uid: interval for interval in self._store.open_intervals()}
         steps = plan(Seen(known=known, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
