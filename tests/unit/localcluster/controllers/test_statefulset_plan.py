@@ -7,7 +7,7 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moorage.apimachinery.meta import condition, is_deleting, labels_of
@@ -345,6 +345,12 @@ def templated(image, then=lambda world: None, **strategy):
         pytest.param(
             sized(2, lambda world: world.turn("web-2", ready=False)), ["-web-2"], ["-web-2"], id="down: it is"
         ),
+        pytest.param(
+            sized(1, lambda world: (ended("web-1", "Succeeded")(world), ended("web-2", "Failed")(world))),
+            ["-web-2"],
+            ["-web-2", "-web-1"],
+            id="down: two that ended are not waited for",
+        ),
         pytest.param(gone("web-0", "web-1"), ["+web-0"], ["+web-0", "+web-1"], id="lost: the first first"),
         pytest.param(sized(2, gone("web-0")), ["+web-0"], ["+web-0", "-web-2"], id="down: made before removed"),
         pytest.param(ended("web-1", "Failed"), ["-web-1"], ["-web-1"], id="failed: removed, to be made anew"),
@@ -562,6 +568,8 @@ seeds = st.integers(0, 2**32 - 1)
     history=st.integers(0, 2),
     seed=seeds,
 )
+@example(policy="OrderedReady", min_ready=0, scaled="Retain", deleted="Delete", history=2, seed=2267)
+@example(policy="OrderedReady", min_ready=2, scaled="Delete", deleted="Delete", history=2, seed=1057)
 def test_whatever_happens_meanwhile_the_set_ends_at_its_size_and_newest_template(
     policy, min_ready, scaled, deleted, history, seed
 ):

@@ -4,8 +4,10 @@ One pass goes through the pods by their ordinals. With `OrderedReady` it stops a
 should be: a pod is made only when those before it are available, and removed only when those after it are gone.
 So a pod that never becomes ready holds up the set, even when the template has been mended meanwhile: it has to be
 deleted by hand (kubernetes/kubernetes#67250), here as there. A pod that failed or ended is deleted and made anew
-under its name. A new template replaces one pod at a time, also with `Parallel`: `maxUnavailable` is behind the
-feature gate MaxUnavailableStatefulSet, which is off in 1.36, and the API server drops the field.
+under its name. Beyond the wanted size it is only deleted, when its turn comes: Kubernetes would wait without end
+for it to become ready when another before it is not ready either. A new template replaces one pod at a time, also
+with `Parallel`: `maxUnavailable` is behind the feature gate MaxUnavailableStatefulSet, which is off in 1.36, and
+the API server drops the field.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/statefulset/
 """
@@ -291,7 +293,8 @@ class _Pass:
                 if self.in_order:
                     return False
                 continue
-            if self.in_order and not self._available(pod) and pod is not first:
+            # a pod that ended never becomes available: there is nothing to wait for
+            if self.in_order and not self._available(pod) and not is_finished(pod) and pod is not first:
                 return False
             self.actions.append(DeletePod(pod))
             if self.in_order:
