@@ -14,7 +14,7 @@ from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.storage import storage_of
 from moorage.kube.client import KubeClient
 from moorage.present.explanation import explain_text
-from moorage.present.explanationjson import to_json
+from moorage.present.explanationanswer import to_json
 from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes
 

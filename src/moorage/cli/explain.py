@@ -48,7 +48,7 @@ async def _explain_here(session: Session, name: str) -> dict[str, Any]:
     """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
     from moorage.actions.explain import explain_run
     from moorage.present.explanation import explain_text
-    from moorage.present.explanationjson import to_json
+    from moorage.present.explanationanswer import to_json
 
     explanation = await explain_run(session.api, session.namespace, name, session.clock.now)
     return to_json(explanation) | {"text": explain_text(explanation)}

@@ -15,7 +15,7 @@ from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.usage.gpus import view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
-from moorage.present.gpusjson import gpu_view_json
+from moorage.present.gpusanswer import gpu_view_json
 
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
 VIEWS = ("gpu", "node", "type", "user")

@@ -24,7 +24,7 @@ from moorage.decide.runs.state import attempt_of
 from moorage.errors import QuantityError, UsageError
 from moorage.model.names import MACHINE_GATE
 from moorage.present.explanation import explain_text
-from moorage.present.explanationjson import to_json
+from moorage.present.explanationanswer import to_json
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint

@@ -8,7 +8,7 @@ from moorage.api.gpus import GpuQuery, Gpus
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.model.tenant import tenant_of
-from moorage.present.gpusjson import gpu_view_json
+from moorage.present.gpusanswer import gpu_view_json
 from moorage.server.endpoint import Call, Endpoint
 
 TENANT_FIELDS = ("namespace", "defaults", "restartLimit")  # that decide about runs

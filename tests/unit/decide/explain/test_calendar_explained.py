@@ -5,7 +5,7 @@ from __future__ import annotations
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.snapshot import snapshot
 from moorage.present.explanation import explain_text, short_reason
-from moorage.present.explanationjson import to_json
+from moorage.present.explanationanswer import to_json
 from moorage.testing.clock import NOON
 
 SIZE = {"cpu": 1, "memory": "1Gi"}

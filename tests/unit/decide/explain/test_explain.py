@@ -14,7 +14,7 @@ from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.wishes import wanted_types
 from moorage.present.explanation import explain_text, short_reason
-from moorage.present.explanationjson import to_json
+from moorage.present.explanationanswer import to_json
 from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ from moorage.decide.usage.gpus import (
     started_at,
     view_gpus,
 )
-from moorage.present.gpusjson import gpu_view_json
+from moorage.present.gpusanswer import gpu_view_json
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from moorage.decide.explain.types import (
 )
 from moorage.decide.runs.forecast import Usual
 from moorage.present.explanation import short_reason
-from moorage.present.gpusjson import holder_json
+from moorage.present.gpusanswer import holder_json
 
 
 def to_json(explanation: Explanation) -> Obj:
