@@ -169,10 +169,8 @@ class CommandLineByServer(CommandLine):
 class NoServer:
     """A cluster without Moorage's server."""
 
-    async def get(self, *_: Any) -> Any:
+    async def ask(self, *_: Any, **_options: Any) -> Any:
         raise NotReady("this cluster has no Moorage server")
-
-    post = get
 
     async def close(self) -> None:
         pass

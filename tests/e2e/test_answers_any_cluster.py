@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 
+import msgspec
 import pytest
 
 from moorage.apimachinery.meta import condition
@@ -13,8 +14,7 @@ from moorage.clock import SYSTEM
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.storage import storage_of
 from moorage.kube.client import KubeClient
-from moorage.present.explanation import explain_text
-from moorage.present.explanationanswer import to_json
+from moorage.present.explanationanswer import make_explanation
 from moorage.testing import waiting
 from moorage.testing.hollow import hollow_nodes
 
@@ -55,7 +55,7 @@ async def ask(api: KubeClient, namespace: str, pod: Obj) -> Obj:
         storage=storage_of(claims, (await api.list(PVS)).items, (await api.list(STORAGECLASSES)).items),
         events=(await api.list(EVENTS, namespace)).items,
     )
-    return to_json(found) | {"text": explain_text(found)}
+    return dict(msgspec.to_builtins(make_explanation(found)))
 
 
 async def refused(api: KubeClient, namespace: str, name: str) -> Obj:

@@ -8,23 +8,26 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from moorage.actions.runfacts import Around, or_none, runner_source
+from moorage.api.gpus import Gpus
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
 from moorage.decide.runs.request import Caller
-from moorage.decide.usage.gpus import UNKNOWN_TYPE
+from moorage.decide.usage.gpus import UNKNOWN_TYPE, GpuState
 from moorage.errors import MoorageError
 from moorage.model.names import GPU_TYPE_LABELS
+
+T = TypeVar("T")
 
 
 class Server(Protocol):
     """Moorage's own REST API."""
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The JSON answer. Raises ApiError, and NotReady where there is no server."""
+    async def ask(self, kind: type[T], method: str, path: str, *, params: Mapping[str, object] | None = None) -> T:
+        """The answer as a Struct of `moorage.api`. Raises ApiError, and NotReady where there is no server."""
         ...
 
 
@@ -54,32 +57,32 @@ async def read_around(api: Api, server: Server, namespace: str) -> Around:
 async def _ask_server(server: Server, namespace: str) -> Around:
     """GPU nodes, what is held on them, and the tenant's defaults, for those who may not list nodes."""
     try:
-        body = await server.get("/api/v1/gpus", {"namespace": namespace})
+        answer = await server.ask(Gpus, "GET", "/api/v1/gpus", params={"namespace": namespace})
     except MoorageError:
         return Around(nodes=None)
     nodes, held = [], []
-    for node in body["nodes"]:
+    for node in answer.nodes:
         totals: dict[str, int] = {}
         used: dict[str, int] = {}
-        for gpu in node["gpus"]:
-            totals[gpu["resource"]] = totals.get(gpu["resource"], 0) + 1
-            if gpu["state"] != "free":
-                used[gpu["resource"]] = used.get(gpu["resource"], 0) + 1
-        labels = {GPU_TYPE_LABELS[0]: node["type"]} if node["type"] != UNKNOWN_TYPE else {}
+        for gpu in node.gpus:
+            totals[gpu.resource] = totals.get(gpu.resource, 0) + 1
+            if gpu.state != GpuState.FREE:
+                used[gpu.resource] = used.get(gpu.resource, 0) + 1
+        labels = {GPU_TYPE_LABELS[0]: node.type} if node.type != UNKNOWN_TYPE else {}
         nodes.append(
             NodeInfo(
-                name=node["name"],
+                name=node.name,
                 labels=labels,
-                ready=node["ready"],
-                unschedulable=node["cordoned"],
+                ready=node.ready,
+                unschedulable=node.cordoned,
                 allocatable=totals,
             )
         )
-        held.append(PodInfo(namespace="", name="", node=node["name"], requests=used))
+        held.append(PodInfo(namespace="", name="", node=node.name, requests=used))
     return Around(
         nodes=None,
         gpu_nodes=tuple(nodes),
         held=tuple(held),
-        on_processes=body.get("processRuntime") is True,
-        tenants=(body["tenant"],) if body.get("tenant") else (),
+        on_processes=answer.process_runtime,
+        tenants=(dict(answer.tenant),) if answer.tenant else (),
     )

@@ -33,7 +33,10 @@ class GpuType(GpuCounts, frozen=True):
 
 
 class Gpu(Answer, frozen=True):
-    """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected."""
+    """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected.
+
+    Without a holder `owner`, `run`, `namespace` and `pod` are empty.
+    """
 
     index: int
     type: str = ""

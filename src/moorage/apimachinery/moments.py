@@ -5,13 +5,14 @@ The pure part of `moorage.clock`, for code that may not read the clock.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import overload
 
 from moorage.clock import format_duration, parse_rfc3339, rfc3339, rfc3339_micro
 
 SPAN_MAX_SECONDS = 100 * 365 * 86400  # a span that, added to any moment of our time, still gives a date
 
-__all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro", "span_of"]
+__all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_micro", "span_of", "whole_seconds"]
 
 
 def span_of(seconds: float) -> timedelta:
@@ -25,3 +26,16 @@ def span_of(seconds: float) -> timedelta:
 def moment(text: str | None) -> datetime | None:
     """Read an optional `metav1.Time`; None and the empty string are None. Raises ValueError naming the text."""
     return parse_rfc3339(text) if text else None
+
+
+@overload
+def whole_seconds(at: datetime) -> datetime: ...
+
+
+@overload
+def whole_seconds(at: datetime | None) -> datetime | None: ...
+
+
+def whole_seconds(at: datetime | None) -> datetime | None:
+    """A moment as an answer has it, and as `metav1.Time` is written: UTC, without fractions of a second."""
+    return at.astimezone(UTC).replace(microsecond=0) if at is not None else None

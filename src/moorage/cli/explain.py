@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
+import msgspec
 
+from moorage.api.explain import Explanation
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
@@ -24,31 +24,30 @@ def explain(target: Target, name: str, output: str) -> int:
 
     async def work(session: Session) -> int:
         try:
-            body = await session.server.get(f"/api/v1/explain/{session.namespace}/{name}")
+            path = f"/api/v1/explain/{session.namespace}/{name}"
+            explanation = await session.server.ask(Explanation, "GET", path)
         except (NotReady, ServerError, Unauthorized, Forbidden):
-            body = await _explain_here(session, name)
+            explanation = await _explain_here(session, name)
         except NotFound as missing:
             try:
-                body = await _explain_here(
-                    session, name
-                )  # newer than the server's cache, or it names the near ones
+                # newer than the server's cache, or the message names similar names
+                explanation = await _explain_here(session, name)
             except Forbidden:
                 raise missing from None
-        text = str(body.pop("text"))
         if output == "text":
-            console.show(text)
+            console.show(explanation.text)
         else:
-            console.print_document(body, output)
+            document = msgspec.to_builtins(explanation)
+            del document["text"]
+            console.print_document(document, output)
         return 0
 
     return in_session(target, work)
 
 
-async def _explain_here(session: Session, name: str) -> dict[str, Any]:
+async def _explain_here(session: Session, name: str) -> Explanation:
     """The same answer from what this user may read. Raises NotFound; Forbidden if nodes are hidden."""
     from moorage.actions.explain import explain_run
-    from moorage.present.explanation import explain_text
-    from moorage.present.explanationanswer import to_json
+    from moorage.present.explanationanswer import make_explanation
 
-    explanation = await explain_run(session.api, session.namespace, name, session.clock.now)
-    return to_json(explanation) | {"text": explain_text(explanation)}
+    return make_explanation(await explain_run(session.api, session.namespace, name, session.clock.now))

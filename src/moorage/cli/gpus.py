@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import click
+import msgspec
 
-from moorage.apimachinery.moments import format_duration, moment
+from moorage.api.gpus import Gpu, GpuCounts, GpuNode, Gpus, GpuUser
+from moorage.api.usage import Top
+from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.decide.usage.gpus import view_gpus
+from moorage.decide.usage.gpus import GpuState, view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
-from moorage.present.gpusanswer import gpu_view_json
+from moorage.present.gpusanswer import make_gpus
 
 GPU_HEADERS = ("NODE", "GPU", "TYPE", "STATE", "OWNER", "RUN", "SINCE", "EXPECTED-UNTIL")
 VIEWS = ("gpu", "node", "type", "user")
@@ -38,23 +40,23 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
         raise click.UsageError("--free goes with --by gpu only")
 
     async def work(session: Session) -> int:
-        body = await _gpu_body(session)
+        answer = await _read_gpus(session)
         if by != "gpu":
-            _print_summed(body, by, output)
+            _print_summed(answer, by, output)
             return 0
-        all_gpus = [gpu | {"node": node["name"]} for node in body["nodes"] for gpu in node["gpus"]]
-        shown = [gpu for gpu in all_gpus if gpu["state"] == "free"] if free else all_gpus
+        gpus_of_nodes = [(node.name, gpu) for node in answer.nodes for gpu in node.gpus]
+        shown = [(node, gpu) for node, gpu in gpus_of_nodes if gpu.state == GpuState.FREE or not free]
         now = session.clock.now()
         console.print_listing(
             output,
             headers=GPU_HEADERS,
-            rows=lambda: [_gpu_row(gpu, now) for gpu in shown],
-            items=shown,
-            names=[f"{gpu['node']}/{gpu['index']}" for gpu in shown],
-            nothing="no GPU is free" if all_gpus else "no node of this cluster has GPUs",
+            rows=lambda: [_gpu_row(node, gpu, now) for node, gpu in shown],
+            items=[msgspec.to_builtins(gpu) | {"node": node} for node, gpu in shown],
+            names=[f"{node}/{gpu.index}" for node, gpu in shown],
+            nothing="no GPU is free" if gpus_of_nodes else "no node of this cluster has GPUs",
         )
-        if output == "table" and all_gpus:
-            console.say(_totals(body["totals"]))
+        if output == "table" and gpus_of_nodes:
+            console.say(_totals(answer.totals))
         return 0
 
     return in_session(target, work)
@@ -69,24 +71,24 @@ def top(target: Target, since: str, by: str, output: str) -> int:
     """Show GPU-hours by user, run, GPU type, or single GPU and its users."""
 
     async def work(session: Session) -> int:
-        body = await session.server.get("/api/v1/top", {"since": since, "by": by})
-        rows: list[dict[str, Any]] = body["rows"]
+        params = {"since": since, "by": by}
+        rows = (await session.server.ask(Top, "GET", "/api/v1/top", params=params)).rows
         console.print_listing(
             output,
             headers=(BY[by], "GPU-HOURS", "GPUS-NOW", "CPU-HOURS", "MEMORY-GIB-HOURS", "PODS"),
             rows=lambda: [
                 [
-                    row["name"],
-                    _hours(row["gpuHours"]),
-                    str(row["runningGpus"]),
-                    _hours(row["cpuHours"]),
-                    _hours(row["memoryGiBHours"]),
-                    str(row["pods"]),
+                    row.name,
+                    _hours(row.gpu_hours),
+                    str(row.running_gpus),
+                    _hours(row.cpu_hours),
+                    _hours(row.memory_hours),
+                    str(row.pods),
                 ]
                 for row in rows
             ],
-            items=rows,
-            names=[row["name"] for row in rows],
+            items=[msgspec.to_builtins(row) for row in rows],
+            names=[row.name for row in rows],
             nothing=f"nothing was used since {since}" if "-" in since else f"nothing was used in the last {since}",
         )
         return 0
@@ -94,41 +96,56 @@ def top(target: Target, since: str, by: str, output: str) -> int:
     return in_session(target, work)
 
 
-def _totals(totals: Mapping[str, int]) -> str:
-    """The sums in one line. A server older than this command does not tell all of them."""
-    message = f"{totals['free']} of {totals['total']} GPUs are free"
-    if totals["free"] and totals.get("together", totals["free"]) < totals["free"]:
-        message += f" (at most {totals['together']} on one node)"
-    if totals.get("stranded"):
-        message += f", {totals['stranded']} of them without CPU or memory to go with them"
-    if totals.get("reserved"):
-        message += f", {totals['reserved']} reserved for machines"
-    if totals["unavailable"]:
-        message += f", {totals['unavailable']} cannot be used now"
+def _totals(totals: GpuCounts) -> str:
+    """The sums in one line."""
+    message = f"{totals.free} of {totals.total} GPUs are free"
+    if totals.together < totals.free:
+        message += f" (at most {totals.together} on one node)"
+    if totals.stranded:
+        message += f", {totals.stranded} of them without CPU or memory to go with them"
+    if totals.reserved:
+        message += f", {totals.reserved} reserved for machines"
+    if totals.unavailable:
+        message += f", {totals.unavailable} cannot be used now"
     return message
 
 
-def _print_summed(body: Mapping[str, Any], by: str, output: str) -> None:
+def _print_summed(answer: Gpus, by: str, output: str) -> None:
     """One row for each node, type or user."""
-    items: list[dict[str, Any]] = body["users" if by == "user" else f"{by}s"]
-    name = "name" if by == "node" else by
-
-    def cells(row: Mapping[str, Any]) -> list[str]:
-        if by == "user":
-            types = row.get("types") or {}
-            return [row["user"], str(row["gpus"]), ", ".join(f"{many} {kind}" for kind, many in types.items())]
-        return [row[name], *([row["type"]] if by == "node" else []), *(str(row.get(key, "")) for key in SUMS)]
-
-    summed = tuple(key.upper() for key in SUMS)
-    headers = {"user": ("USER", "GPUS", "TYPES"), "type": ("TYPE", *summed), "node": ("NODE", "TYPE", *summed)}
+    headers: tuple[str, ...] = ("USER", "GPUS", "TYPES")
+    if by == "user":
+        rows = [_user_row(user) for user in answer.users]
+        items = [msgspec.to_builtins(user) for user in answer.users]
+    elif by == "type":
+        headers = ("TYPE", *(name.upper() for name in SUMS))
+        rows = [[kind.type, *_sums(kind)] for kind in answer.types]
+        items = [msgspec.to_builtins(kind) for kind in answer.types]
+    else:
+        headers = ("NODE", "TYPE", *(name.upper() for name in SUMS))
+        rows = [[node.name, node.type, *_sums(node)] for node in answer.nodes]
+        items = [_without_gpus(node) for node in answer.nodes]
     console.print_listing(
         output,
-        headers=headers[by],
-        rows=lambda: [cells(item) for item in items],
-        items=[{key: value for key, value in item.items() if key != "gpus" or by == "user"} for item in items],
-        names=[item[name] for item in items],
+        headers=headers,
+        rows=lambda: rows,
+        items=items,
+        names=[row[0] for row in rows],
         nothing="nobody holds a GPU" if by == "user" else "no node of this cluster has GPUs",
     )
+
+
+def _sums(counts: GpuCounts) -> list[str]:
+    return [str(getattr(counts, name)) for name in SUMS]
+
+
+def _user_row(user: GpuUser) -> list[str]:
+    return [user.user, str(user.gpus), ", ".join(f"{count} {kind}" for kind, count in user.types.items())]
+
+
+def _without_gpus(node: GpuNode) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(node)
+    del document["gpus"]
+    return document
 
 
 def _hours(value: float) -> str:
@@ -136,28 +153,25 @@ def _hours(value: float) -> str:
     return f"{value:.4f}" if 0 < value < 0.1 else f"{value:.2f}"
 
 
-async def _gpu_body(session: Session) -> dict[str, Any]:
+async def _read_gpus(session: Session) -> Gpus:
     """What the server says; where there is none, the same from the nodes and pods this user may list."""
     try:
-        body: dict[str, Any] = await session.server.get("/api/v1/gpus")
+        return await session.server.ask(Gpus, "GET", "/api/v1/gpus")
     except (NotReady, ServerError, Unauthorized, Forbidden):
         nodes, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
-        body = gpu_view_json(view_gpus(nodes.items, pods.items), now=session.clock.now())
-    return body
+        return make_gpus(view_gpus(nodes.items, pods.items), now=session.clock.now())
 
 
-def _gpu_row(gpu: dict[str, Any], now: datetime) -> list[str]:
-    since, until = moment(gpu.get("since")), moment(gpu.get("expectedUntil"))
-    state = f"{gpu['state']} ({gpu['why']})" if gpu.get("why") else str(gpu["state"])
+def _gpu_row(node: str, gpu: Gpu, now: datetime) -> list[str]:
     return [
-        gpu["node"],
-        str(gpu["index"]),
-        gpu["type"],
-        state,
-        gpu.get("owner") or "",
-        gpu.get("run") or gpu.get("pod") or "",
-        f"{format_duration(now - since)} ago" if since else "",
-        _until(until, now),
+        node,
+        str(gpu.index),
+        gpu.type,
+        f"{gpu.state} ({gpu.why})" if gpu.why else gpu.state,
+        gpu.owner,
+        gpu.run or gpu.pod,
+        f"{format_duration(now - gpu.since)} ago" if gpu.since else "",
+        _until(gpu.expected_until, now),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from moorage.actions.around import read_around, read_caller
+from moorage.api.explain import Explanation, PodQuestion
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
@@ -218,8 +219,8 @@ async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: R
     """The server's answer, for it knows the whole cluster and past runs; else what this user may read tells."""
     claims = [*seen.claims, *plan.claims] if seen.facts.claims is not None else None
     try:
-        body = await session.server.post("/api/v1/explain", {"pod": pod, "claims": claims, "refused": refused})
-        return str(body["text"])
+        question = PodQuestion(pod=pod, claims=claims, refused=refused)
+        return (await session.server.ask(Explanation, "POST", "/api/v1/explain", body=question)).text
     except (NotReady, ServerError, Unauthorized, Forbidden, NotFound, MethodNotAllowed):
         pass
     if seen.facts.nodes is None:

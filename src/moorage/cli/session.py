@@ -29,12 +29,16 @@ R = TypeVar("R")
 class Server(Protocol):
     """Moorage's own REST API."""
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        """The JSON answer. Raises ApiError; NotReady when this cluster has no server."""
-        ...
-
-    async def post(self, path: str, body: Any) -> Any:
-        """The JSON answer to a JSON body. Raises as `get` does."""
+    async def ask(
+        self,
+        kind: type[R],
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
+    ) -> R:
+        """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server."""
         ...
 
     async def address(self) -> tuple[str, dict[str, str]]:

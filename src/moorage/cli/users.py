@@ -143,7 +143,7 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
 
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}
-        page = msgspec.convert(await session.server.get("/api/v1/audit", params), AuditPage)
+        page = await session.server.ask(AuditPage, "GET", "/api/v1/audit", params=params)
         console.print_listing(
             output,
             headers=("AT", "WHO", "FROM", "WHAT", "RESULT"),

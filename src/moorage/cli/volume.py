@@ -168,11 +168,12 @@ def classes(target: Target, output: str) -> int:
 async def used_bytes(session: Session) -> dict[tuple[str, str], int]:
     """(namespace, claim) → bytes in use of mounted volumes, as Moorage's server knows them; empty without one."""
     try:
-        body = await session.server.get("/api/v1/volumes", {"namespace": session.namespace})
+        answer = await session.server.ask(
+            VolumeList, "GET", "/api/v1/volumes", params={"namespace": session.namespace}
+        )
     except (ApiError, NotReady):
         return {}
-    listed = msgspec.convert(body or {}, VolumeList)
-    return {(row.namespace, row.name): row.used_bytes for row in listed.volumes if row.used_bytes is not None}
+    return {(row.namespace, row.name): row.used_bytes for row in answer.volumes if row.used_bytes is not None}
 
 
 for _command in (volumebackup.backup, volumebackup.backups, volumebackup.restore, volumecp.cp):

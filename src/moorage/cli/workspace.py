@@ -12,6 +12,7 @@ import msgspec
 
 from moorage.actions import workspaces
 from moorage.actions.objects import get_object
+from moorage.api.explain import Explanation
 from moorage.api.workspaces import Address, NewWorkspace, Workspace
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
@@ -330,10 +331,10 @@ async def _address(session: Session, name: str) -> str:
     way = await workspaces.way_in(session.api, session.namespace, name)
     if way.by_login:
         try:
-            answer = await session.server.post(f"/api/v1/workspaces/{session.namespace}/{name}/open", {})
+            path = f"/api/v1/workspaces/{session.namespace}/{name}/open"
+            return (await session.server.ask(Address, "POST", path, body={})).url
         except Forbidden:  # it does not act for this user: its page asks who they are
             return way.url
-        return msgspec.convert(answer, Address).url
     if way.password:
         console.say(f"its password is {way.password}")
     return way.url
@@ -341,10 +342,10 @@ async def _address(session: Session, name: str) -> str:
 
 async def _explained(session: Session, pod: str) -> str:
     try:
-        answer = await session.server.get(f"/api/v1/explain/{session.namespace}/{pod}")
+        answer = await session.server.ask(Explanation, "GET", f"/api/v1/explain/{session.namespace}/{pod}")
     except MoorageError:
         return ""
-    return "\n" + str(answer.get("text") or "").rstrip("\n") + "\n"
+    return "\n" + answer.text.rstrip("\n") + "\n"
 
 
 def _page(item: Workspace) -> list[str]:

@@ -133,16 +133,8 @@ class Connection:
         url, headers = await (await self.site()).address()
         return url, dict(headers)
 
-    async def get(self, path: str, params: Mapping[str, object] | None = None) -> Any:
-        """The JSON answer. Raises ApiError; NotReady where there is no server."""
-        return (await self.json("GET", path, params=params))[0]
-
-    async def post(self, path: str, body: object) -> Any:
-        """The JSON answer to a JSON body. Raises as `get` does."""
-        return (await self.json("POST", path, body=body))[0]
-
     async def ask(self, kind: type[T], method: str, path: str, **sent: Unpack[Sent]) -> T:
-        """The answer as `kind`, a Struct of `moorage.api`. Raises as `json` does."""
+        """The answer as `kind`, a Struct of `moorage.api`. Raises ApiError; NotReady where there is no server."""
         return _decoded((await self._whole(method, path, **sent))[1], kind, method, path)
 
     async def json(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Any, Mapping[str, str]]:

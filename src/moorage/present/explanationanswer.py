@@ -1,12 +1,10 @@
-"""Why a pod waits, as programs read it: the body of `GET /api/v1/explain/{namespace}/{name}`."""
+"""Why a pod waits, as programs read it: the answer of `GET /api/v1/explain/{namespace}/{name}`."""
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from moorage.apimachinery.moments import rfc3339
+from moorage.api import explain as wire
+from moorage.apimachinery.moments import whole_seconds
 from moorage.apimachinery.quantity import format_amount
-from moorage.apimachinery.resources import Obj
 from moorage.decide.explain.types import (
     Earliest,
     Explanation,
@@ -18,151 +16,160 @@ from moorage.decide.explain.types import (
     Waiter,
 )
 from moorage.decide.runs.forecast import Usual
-from moorage.present.explanation import short_reason
-from moorage.present.gpusanswer import holder_json
+from moorage.decide.usage.gpus import Holder
+from moorage.present.explanation import explain_text, short_reason
 
 
-def to_json(explanation: Explanation) -> Obj:
-    """The body of `GET /api/v1/explain/{namespace}/{name}`. Amounts are Kubernetes quantities."""
+def make_explanation(explanation: Explanation) -> wire.Explanation:
+    """The answer for programs, with its text for people. Amounts are Kubernetes quantities."""
     until = explanation.until
-    return {
-        "namespace": explanation.namespace,
-        "name": explanation.name,
-        "run": explanation.run,
-        "owner": explanation.owner,
-        "public": explanation.public,
-        "state": explanation.state,
-        "now": rfc3339(explanation.now),
-        "asks": {name: format_amount(name, value) for name, value in explanation.asks.items()},
-        "gpus": explanation.gpus,
-        "gpuTypes": list(explanation.gpu_types),
-        "node": explanation.node,
-        "since": _time(until.since) if until else None,
-        "expectedUntil": _time(until.expected_until) if until else None,
-        "usualUntil": _time(explanation.usual_until),
-        "usual": usual_json(explanation.usual),
-        "starting": explanation.starting,
-        "nodes": [_node_json(verdict) for verdict in explanation.verdicts],
-        "missing": [_missing_json(missing) for missing in explanation.missing],
-        "obstacles": list(explanation.obstacles),
-        "heldBy": [_held_json(held) for held in explanation.held_by],
-        "earliest": _earliest_json(explanation.earliest),
-        "likely": _earliest_json(explanation.likely),
-        "position": explanation.position,
-        "line": [_waiter_json(waiter) for waiter in explanation.line],
-        "machine": _machine_json(explanation.machine) if explanation.machine else None,
-        "gates": list(explanation.gates),
-        "missingClaims": list(explanation.missing_claims),
-        "volumes": [{"claim": trouble.claim, "message": trouble.message} for trouble in explanation.troubles],
-        "quota": explanation.quota,
-        "notMade": explanation.not_made,
-        "suspended": explanation.suspended,
-        "schedulerSays": explanation.scheduler_says,
-        "smaller": [_smaller_json(smaller) for smaller in explanation.smaller],
-        "refusals": [
-            {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
+    return wire.Explanation(
+        namespace=explanation.namespace,
+        name=explanation.name,
+        run=explanation.run,
+        owner=explanation.owner,
+        public=explanation.public,
+        state=explanation.state,
+        now=whole_seconds(explanation.now),
+        asks={name: format_amount(name, value) for name, value in explanation.asks.items()},
+        gpus=explanation.gpus,
+        gpu_types=explanation.gpu_types,
+        node=explanation.node,
+        since=whole_seconds(until.since) if until else None,
+        expected_until=whole_seconds(until.expected_until) if until else None,
+        usual_until=whole_seconds(explanation.usual_until),
+        usual=_usual(explanation.usual),
+        starting=explanation.starting,
+        nodes=tuple(_node(verdict) for verdict in explanation.verdicts),
+        missing=tuple(_missing(missing) for missing in explanation.missing),
+        obstacles=explanation.obstacles,
+        held_by=tuple(_held(held) for held in explanation.held_by),
+        earliest=_earliest(explanation.earliest),
+        likely=_earliest(explanation.likely),
+        position=explanation.position,
+        line=tuple(_waiter(waiter) for waiter in explanation.line),
+        machine=_machine(explanation.machine),
+        gates=explanation.gates,
+        missing_claims=explanation.missing_claims,
+        volumes=tuple(
+            wire.VolumeTrouble(claim=trouble.claim, message=trouble.message) for trouble in explanation.troubles
+        ),
+        quota=explanation.quota,
+        not_made=explanation.not_made,
+        suspended=explanation.suspended,
+        scheduler_says=explanation.scheduler_says,
+        smaller=tuple(_smaller(smaller) for smaller in explanation.smaller),
+        refusals=tuple(
+            wire.Refusal(code=refusal.code, message=refusal.message, hint=refusal.hint)
             for refusal in explanation.refusals
-        ],
-        "short": short_reason(explanation),
-    }
+        ),
+        short=short_reason(explanation),
+        text=explain_text(explanation),
+    )
 
 
-def _node_json(verdict: Verdict) -> Obj:
-    return {
-        "name": verdict.node,
-        "gpuType": verdict.gpu_type,
-        "gpus": verdict.gpus,
-        "gpusFree": verdict.gpus_free,
-        "fits": verdict.fits,
-        "reasons": list(verdict.reasons),
-    }
+def _node(verdict: Verdict) -> wire.NodeVerdict:
+    return wire.NodeVerdict(
+        name=verdict.node,
+        gpu_type=verdict.gpu_type,
+        gpus=verdict.gpus,
+        gpus_free=verdict.gpus_free,
+        fits=verdict.fits,
+        reasons=verdict.reasons,
+    )
 
 
-def _missing_json(missing: Missing) -> Obj:
-    return {
-        "resource": missing.resource,
-        "gpuTypes": list(missing.gpu_types),
-        "asks": format_amount(missing.resource, missing.asks),
-        "mostFree": format_amount(missing.resource, missing.most_free),
-        "mostFreeNode": missing.most_free_node,
-        "freeInTotal": format_amount(missing.resource, missing.free_in_total),
-    }
+def _missing(missing: Missing) -> wire.MissingResource:
+    return wire.MissingResource(
+        resource=missing.resource,
+        gpu_types=missing.gpu_types,
+        asks=format_amount(missing.resource, missing.asks),
+        most_free=format_amount(missing.resource, missing.most_free),
+        most_free_node=missing.most_free_node,
+        free_in_total=format_amount(missing.resource, missing.free_in_total),
+    )
 
 
-def _held_json(held: HeldBy) -> Obj:
-    return holder_json(held.holder) | {
-        "node": held.node,
-        "resource": held.resource,
-        "amount": format_amount(held.resource, held.amount),
-        "sure": held.sure,
-        "usualUntil": _time(held.usual_until),
-        "usual": usual_json(held.usual),
-        "reservedFor": held.reserved_for,
-    }
+def _held(held: HeldBy) -> wire.HeldBy:
+    holder = held.holder
+    return wire.HeldBy(
+        owner=holder.owner,
+        run=holder.run,
+        namespace=holder.namespace,
+        pod=holder.pod,
+        since=whole_seconds(holder.since),
+        expected_until=whole_seconds(holder.expected_until),
+        node=held.node,
+        resource=held.resource,
+        amount=format_amount(held.resource, held.amount),
+        sure=held.sure,
+        usual_until=whole_seconds(held.usual_until),
+        usual=_usual(held.usual),
+        reserved_for=held.reserved_for,
+    )
 
 
-def _waiter_json(waiter: Waiter) -> Obj:
-    return {
-        "owner": waiter.owner,
-        "run": waiter.run,
-        "namespace": waiter.namespace,
-        "pod": waiter.pod,
-        "priority": waiter.priority,
-        "created": _time(waiter.created),
-        "gpus": waiter.gpus,
-    }
+def _waiter(waiter: Waiter) -> wire.Waiter:
+    return wire.Waiter(
+        owner=waiter.owner,
+        run=waiter.run,
+        namespace=waiter.namespace,
+        pod=waiter.pod,
+        priority=waiter.priority,
+        created=whole_seconds(waiter.created),
+        gpus=waiter.gpus,
+    )
 
 
-def _machine_json(machine: MachineLine) -> Obj:
-    return {
-        "group": machine.group,
-        "type": machine.type,
-        "order": machine.order,
-        "available": machine.available,
-        "used": machine.used,
-        "known": machine.known,
-        "waitsFor": machine.waits_for,
-        "waitsUntil": _time(machine.waits_until),
-    }
+def _machine(machine: MachineLine | None) -> wire.MachineLine | None:
+    if machine is None:
+        return None
+    return wire.MachineLine(
+        group=machine.group,
+        type=machine.type,
+        order=machine.order,
+        available=machine.available,
+        used=machine.used,
+        known=machine.known,
+        waits_for=machine.waits_for,
+        waits_until=whole_seconds(machine.waits_until),
+    )
 
 
-def _smaller_json(smaller: Smaller) -> Obj:
-    return {
-        "gpus": smaller.gpus,
-        "gpuTypes": list(smaller.gpu_types),
-        "node": smaller.node,
-        "nodeType": smaller.node_type,
-        "change": smaller.change,
-        "options": smaller.options,
-    }
+def _smaller(smaller: Smaller) -> wire.SmallerRequest:
+    return wire.SmallerRequest(
+        gpus=smaller.gpus,
+        gpu_types=smaller.gpu_types,
+        node=smaller.node,
+        node_type=smaller.node_type,
+        change=smaller.change,
+        options=smaller.options,
+    )
 
 
-def usual_json(usual: Usual | None) -> Obj | None:
-    """How past runs like it went; null when there were none."""
+def _usual(usual: Usual | None) -> wire.UsualTime | None:
+    """How past runs like it went; None when there were none."""
     if usual is None:
         return None
-    return {
-        "seconds": None if usual.total is None else round(usual.total.total_seconds()),
-        "done": usual.done,
-        "of": usual.of,
-        "known": usual.known,
-        "likeness": usual.likeness,
-    }
+    return wire.UsualTime(
+        seconds=None if usual.total is None else round(usual.total.total_seconds()),
+        done=usual.done,
+        of=usual.of,
+        known=usual.known,
+        likeness=usual.likeness,
+    )
 
 
-def _earliest_json(earliest: Earliest | None) -> Obj | None:
+def _earliest(earliest: Earliest | None) -> wire.Earliest | None:
     if earliest is None:
         return None
-    after = earliest.after
-    return {
-        "at": rfc3339(earliest.at),
-        "node": earliest.node,
-        "after": {"owner": after.owner, "run": after.run, "namespace": after.namespace, "pod": after.pod}
-        if after
-        else None,
-        "usual": usual_json(earliest.usual),
-    }
+    return wire.Earliest(
+        at=whole_seconds(earliest.at),
+        node=earliest.node,
+        after=_holder_name(earliest.after) if earliest.after else None,
+        usual=_usual(earliest.usual),
+    )
 
 
-def _time(moment: datetime | None) -> str | None:
-    return rfc3339(moment) if moment else None
+def _holder_name(holder: Holder) -> wire.HolderName:
+    return wire.HolderName(owner=holder.owner, run=holder.run, namespace=holder.namespace, pod=holder.pod)

@@ -1,75 +1,73 @@
-"""GPUs and their holders, as programs read them: the body of `GET /api/v1/gpus`."""
+"""GPUs and their holders, as programs read them: the answer of `GET /api/v1/gpus`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
-from moorage.apimachinery.moments import rfc3339
-from moorage.apimachinery.resources import Obj
-from moorage.decide.usage.gpus import Counts, Gpu, GpuState, GpuView, Holder
+from moorage.api import gpus as wire
+from moorage.apimachinery.moments import whole_seconds
+from moorage.decide.usage.gpus import Counts, Gpu, GpuView, NodeGpus
 
 
-def gpu_view_json(view: GpuView, *, now: datetime) -> Obj:
-    """The body of `GET /api/v1/gpus`. Times are RFC 3339 or null."""
-    return {
-        "now": rfc3339(now),
-        "totals": _counts_json(view.totals),
-        "types": [{"type": name} | _counts_json(counts) for name, counts in view.by_type.items()],
-        "users": [
-            {"user": name, "gpus": count, "types": dict(view.types_of_user.get(name) or {})}
+def make_gpus(
+    view: GpuView,
+    *,
+    now: datetime,
+    process_runtime: bool = False,
+    tenant: Mapping[str, Any] | None = None,
+) -> wire.Gpus:
+    """Every GPU at a moment. `tenant`: the part of a Tenant that decides about runs."""
+    return wire.Gpus(
+        now=whole_seconds(now),
+        totals=_counts(view.totals),
+        types=tuple(_type(name, counts) for name, counts in view.by_type.items()),
+        users=tuple(
+            wire.GpuUser(user=name, gpus=count, types=view.types_of_user.get(name) or {})
             for name, count in view.by_user.items()
-        ],
-        "nodes": [
-            {
-                "name": node.name,
-                "type": node.type,
-                "ready": node.ready,
-                "cordoned": node.cordoned,
-                **_counts_json(node.counts),
-                "gpus": [_gpu_json(gpu) for gpu in node.gpus],
-            }
-            for node in view.nodes
-        ],
-    }
+        ),
+        nodes=tuple(_node(node) for node in view.nodes),
+        process_runtime=process_runtime,
+        tenant=tenant,
+    )
 
 
-def _gpu_json(gpu: Gpu) -> Obj:
-    body: Obj = {
-        "index": gpu.index,
-        "type": gpu.type,
-        "resource": gpu.resource,
-        "device": gpu.device,
-        "state": str(gpu.state),
-    }
-    if gpu.why:
-        body["why"] = gpu.why
-    if gpu.state is GpuState.FREE:
-        body |= {"fragmented": gpu.fragmented, "stranded": gpu.stranded}
-    if gpu.holder is not None:
-        body |= holder_json(gpu.holder)
-    return body
+def _type(name: str, counts: Counts) -> wire.GpuType:
+    return wire.GpuType(type=name, **asdict(counts))
 
 
-def _counts_json(counts: Counts) -> dict[str, int]:
-    return {
-        "total": counts.total,
-        "used": counts.used,
-        "free": counts.free,
-        "unavailable": counts.unavailable,
-        "reserved": counts.reserved,
-        "fragmented": counts.fragmented,
-        "stranded": counts.stranded,
-        "together": counts.together,
-    }
+def _node(node: NodeGpus) -> wire.GpuNode:
+    return wire.GpuNode(
+        name=node.name,
+        type=node.type,
+        ready=node.ready,
+        cordoned=node.cordoned,
+        gpus=tuple(_gpu(gpu) for gpu in node.gpus),
+        **asdict(node.counts),
+    )
 
 
-def holder_json(holder: Holder) -> Obj:
-    """The public fields of a holder. Times are RFC 3339 or null."""
-    return {
-        "owner": holder.owner,
-        "run": holder.run,
-        "namespace": holder.namespace,
-        "pod": holder.pod,
-        "since": rfc3339(holder.since) if holder.since else None,
-        "expectedUntil": rfc3339(holder.expected_until) if holder.expected_until else None,
-    }
+def _counts(counts: Counts) -> wire.GpuCounts:
+    return wire.GpuCounts(**asdict(counts))
+
+
+def _gpu(gpu: Gpu) -> wire.Gpu:
+    holder = gpu.holder
+    return wire.Gpu(
+        index=gpu.index,
+        type=gpu.type,
+        resource=gpu.resource,
+        device=gpu.device,
+        state=str(gpu.state),
+        why=gpu.why,
+        fragmented=gpu.fragmented,
+        stranded=gpu.stranded,
+        owner=holder.owner if holder else "",
+        run=holder.run if holder else "",
+        namespace=holder.namespace if holder else "",
+        pod=holder.pod if holder else "",
+        since=whole_seconds(holder.since) if holder else None,
+        expected_until=whole_seconds(holder.expected_until) if holder else None,
+    )

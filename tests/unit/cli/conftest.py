@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from moorage.apimachinery.resources import NODES, Obj, Resource
@@ -16,6 +16,8 @@ from moorage.cli.session import Session, Target
 from moorage.clock import SYSTEM, Clock, rfc3339
 from moorage.errors import ApiError, NotFound, NotReady
 from moorage.testing.fakeapi import FakeApi
+
+T = TypeVar("T")
 
 
 class CliApi(FakeApi):
@@ -120,19 +122,21 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
-        self.asked: list[tuple[str, Mapping[str, str] | None]] = []
+        self.asked: list[tuple[str, Any]] = []
 
-    async def post(self, path: str, body: Any) -> Any:
-        self.asked.append((path, body))
+    async def ask(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, object] | None = None,
+        body: object = None,
+    ) -> T:
+        self.asked.append((path, params if method == "GET" else msgspec.to_builtins(body)))
         if path not in self.answers:
             raise NotReady("this cluster has no Moorage server")
-        return copy.deepcopy(self.answers[path])
-
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Any:
-        self.asked.append((path, params))
-        if path not in self.answers:
-            raise NotReady("this cluster has no Moorage server")
-        return copy.deepcopy(self.answers[path])
+        return msgspec.convert(self.answers[path], kind)
 
 
 @dataclass

@@ -57,7 +57,7 @@ def test_every_gpu_is_shown_free_or_whose_even_without_a_server(two):
 
 
 def test_the_server_is_asked_first_for_gpus(two):
-    two.server.answers["/api/v1/gpus"] = {"nodes": [], "totals": {"free": 0, "total": 0, "unavailable": 0}}
+    two.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z"}
     two.api.refuse["list", "nodes"] = Forbidden("no")
     done = two("gpus")
     assert (done.code, done.out, done.err) == (0, "", "no node of this cluster has GPUs\n")
@@ -65,7 +65,11 @@ def test_the_server_is_asked_first_for_gpus(two):
 
 def test_top_shows_gpu_hours(moor):
     row = {"name": "ada", "gpuHours": 1.5, "cpuHours": 3.0, "memoryGiBHours": 4.25, "runningGpus": 2, "pods": 3}
-    moor.server.answers["/api/v1/top"] = {"rows": [row]}
+    moor.server.answers["/api/v1/top"] = {
+        "since": "2026-01-05T12:00:00Z",
+        "until": "2026-01-12T12:00:00Z",
+        "rows": [row],
+    }
     done = moor("top", "--since", "7d", "--by", "user")
     assert moor.server.asked[-1][1] == {"since": "7d", "by": "user"}
     assert done.out == (

@@ -181,9 +181,12 @@ def test_a_user_who_may_not_list_nodes_can_still_run(local):
 
 
 def test_a_user_who_may_not_list_nodes_asks_the_server_for_gpu_types(real):
-    gpu = {"resource": "nvidia.com/gpu", "state": "free"}
+    gpu = {"index": 0, "resource": "nvidia.com/gpu", "state": "free"}
     node = {"name": "gke-1", "type": "nvidia-a100", "ready": True, "cordoned": False}
-    real.server.answers["/api/v1/gpus"] = {"nodes": [node | {"gpus": [gpu, gpu | {"state": "used"}]}]}
+    real.server.answers["/api/v1/gpus"] = {
+        "now": "2026-01-05T12:00:00Z",
+        "nodes": [node | {"gpus": [gpu, gpu | {"state": "used"}]}],
+    }
     real.api.refuse["list", "nodes"] = Forbidden("no")
     done = real("run", "--image", "x", "--gpus", "1", "--gpu-type", "h100", "--", "true")
     assert "hint: this cluster has nvidia-a100 (1 of 2 free)" in done.err
@@ -198,7 +201,7 @@ def test_a_user_who_may_not_list_nodes_asks_the_server_for_gpu_types(real):
 def test_a_user_who_may_not_list_tenants_gets_the_defaults_that_the_server_tells(real):
     spec = {"namespace": "default", "defaults": {"cpu": 3, "memory": "5Gi", "image": "team:1"}}
     tenant = {"metadata": {"name": "team"}, "spec": spec}
-    real.server.answers["/api/v1/gpus"] = {"nodes": [], "tenant": tenant}
+    real.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z", "tenant": tenant}
     for kind in ("nodes", "tenants"):
         real.api.refuse["list", kind] = Forbidden("no")
     done = real("run", "--name", "a", "--", "true")

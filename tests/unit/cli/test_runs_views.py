@@ -6,9 +6,11 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from moorage.api.explain import Explanation
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS
 from moorage.clock import rfc3339
 from moorage.testing.clock import NOON, FakeClock
@@ -344,9 +346,11 @@ def test_several_runs_are_cancelled_and_every_error_is_told(moor):
 
 
 def test_explain_asks_the_server(moor):
-    moor.server.answers["/api/v1/explain/lab/train"] = {"state": "waiting", "text": "because"}
+    answer = Explanation(namespace="lab", name="train", state="waiting", text="because")
+    moor.server.answers["/api/v1/explain/lab/train"] = document = msgspec.to_builtins(answer)
     assert moor("explain", "-n", "lab", "train").out == "because\n"
-    assert json.loads(moor("explain", "-n", "lab", "train", "-o", "json").out) == {"state": "waiting"}
+    shown = json.loads(moor("explain", "-n", "lab", "train", "-o", "json").out)
+    assert shown | {"text": "because"} == json.loads(msgspec.json.encode(document))
 
 
 def test_explain_without_a_server_reads_the_cluster_itself(at_noon):

@@ -51,7 +51,10 @@ async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(a
     try:
         by_token = Connection(server="https://x", token="t0k")
         async with server_of(named(api, str(server.make_url("/"))), by_token) as ours:
-            assert await ours.get("/api/v1/top", {"by": "run"}) == {"token": "Bearer t0k", "by": "run"}
+            assert await ours.ask(dict, "GET", "/api/v1/top", params={"by": "run"}) == {
+                "token": "Bearer t0k",
+                "by": "run",
+            }
     finally:
         await server.close()
 
@@ -76,7 +79,7 @@ async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hi
     try:
         async with server_of(named(api, str(server.make_url("/"))), Connection(server="https://x")) as ours:
             with pytest.raises(kind) as caught:
-                await ours.get("/api/v1/top")
+                await ours.ask(dict, "GET", "/api/v1/top")
         assert message in caught.value.message
         assert caught.value.hint == hint
     finally:
@@ -86,13 +89,13 @@ async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hi
 async def test_a_server_that_is_away_is_one_error(api):
     async with server_of(named(api, "http://127.0.0.1:1"), Connection(server="https://x")) as ours:
         with pytest.raises(ServerError, match="Moorage's server at http://127.0.0.1:1 does not answer"):
-            await ours.get("/api/v1/top")
+            await ours.ask(dict, "GET", "/api/v1/top")
 
 
 async def test_a_cluster_without_a_server_says_so(api):
     async with server_of(api, Connection(server="https://x")) as ours:
         with pytest.raises(NotReady, match="this cluster has no Moorage server"):
-            await ours.get("/api/v1/top")
+            await ours.ask(dict, "GET", "/api/v1/top")
 
 
 async def test_who_we_are_is_asked_of_the_api_server(api):

@@ -23,8 +23,7 @@ from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import attempt_of
 from moorage.errors import QuantityError, UsageError
 from moorage.model.names import MACHINE_GATE
-from moorage.present.explanation import explain_text
-from moorage.present.explanationanswer import to_json
+from moorage.present.explanationanswer import make_explanation
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
@@ -35,12 +34,12 @@ BODY_BYTES = 3 * 1024 * 1024  # etcd's own limit on an object is half of it
 CLAIMS_MAX = 5000
 
 
-async def explain(call: Call[None, None]) -> Any:
+async def explain(call: Call[None, None]) -> ExplanationAnswer:
     """Why a run or a pod waits, how long, and what would start sooner."""
-    return _answer(await explained(call.context, call.namespace, call.name, call.user))
+    return make_explanation(await explained(call.context, call.namespace, call.name, call.user))
 
 
-async def explain_new(call: Call[PodQuestion, None]) -> Any:
+async def explain_new(call: Call[PodQuestion, None]) -> ExplanationAnswer:
     """Why a pod that is not created yet would wait: `{pod, claims}`."""
     cluster, question = await call.context.ready(), call.body
     meta = question.pod.get("metadata")
@@ -57,7 +56,7 @@ async def explain_new(call: Call[PodQuestion, None]) -> Any:
         if pod.claims and question.claims is not None:
             storage = await cluster.storage(pod.namespace, question.claims[:CLAIMS_MAX])
         events = ({"reason": "FailedCreate", "message": question.refused},) if question.refused else ()
-        return _answer(await _explained(call.context, question.pod, storage, events))
+        return make_explanation(await _explained(call.context, question.pod, storage, events))
     except (QuantityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"the pod cannot be read: {error}", hint="send a v1 Pod", code=ErrorCode.INVALID, field="pod"
@@ -102,10 +101,6 @@ async def _explained(
         return explainer.explain(pod, now=now, storage=storage, events=events, suspended=suspended)
 
     return await asyncio.to_thread(work)
-
-
-def _answer(explanation: Explanation) -> dict[str, Any]:
-    return to_json(explanation) | {"text": explain_text(explanation)}
 
 
 def _find_pod(cluster: Cluster, namespace: str, name: str) -> tuple[Obj, Obj | None]:

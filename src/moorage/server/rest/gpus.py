@@ -8,20 +8,20 @@ from moorage.api.gpus import GpuQuery, Gpus
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.model.names import PROCESS_RUNTIME, is_dns_label
 from moorage.model.tenant import tenant_of
-from moorage.present.gpusanswer import gpu_view_json
+from moorage.present.gpusanswer import make_gpus
 from moorage.server.endpoint import Call, Endpoint
 
 TENANT_FIELDS = ("namespace", "defaults", "restartLimit")  # that decide about runs
 
 
-async def list_gpus(call: Call[None, GpuQuery]) -> dict[str, Any]:
+async def list_gpus(call: Call[None, GpuQuery]) -> Gpus:
     """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for those
     who may create Jobs in it: what its tenant fills in."""
     cluster = await call.context.ready()
     on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
-    body = gpu_view_json(cluster.gpus(), now=call.context.now())
-    tenant = await _tenant(call)
-    return body | {"processRuntime": on_processes} | ({"tenant": tenant} if tenant else {})
+    return make_gpus(
+        cluster.gpus(), now=call.context.now(), process_runtime=on_processes, tenant=await _tenant(call)
+    )
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moorage.decide.explain.explainer import Explainer
 from moorage.decide.explain.snapshot import snapshot
 from moorage.present.explanation import explain_text, short_reason
-from moorage.present.explanationanswer import to_json
+from moorage.present.explanationanswer import make_explanation
 from moorage.testing.clock import NOON
 
 SIZE = {"cpu": 1, "memory": "1Gi"}
@@ -37,4 +37,6 @@ def test_a_guest_held_back_by_the_calendar_is_told_for_whom_and_until_when() -> 
     assert found.earliest.at.isoformat() == "2026-11-22T12:00:00+00:00"
     assert short_reason(found) == "what is free of gpu/big is reserved until 2026-11-22T12:00:00Z"
     assert WHY in explain_text(found).splitlines()
-    assert to_json(found)["machine"]["waitsFor"] == WHY
+    machine = make_explanation(found).machine
+    assert machine is not None
+    assert machine.waits_for == WHY

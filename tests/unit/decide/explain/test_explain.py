@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moorage.api.explain import Explanation
 from moorage.apimachinery.scheduling import parse_pod
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
@@ -14,7 +15,7 @@ from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.wishes import wanted_types
 from moorage.present.explanation import explain_text, short_reason
-from moorage.present.explanationanswer import to_json
+from moorage.present.explanationanswer import make_explanation
 from moorage.testing.examples import examples
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -382,7 +383,8 @@ def test_an_explanation_is_never_at_odds_with_itself(world):
             assert any(one.holder.expected_until and one.holder.expected_until <= NOON for one in found.held_by)
     for one in found.held_by:
         assert one.amount > 0
-    json.dumps(to_json(found))
+    answer = make_explanation(found)
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=Explanation) == answer
     text = explain_text(found)
     assert not text.endswith((".", "\n", " "))
     assert all(line == line.rstrip() for line in text.splitlines())

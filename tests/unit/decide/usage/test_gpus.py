@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.moments import moment
 from moorage.decide.usage.gpus import (
     NOBODY,
     UNKNOWN_TYPE,
@@ -16,7 +18,7 @@ from moorage.decide.usage.gpus import (
     started_at,
     view_gpus,
 )
-from moorage.present.gpusanswer import gpu_view_json
+from moorage.present.gpusanswer import make_gpus
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -86,12 +88,15 @@ def states(view):
 def test_a_held_gpu_shows_whose_it_is_since_when_and_until_when():
     view = view_gpus([a_node()], [a_pod(devices=["1"], expected="3600")])
     assert states(view) == [("n1", 0, "free", ""), ("n1", 1, "used", "p1")]
-    assert gpu_view_json(view, now=NOON)["nodes"][0]["gpus"][1] == {
+    assert msgspec.to_builtins(make_gpus(view, now=NOON).nodes[0].gpus[1]) == {
         "index": 1,
         "type": "a100",
         "resource": "nvidia.com/gpu",
         "device": "1",
         "state": "used",
+        "why": "",
+        "fragmented": False,
+        "stranded": False,
         "owner": "ada",
         "run": "train",
         "namespace": "lab",
@@ -207,7 +212,7 @@ def test_mig_slices_are_a_type_of_their_own():
 )
 def test_the_expected_end_is_the_earlier_of_what_was_said_and_the_deadline(expected, deadline, want):
     view = view_gpus([a_node()], [a_pod(expected=expected, deadline=deadline)])
-    assert gpu_view_json(view, now=NOON)["nodes"][0]["gpus"][0]["expectedUntil"] == want
+    assert make_gpus(view, now=NOON).nodes[0].gpus[0].expected_until == moment(want)
 
 
 def test_a_pod_without_start_time_began_with_its_first_container():
