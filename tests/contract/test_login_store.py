@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -91,6 +92,14 @@ def test_both_databases_keep_people_beside_the_queue(where: Path | str) -> None:
     finally:
         store.close()
         queue.close()
+
+
+def test_servers_that_open_an_empty_database_at_once_can_all_use_it(where: Path | str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        stores = list(threads.map(lambda _: open_sessions(where), range(4)))
+    for store in stores:
+        assert store.all() == []
+        store.close()
 
 
 def a_platform(api: FakeApi) -> None:

@@ -21,6 +21,7 @@ import logging
 import os
 import secrets
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def _parse_line(line: bytes) -> Mark | None:
 def write_mark(database: Path, mark: Mark) -> None:
     """Make the mark or replace it, on the disk when this returns. Raises OSError."""
     path = mark_path(database)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     with contextlib.suppress(FileNotFoundError):
         scratch.unlink()
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

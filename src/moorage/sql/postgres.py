@@ -135,7 +135,9 @@ class PostgresDatabase:
 
     def version(self) -> Version:
         db = self._connect()
-        if db.execute("SELECT to_regclass('meta') IS NULL").fetchall()[0][0]:
+        # not to_regclass: it may answer from before the wait for another server's migration
+        tables = "SELECT 1 FROM pg_catalog.pg_tables WHERE tablename = 'meta' AND schemaname = current_schema()"
+        if not db.execute(tables).fetchall():
             return Version()
         keys = (self._schema.prefix + "schema", self._schema.prefix + "readable_by")
         rows = db.execute("SELECT name, value FROM meta WHERE name IN (%s, %s)", keys).fetchall()
