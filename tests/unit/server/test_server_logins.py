@@ -215,9 +215,25 @@ def stranger(name, address):
     return Origin(name=name, address=address)
 
 
+class MemoryCounts:
+    """Counts of tries in a dict."""
+
+    def __init__(self):
+        self.values = {}
+
+    def get(self, key, now):
+        value = self.values.get(key)
+        return value.body if value is not None and value.end > now else None
+
+    def change(self, keys, work, now):
+        values, outcome = work([self.get(key, now) for key in keys])
+        self.values.update(zip(keys, values, strict=True))
+        return outcome
+
+
 def test_guesses_at_one_name_from_many_addresses_come_slower_and_slower():
     clock = FakeClock()
-    attempts = Attempts(clock)
+    attempts = Attempts(MemoryCounts(), clock)
     waits = []
     for number in range(20):
         waits.append(attempts.begin(stranger("ada", f"10.0.0.{number}")))
@@ -234,7 +250,7 @@ def test_guesses_at_one_name_from_many_addresses_come_slower_and_slower():
 @given(st.lists(st.tuples(st.sampled_from(["ada", "grace"]), st.integers(0, 3), st.floats(0, 4000)), max_size=80))
 def test_however_one_guesses_a_day_gives_no_more_tries_than_its_waits_allow(tries):
     clock = FakeClock()
-    attempts = Attempts(clock)
+    attempts = Attempts(MemoryCounts(), clock)
     begun = clock.monotonic()
     looked_at = 0
     for name, address, pause in tries:
@@ -245,7 +261,8 @@ def test_however_one_guesses_a_day_gives_no_more_tries_than_its_waits_allow(trie
 
 
 def test_tries_that_were_not_checked_push_out_no_counts_of_others():
-    attempts = Attempts(FakeClock(), kept=20)
+    counts = MemoryCounts()
+    attempts = Attempts(counts, FakeClock())
     for _ in range(5):
         assert attempts.begin(stranger("ada", "10.0.0.1")) == 0
     for number in range(40):
@@ -253,10 +270,11 @@ def test_tries_that_were_not_checked_push_out_no_counts_of_others():
         assert attempts.begin(other) == 0
         attempts.undo(other)
     assert attempts.begin(stranger("ada", "10.0.0.1")) > 0
+    assert sum(value is not None for value in counts.values.values()) == 3  # of ada, her place and its address
 
 
 def test_a_network_of_addresses_that_one_customer_has_counts_as_one_address():
-    attempts = Attempts(FakeClock())
+    attempts = Attempts(MemoryCounts(), FakeClock())
     here = [stranger(f"name-{number}", f"2001:db8:0:7::{number:x}") for number in range(ADDRESS.burst + 1)]
     assert [attempts.begin(one) > 0 for one in here] == [False] * ADDRESS.burst + [True]
     assert attempts.begin(stranger("ada", "2001:db8:0:8::1")) == 0

@@ -8,7 +8,8 @@ where it comes from:
 - anywhere else: by those, by the wrong tries at this name from all such places, after which the wait grows from
   30 seconds to an hour, and by a rate for the whole address, which many people may share.
 
-An IPv6 address counts as its /64, see `client_network`.
+An IPv6 address counts as its /64, see `client_network`. Counts are in the people's database, so tries at several
+servers count together; a restart forgives none.
 
 The waits and the exception for known places: NIST SP 800-63B, 5.2.2
 (https://pages.nist.gov/800-63-3/sp800-63b.html#throttle). Devices:
@@ -17,13 +18,18 @@ https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.backoff import DoublingDelay
-from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import Clock
 from moorage.decide.rates import Bucket, Rate, give_back, take
+from moorage.server.identity.shared import Key, Kind, Value
 
 PLACE = Rate(
     per_second=5 / 900, burst=5
@@ -32,7 +38,27 @@ ADDRESS = Rate(per_second=1.0, burst=60)  # tries of strangers from one address,
 FREE_FAILURES = 10  # wrong tries at one name from places it never logged in from; after these it waits
 WAITS = DoublingDelay(30.0, 3600.0)  # NIST: "30 seconds up to an hour"
 FORGIVEN_SECONDS = 3600.0  # a wrong try at a name is forgotten for each of these that passes
-KEPT = 50_000  # counts of each kind; the longest untouched go first
+KEPT = 50_000  # counts of each kind; those that are forgotten soonest go first
+PLACES, ADDRESSES, NAMES = (
+    Kind("tries of a place", KEPT),
+    Kind("tries of an address", KEPT),
+    Kind("tries of a name", KEPT),
+)
+
+T = TypeVar("T")
+
+
+class CountStore(Protocol):
+    """Where counts are kept. See `SharedValues`."""
+
+    def get(self, key: Key, now: datetime) -> bytes | None: ...
+
+    def change(
+        self,
+        keys: Sequence[Key],
+        work: Callable[[list[bytes | None]], tuple[Sequence[Value | None], T]],
+        now: datetime,
+    ) -> T: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +76,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Wrong tries at a name from strange places: how many count, and when the last was (monotonic seconds)."""
+    """Wrong tries at a name from strange places: how many count, and when the last was (seconds since 1970)."""
 
     count: float
     at: float
@@ -63,14 +89,20 @@ class Failures:
         return max(0.0, self.at + WAITS.after(round(self.count) - FREE_FAILURES + 1) - now)
 
 
-class Attempts:
-    """Counts of tries, in memory: a restart of the server forgives them."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What counts against one try. Strangers have all three, others the place alone; None: nothing counts."""
 
-    def __init__(self, clock: Clock, *, kept: int = KEPT) -> None:
-        self._clock = clock
-        self._places: BoundedCache[str, Bucket] = BoundedCache(kept)
-        self._addresses: BoundedCache[str, Bucket] = BoundedCache(kept)
-        self._names: BoundedCache[str, Failures] = BoundedCache(kept)
+    place: Bucket | None = None
+    address: Bucket | None = None
+    name: Failures | None = None
+
+
+class Attempts:
+    """Counts of tries, shared by all servers on one database. A try that is refused writes nothing."""
+
+    def __init__(self, store: CountStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
 
     def begin(self, origin: Origin) -> float:
         """Count a try and return 0, or return the seconds to wait and count nothing.
@@ -78,56 +110,100 @@ class Attempts:
         Call `succeeded` after the right password, `undo` where the password was not checked, nothing after a
         wrong one.
         """
-        now = self._clock.monotonic()
-        place, place_wait = take(self._places.get(_place(origin)), PLACE, now)
-        if place_wait:
-            return place_wait
-        if not _is_strange(origin):
-            self._places.put(_place(origin), place)
-            return 0.0
-        failures = self._names.get(origin.name) or Failures(0.0, now)
-        if name_wait := failures.wait(now):
-            return name_wait
-        address, address_wait = take(self._addresses.get(client_network(origin.address)), ADDRESS, now)
-        if address_wait:
-            return address_wait
-        self._places.put(_place(origin), place)
-        self._addresses.put(client_network(origin.address), address)
-        self._names.put(origin.name, Failures(failures.now(now) + 1.0, now))
-        return 0.0
+        now = self._clock.now()
+        counts = _decoded(origin, [self._store.get(key, now) for key in _keys(origin)])
+        _, wait = begin(origin, counts, now.timestamp())
+        if wait:
+            return wait
+        return self._change(origin, lambda counts: begin(origin, counts, now.timestamp()), now)
 
     def succeeded(self, origin: Origin) -> None:
         """The right password: what went wrong before from this place is forgotten, other places' tries are not."""
-        self.undo(origin)
-        self._places.drop(_place(origin))
+        self._change(origin, lambda counts: (Counts(None, *_undone(counts)), None), self._clock.now())
 
     def undo(self, origin: Origin) -> None:
         """A try that was begun counts no more. What is zero again goes: it would push out others' counts."""
-        self._give_back(self._places, _place(origin), PLACE)
-        if not _is_strange(origin):
-            return
-        self._give_back(self._addresses, client_network(origin.address), ADDRESS)
-        failures = self._names.get(origin.name)
-        if failures is not None:
-            left = failures.count - 1.0
-            if left > 0:
-                self._names.change(origin.name, Failures(left, failures.at))
-            else:
-                self._names.drop(origin.name)
 
-    def _give_back(self, buckets: BoundedCache[str, Bucket], key: str, rate: Rate) -> None:
-        bucket = buckets.get(key)
-        if bucket is not None:
-            left = give_back(bucket, rate)
-            if left.tokens < rate.burst:
-                buckets.change(key, left)
-            else:
-                buckets.drop(key)
+        def undone(counts: Counts) -> tuple[Counts, None]:
+            return Counts(_returned(counts.place, PLACE), *_undone(counts)), None
+
+        self._change(origin, undone, self._clock.now())
+
+    def _change(self, origin: Origin, work: Callable[[Counts], tuple[Counts, T]], now: datetime) -> T:
+        def changed(bodies: list[bytes | None]) -> tuple[Sequence[Value | None], T]:
+            counts, outcome = work(_decoded(origin, bodies))
+            return _encoded(origin, counts), outcome
+
+        return self._store.change(_keys(origin), changed, now)
+
+
+def begin(origin: Origin, counts: Counts, now: float) -> tuple[Counts, float]:
+    """The counts after a try, and 0; or the same counts, and the seconds to wait. `now`: seconds since 1970."""
+    place, place_wait = take(counts.place, PLACE, now)
+    if place_wait:
+        return counts, place_wait
+    if not _is_strange(origin):
+        return Counts(place), 0.0
+    failures = counts.name or Failures(0.0, now)
+    if name_wait := failures.wait(now):
+        return counts, name_wait
+    address, address_wait = take(counts.address, ADDRESS, now)
+    if address_wait:
+        return counts, address_wait
+    return Counts(place, address, Failures(failures.now(now) + 1.0, now)), 0.0
+
+
+def _undone(counts: Counts) -> tuple[Bucket | None, Failures | None]:
+    """The counts of an address and a name without their last try."""
+    name = counts.name
+    if name is not None:
+        name = Failures(name.count - 1.0, name.at) if name.count > 1.0 else None
+    return _returned(counts.address, ADDRESS), name
+
+
+def _returned(bucket: Bucket | None, rate: Rate) -> Bucket | None:
+    """The bucket with one try given back; None when it is full."""
+    if bucket is None:
+        return None
+    returned = give_back(bucket, rate)
+    return returned if returned.tokens < rate.burst else None
 
 
 def _is_strange(origin: Origin) -> bool:
     return not origin.device and not origin.known
 
 
-def _place(origin: Origin) -> str:
-    return f"device {origin.device}" if origin.device else f"{origin.name}\0{client_network(origin.address)}"
+def _keys(origin: Origin) -> list[Key]:
+    network = client_network(origin.address)
+    place = f"device {origin.device}" if origin.device else f"{origin.name}\0{network}"
+    keys = [Key(PLACES, place)]
+    return [*keys, Key(ADDRESSES, network), Key(NAMES, origin.name)] if _is_strange(origin) else keys
+
+
+def _decoded(origin: Origin, bodies: Sequence[bytes | None]) -> Counts:
+    place, address, name = bodies if _is_strange(origin) else (bodies[0], None, None)
+    return Counts(
+        msgspec.json.decode(place, type=Bucket) if place else None,
+        msgspec.json.decode(address, type=Bucket) if address else None,
+        msgspec.json.decode(name, type=Failures) if name else None,
+    )
+
+
+def _encoded(origin: Origin, counts: Counts) -> list[Value | None]:
+    place = _bucket_value(counts.place, PLACE)
+    if not _is_strange(origin):
+        return [place]
+    name = counts.name
+    forgiven_at = 0.0 if name is None else name.at + name.count * FORGIVEN_SECONDS
+    return [place, _bucket_value(counts.address, ADDRESS), None if name is None else _value(name, forgiven_at)]
+
+
+def _bucket_value(bucket: Bucket | None, rate: Rate) -> Value | None:
+    """The bucket until it is full again."""
+    if bucket is None:
+        return None
+    return _value(bucket, bucket.at + (rate.burst - bucket.tokens) / rate.per_second)
+
+
+def _value(count: Bucket | Failures, end: float) -> Value:
+    return Value(msgspec.json.encode(count), datetime.fromtimestamp(end, UTC))

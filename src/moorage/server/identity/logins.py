@@ -144,7 +144,6 @@ class Logins:
         self._api, self._people, self._desk, self._clock = api, people, desk, clock
         self.provider = provider
         self.settings = settings or LoginSettings()
-        self.attempts = Attempts(clock)
         self._sealer = Sealer(api, clock=clock)
         self._believed: BoundedCache[bytes, Session] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
@@ -254,7 +253,7 @@ class Logins:
 
     async def _try(self, origin: Origin, is_right: Callable[[], Awaitable[bool]]) -> bool:
         """Whether the password is right; the try is counted before it is checked. Raises Problem 429, 503."""
-        wait = self.attempts.begin(origin)
+        wait = await self._count(lambda attempts: attempts.begin(origin))
         if wait > 0:
             problem = Problem(
                 429,
@@ -268,11 +267,15 @@ class Logins:
         try:
             right = await lane.run(is_right)
         except (MoorageError, Problem):
-            self.attempts.undo(origin)  # no password was checked
+            await self._count(lambda attempts: attempts.undo(origin))  # no password was checked
             raise
         if right:
-            self.attempts.succeeded(origin)
+            await self._count(lambda attempts: attempts.succeeded(origin))
         return right
+
+    async def _count(self, work: Callable[[Attempts], T]) -> T:
+        """Use the counts of tries, which are in the people's database."""
+        return await self._desk.do(lambda store: work(Attempts(store.shared, self._clock)))
 
     async def _device_of(self, mark: str, person: str) -> str:
         """The device that a cookie is of, where it is of this person's; empty for any other."""

@@ -1,4 +1,4 @@
-"""Sessions, one-time codes and the audit log in SQL: `people.db` beside `usage.db`, or PostgreSQL.
+"""Sessions, one-time codes, shared values and the audit log in SQL: `people.db` beside `usage.db`, or PostgreSQL.
 
 Of a session's token only the SHA-256 is kept. A provider's refresh token is kept sealed (Fernet: AES-128-CBC with
 HMAC-SHA256); its keys are in the Secret KEYS_SECRET of the people's namespace, so a copy of the database alone
@@ -23,6 +23,7 @@ from moorage.apimachinery.resources import SECRETS, Obj
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import AlreadyExists, MoorageError, NotFound
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.server.identity.shared import SharedValues
 from moorage.sql.database import Database, Row
 from moorage.sql.migrations import Schema
 from moorage.sql.moments import from_microseconds, to_microseconds
@@ -96,6 +97,7 @@ class SessionStore:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.shared = SharedValues(database)
 
     def close(self) -> None:
         self._db.close()

@@ -1,0 +1,150 @@
+"""Short-lived values that all servers on one database share, by kind and name; each has an end.
+
+One row per value. A kind has a bound: beyond it the values with the nearest end go. Ends are wall-clock time, so
+servers on one database need clocks that differ by less than the shortest life that matters (seconds).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from moorage.sql.database import Database, Table
+from moorage.sql.moments import to_microseconds
+
+TRIM_EVERY = 100  # changes of a kind by one server; a kind is above its bound by at most these
+TABLE = Table("shared_values", ("kind", "name", "body", "expires_at"), ("text", "text", "bytea", "bigint"), keys=2)
+_LIVING = "SELECT body FROM shared_values WHERE kind = ? AND name = ? AND expires_at > ?"
+_NEVER = 0  # the end of a row that only holds a lock
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of values. `most`: how many are kept."""
+
+    name: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name of one value. `text` may be anything: only its SHA-256 is stored."""
+
+    kind: Kind
+    text: str
+
+    @property
+    def name(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is stored, and until when."""
+
+    body: bytes
+    end: datetime
+
+
+class SharedValues:
+    """The table. One thread at a time; every method raises StorageError."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._changes: dict[str, int] = {}  # since the last trim, by kind
+
+    def get(self, key: Key, now: datetime) -> bytes | None:
+        """A value that has not ended."""
+        rows = self._db.rows(_LIVING, key.kind.name, key.name, to_microseconds(now))
+        return bytes(rows[0][0]) if rows else None
+
+    def put(self, key: Key, value: Value, now: datetime) -> None:
+        """Write a value that nobody else changes."""
+        self._db.run(
+            "INSERT INTO shared_values (kind, name, body, expires_at) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body, expires_at = excluded.expires_at",
+            key.kind.name,
+            key.name,
+            value.body,
+            to_microseconds(value.end),
+        )
+        self._count(key.kind, now)
+
+    def drop(self, key: Key) -> bool:
+        """Whether it was there."""
+        statement = "DELETE FROM shared_values WHERE kind = ? AND name = ?"
+        return self._db.run(statement, key.kind.name, key.name) > 0
+
+    def change(
+        self,
+        keys: Sequence[Key],
+        work: Callable[[list[bytes | None]], tuple[Sequence[Value | None], T]],
+        now: datetime,
+    ) -> T:
+        """Replace values, read and written in one step that no other server comes between.
+
+        `work` gets the bodies (None: there is none) and returns the values that follow (None: none), and its
+        outcome. A body that stays the same is not written.
+        """
+        order = sorted(range(len(keys)), key=lambda at: (keys[at].kind.name, keys[at].name))
+        with self._db.transaction():
+            bodies: list[bytes | None] = [None] * len(keys)
+            for at in order:  # every server locks in this order
+                bodies[at] = self._locked(keys[at], now)
+            values, outcome = work(bodies)
+            for key, body, value in zip(keys, bodies, values, strict=True):
+                self._replace(key, body, value)
+        for kind in {key.kind for key in keys}:
+            self._count(kind, now)
+        return outcome
+
+    def _locked(self, key: Key, now: datetime) -> bytes | None:
+        lock = self._db.locking(" FOR UPDATE")
+        if lock:  # a row that is not there cannot be locked
+            self._db.run(
+                "INSERT INTO shared_values (kind, name, body, expires_at) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING",
+                key.kind.name,
+                key.name,
+                b"",
+                _NEVER,
+            )
+        rows = self._db.rows(_LIVING + lock, key.kind.name, key.name, to_microseconds(now))
+        return bytes(rows[0][0]) if rows else None
+
+    def _replace(self, key: Key, body: bytes | None, value: Value | None) -> None:
+        if value is None:
+            if body is not None or self._db.locking("lock"):
+                self.drop(key)
+        elif value.body != body:
+            self._db.upsert(TABLE, [(key.kind.name, key.name, value.body, to_microseconds(value.end))])
+
+    def _count(self, kind: Kind, now: datetime) -> None:
+        changes = self._changes.get(kind.name, 0) + 1
+        if changes >= min(TRIM_EVERY, kind.most):
+            self.trim(kind, now)
+            changes = 0
+        self._changes[kind.name] = changes
+
+    def trim(self, kind: Kind, now: datetime) -> None:
+        """Delete what has ended, and what is beyond the bound. Values that another server changes now stay."""
+        skip = self._db.locking(" FOR UPDATE SKIP LOCKED")
+        self._db.run(
+            "DELETE FROM shared_values WHERE kind = ? AND name IN"
+            f" (SELECT name FROM shared_values WHERE kind = ? AND expires_at <= ?{skip})",
+            kind.name,
+            kind.name,
+            to_microseconds(now),
+        )
+        self._db.run(
+            "DELETE FROM shared_values WHERE kind = ? AND name IN (SELECT name FROM shared_values WHERE kind = ?"
+            f" ORDER BY expires_at DESC LIMIT 1000000 OFFSET ?{skip})",
+            kind.name,
+            kind.name,
+            kind.most,
+        )

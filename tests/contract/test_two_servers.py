@@ -1,0 +1,162 @@
+"""Two servers on one database behave as one: one suite for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from moorage.actions import people
+from moorage.errors import NotReady
+from moorage.model.people import LOCAL
+from moorage.server.identity.attempts import PLACE
+from moorage.server.identity.logins import BELIEVED_SECONDS
+from moorage.server.identity.sessions import open_sessions
+from moorage.server.identity.shared import Key, Kind, Value
+from moorage.server.problems import Problem
+from moorage.server.service import ServerService
+from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.fakeapi import FakeApi
+from moorage.testing.postgres import Postgres, throwaway_postgres
+
+pytestmark = pytest.mark.anyio
+
+PASSWORD = "correct horse"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(throwaway_postgres())
+        except NotReady as error:
+            pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return tmp_path / "people.db"
+    import psycopg
+
+    server: Postgres = request.getfixturevalue("postgres")
+    name = f"test_{os.urandom(4).hex()}"
+    with psycopg.connect(server.url, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}".encode())
+    return server.url.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "SCRYPT_N", 2)
+    monkeypatch.setattr(people, "_NOBODY", people._NOBODY.replace("32768", "2"))
+
+
+class TwoServers:
+    """Two servers of one cluster on one database, with a folder each."""
+
+    def __init__(self, folder: Path, where: Path | str) -> None:
+        self.api, self.clock = FakeApi(), FakeClock()
+        self.first, self.second = (self._server(folder / name, where) for name in ("first", "second"))
+
+    def _server(self, folder: Path, where: Path | str) -> ServerService:
+        folder.mkdir()
+        return ServerService(
+            self.api, usage_db=folder / "usage.db", people_db=where, page_token="page", clock=self.clock
+        )
+
+    def close(self) -> None:
+        for service in (self.first, self.second):
+            service.outputs.close()
+            service.usage.close()
+            service.desk.close()
+
+
+@pytest.fixture
+async def servers(tmp_path: Path, where: Path | str) -> AsyncIterator[TwoServers]:
+    both = TwoServers(tmp_path, where)
+    await people.create_account(both.api, "ada", (), LOCAL)
+    await people.set_password(both.api, "ada", PASSWORD)
+    yield both
+    both.close()
+
+
+async def log_in(service: ServerService, password: str = PASSWORD, address: str = "10.0.0.1") -> str:
+    token, _ = await service.logins.by_password("ada", password, address=address, client="test")
+    return token
+
+
+async def wrong(service: ServerService) -> int:
+    """The status of the answer to a wrong password."""
+    with pytest.raises(Problem) as refused:
+        await log_in(service, "wrong")
+    return refused.value.status
+
+
+async def test_a_login_at_one_server_is_good_at_the_other(servers: TwoServers) -> None:
+    token = await log_in(servers.first)
+    user = await servers.second.auth.identify({"authorization": f"Bearer {token}"})
+    assert user is not None
+    assert user.name == "ada"
+
+
+async def test_a_logout_at_one_server_takes_effect_at_the_other(servers: TwoServers) -> None:
+    token = await log_in(servers.first)
+    session = await servers.second.logins.session_of(token)
+    assert session is not None
+    await servers.first.logins.end(session, "logged out")
+    servers.clock.advance(BELIEVED_SECONDS)
+    assert await servers.second.logins.session_of(token) is None
+    assert await servers.first.logins.session_of(token) is None
+
+
+async def test_wrong_passwords_at_both_servers_count_together(servers: TwoServers) -> None:
+    tries = [await wrong(service) for _ in range(PLACE.burst) for service in (servers.first, servers.second)]
+    assert tries == [401] * PLACE.burst + [429] * PLACE.burst
+    with pytest.raises(Problem) as refused:
+        await log_in(servers.second)
+    assert refused.value.status == 429
+
+
+async def test_tries_at_both_servers_at_once_are_counted_each(servers: TwoServers) -> None:
+    services = [servers.first, servers.second] * PLACE.burst
+    statuses = await asyncio.gather(*(wrong(service) for service in services))
+    assert sorted(statuses) == [401] * PLACE.burst + [429] * PLACE.burst
+
+
+async def test_the_right_password_at_one_server_forgives_at_the_other(servers: TwoServers) -> None:
+    for _ in range(PLACE.burst - 1):
+        assert await wrong(servers.first) == 401
+    await log_in(servers.second)
+    assert [await wrong(servers.first) for _ in range(PLACE.burst)] == [401] * PLACE.burst
+
+
+def test_shared_values_are_bounded_and_end(where: Path | str) -> None:
+    kind = Kind("test", 3)
+    with ExitStack() as stack:
+        first, second = (open_sessions(where) for _ in range(2))
+        for store in (first, second):
+            stack.callback(store.close)
+        for number in range(6):
+            first.shared.put(Key(kind, f"{number}"), Value(b"x", NOON + number * HOUR), NOON)
+        living = [number for number in range(6) if second.shared.get(Key(kind, f"{number}"), NOON)]
+        assert living == [3, 4, 5]
+        assert second.shared.get(Key(kind, "3"), NOON + 3 * HOUR) is None
+        keys = [Key(kind, "5"), Key(kind, "9")]
+        assert second.shared.change(keys, lambda bodies: ([None, None], bodies), NOON) == [b"x", None]
+        assert not first.shared.drop(Key(kind, "5"))
+        assert not first.shared.drop(Key(kind, "9"))
+        first.shared.trim(kind, NOON + 5 * HOUR)
+        assert first.shared.get(Key(kind, "4"), NOON) is None
