@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -10,11 +11,20 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from moorage.actions import people
+from moorage.apimachinery.resources import PODS
+from moorage.clock import rfc3339
 from moorage.errors import NotReady
-from moorage.model.people import LOCAL
+from moorage.model.names import CONTAINER_LABEL
+from moorage.model.people import LOCAL, account_user
+from moorage.server.docker import execroutes
+from moorage.server.docker.endpoint import DockerCall
+from moorage.server.docker.execs import IDLE, KILLED, SIZE_SECONDS
 from moorage.server.identity.attempts import PLACE
+from moorage.server.identity.auth import User
 from moorage.server.identity.logins import BELIEVED_SECONDS
 from moorage.server.identity.sessions import open_sessions
 from moorage.server.identity.shared import Key, Kind, Value
@@ -28,6 +38,8 @@ pytestmark = pytest.mark.anyio
 
 PASSWORD = "correct horse"
 HOUR = timedelta(hours=1)
+ADA = User("ada", account=account_user("ada"))
+GRACE = User("grace", account=account_user("grace"))
 
 
 @pytest.fixture
@@ -64,11 +76,49 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(people, "_NOBODY", people._NOBODY.replace("32768", "2"))
 
 
+class Terminal:
+    """A command that prints a line and ends with 3 once it may. `sizes` are those that it was told."""
+
+    exit_code = 3
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.sizes: list[tuple[int, int]] = []
+
+    async def __aenter__(self) -> Terminal:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
+        await self.go_on.wait()
+        yield 1, b"hello"
+
+    async def resize(self, width: int, height: int) -> None:
+        self.sizes.append((width, height))
+
+
+class AnApi(FakeApi):
+    """Acts for everybody, and runs the commands in `terminals`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.terminals: list[Terminal] = []
+
+    def as_user(self, _account: str) -> AnApi:
+        return self
+
+    async def exec(self, *_: object, **__: object) -> Terminal:
+        self.terminals.append(Terminal())
+        return self.terminals[-1]
+
+
 class TwoServers:
     """Two servers of one cluster on one database, with a folder each."""
 
     def __init__(self, folder: Path, where: Path | str) -> None:
-        self.api, self.clock = FakeApi(), FakeClock()
+        self.api, self.clock = AnApi(), FakeClock()
         self.first, self.second = (self._server(folder / name, where) for name in ("first", "second"))
 
     def _server(self, folder: Path, where: Path | str) -> ServerService:
@@ -141,6 +191,104 @@ async def test_the_right_password_at_one_server_forgives_at_the_other(servers: T
         assert await wrong(servers.first) == 401
     await log_in(servers.second)
     assert [await wrong(servers.first) for _ in range(PLACE.burst)] == [401] * PLACE.burst
+
+
+def a_call(
+    service: ServerService, id_: str, body: object = None, *, user: User = ADA, query: str = ""
+) -> DockerCall:
+    messages = [{"type": "http.request", "body": json.dumps(body or {}).encode(), "more_body": False}]
+
+    async def receive() -> dict[str, object]:
+        return messages.pop()
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "path_params": {"id": id_},
+        "query_string": query.encode(),
+        "headers": [(b"x-moorage-namespace", b"lab")],
+        "state": {"user": user},
+    }
+    return DockerCall(context=service.context, request=Request(scope, receive))
+
+
+async def created(servers: TwoServers) -> str:
+    """The id of an exec that the first server created."""
+    labels = {CONTAINER_LABEL: "box"}
+    container = {"name": "main", "state": {"running": {"startedAt": rfc3339(NOON)}}}
+    status = {"phase": "Running", "containerStatuses": [container]}
+    meta = {"namespace": "lab", "name": "box-1", "labels": labels}
+    servers.api.put(PODS, {"metadata": meta, "spec": {}, "status": status})
+    response = await execroutes.create(a_call(servers.first, "box", {"Cmd": ["sh"], "Tty": True}))
+    return str(json.loads(response.body)["Id"])
+
+
+async def shown(service: ServerService, exec_id: str) -> dict[str, object]:
+    return dict(json.loads((await execroutes.show(a_call(service, exec_id))).body))
+
+
+async def test_an_exec_that_one_server_created_runs_on_the_other(servers: TwoServers) -> None:
+    exec_id = await created(servers)
+    with pytest.raises(Problem) as refused:
+        await execroutes.start(a_call(servers.second, exec_id, user=GRACE))
+    assert refused.value.status == 404
+    answer = await execroutes.start(a_call(servers.second, exec_id))
+    assert isinstance(answer, StreamingResponse)
+    for service in (servers.first, servers.second):
+        with pytest.raises(Problem) as refused:
+            await execroutes.start(a_call(service, exec_id))
+        assert refused.value.code == "started"
+        assert (await shown(service, exec_id))["Running"] is True
+    (terminal,) = servers.api.terminals
+    terminal.go_on.set()
+    assert [chunk async for chunk in answer.body_iterator] == [b"hello"]
+    for service in (servers.first, servers.second):
+        state = await shown(service, exec_id)
+        assert (state["Running"], state["ExitCode"]) == (False, 3)
+    servers.clock.advance(IDLE.total_seconds())
+    with pytest.raises(Problem) as refused:
+        await shown(servers.second, exec_id)
+    assert refused.value.status == 404
+
+
+async def test_an_exec_starts_once_however_many_servers_are_asked_at_once(servers: TwoServers) -> None:
+    exec_id = await created(servers)
+    answers = await asyncio.gather(
+        *(execroutes.start(a_call(service, exec_id)) for service in (servers.first, servers.second)),
+        return_exceptions=True,
+    )
+    assert sorted(type(answer).__name__ for answer in answers) == ["Problem", "StreamingResponse"]
+    (terminal,) = servers.api.terminals
+    terminal.go_on.set()
+    for answer in answers:
+        if isinstance(answer, StreamingResponse):
+            assert [chunk async for chunk in answer.body_iterator] == [b"hello"]
+
+
+async def test_the_size_of_a_terminal_reaches_the_server_where_it_runs(servers: TwoServers) -> None:
+    exec_id = await created(servers)
+    answer = await execroutes.start(a_call(servers.second, exec_id))
+    (terminal,) = servers.api.terminals
+    await execroutes.resize(a_call(servers.first, exec_id, query="h=40&w=120"))
+    async with asyncio.timeout(60):
+        while not terminal.sizes:
+            servers.clock.advance(SIZE_SECONDS)
+            await asyncio.sleep(0)
+    await execroutes.resize(a_call(servers.second, exec_id, query="h=24&w=80"))
+    assert terminal.sizes == [(120, 40), (80, 24)]
+    terminal.go_on.set()
+    assert isinstance(answer, StreamingResponse)
+    assert [chunk async for chunk in answer.body_iterator] == [b"hello"]
+
+
+async def test_a_command_whose_client_leaves_has_ended_for_every_server(servers: TwoServers) -> None:
+    exec_id = await created(servers)
+    answer = await execroutes.start(a_call(servers.second, exec_id))
+    assert isinstance(answer, StreamingResponse)
+    await answer.body_iterator.aclose()  # type: ignore[union-attr]
+    state = await shown(servers.first, exec_id)
+    assert (state["Running"], state["ExitCode"]) == (False, KILLED)
 
 
 def test_shared_values_are_bounded_and_end(where: Path | str) -> None:

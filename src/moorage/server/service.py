@@ -139,7 +139,7 @@ class ServerService:
             past=PastRuns(self.usage, clock=clock),
             reports=CheckpointReports(clock=clock),
             followers=Followers(),
-            execs=Execs(),
+            execs=Execs(self.desk, clock=clock),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
 

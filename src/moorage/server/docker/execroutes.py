@@ -1,6 +1,7 @@
 """Commands in running containers: Docker's `exec`, and the same over a WebSocket.
 
-An exec lives in this server's memory from `POST …/exec` to a while after its end; it is its maker's alone.
+An exec is known from `POST …/exec` to a while after its end, to every server on one database; it is its maker's
+alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import functools
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
@@ -26,7 +27,7 @@ from moorage.errors import ApiError, MoorageError, ServerError
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
 from moorage.server.docker.endpoint import OURS, DockerCall, DockerEndpoint, docker_problem
-from moorage.server.docker.execs import Exec, output_of
+from moorage.server.docker.execs import NOT_STARTED, Exec, Running
 from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, read_body
 from moorage.server.inputs import number
 from moorage.server.problems import Json, Problem
@@ -71,60 +72,59 @@ async def create(call: DockerCall) -> Response:
         id=secrets.token_hex(32),
         user=call.user.name,
         namespace=containers.namespace,
-        pod=pod,
+        pod=pod["metadata"]["name"],
+        container=container_id(pod),
         command=command_of(body),
         stdin=bool(body.get("AttachStdin")),
         tty=bool(body.get("Tty")),
     )
-    call.context.execs.add(exec_)
+    await call.context.execs.add(exec_)
     return Json({"Id": exec_.id}, 201)
 
 
 async def start(call: DockerCall) -> Response:
     """Run it: its output over a connection of bytes, or as the answer's body; `Detach`: without."""
-    exec_ = call.context.execs.of(call.id, call.user.name)
+    execs = call.context.execs
+    exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
-    if exec_.running or exec_.exit_code is not None:
-        message = f"the exec {exec_.id[:12]} was started before"
-        raise Problem(409, ErrorCode.STARTED, message, "create another")
     api = cast(_ExecApi, call.context.acting(call.user))
     body = {} if take else await read_body(call.request)
-    exec_.running = True
+    exec_ = await execs.claim(exec_.id, call.user.name)
     try:
-        exec_.process = await api.exec(
-            exec_.pod["metadata"]["name"],
+        process = await api.exec(
+            exec_.pod,
             exec_.namespace,
             exec_.command,
             container=MAIN,
             stdin=exec_.stdin or None,
             tty=exec_.tty,
         )
-    except ApiError:
-        exec_.running, exec_.exit_code = False, 126
-        exec_.ended.set()
+    except BaseException:
+        await execs.end(exec_.id, NOT_STARTED)
         raise
+    running = execs.hold(exec_, process)
+    if body.get("Detach"):
+        execs.detach(running)
+        return Response(status_code=200)
+    output = execs.output_of(running)
+    await anext(output)
     media = RAW_STREAM if exec_.tty else MULTIPLEXED
     if take is not None:
         raw = take([(b"Content-Type", media.encode()), (b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
-        await _over(raw, exec_)
+        await _over(raw, running, output)
         return Response()
-    if body.get("Detach"):
-        call.context.execs.detach(exec_)
-        return Response(status_code=200)
-    return StreamingResponse(output_of(exec_), media_type=media)
+    return StreamingResponse(output, media_type=media)
 
 
 async def show(call: DockerCall) -> Response:
     """Whether it runs, and its exit code."""
-    exec_ = call.context.execs.of(call.id, call.user.name)
-    if not exec_.running and exec_.exit_code is None and exec_.process is not None:
-        await exec_.ended.wait()
+    exec_ = await call.context.execs.of(call.id, call.user.name)
     return Json(
         {
             "ID": exec_.id,
             "Running": exec_.running,
             "ExitCode": exec_.exit_code,
-            "ContainerID": container_id(exec_.pod),
+            "ContainerID": exec_.container,
             "OpenStdin": exec_.stdin,
             "OpenStdout": True,
             "OpenStderr": not exec_.tty,
@@ -142,12 +142,11 @@ async def show(call: DockerCall) -> Response:
 
 async def resize(call: DockerCall) -> Response:
     """Set the size of the terminal: `h`, `w`."""
-    exec_ = call.context.execs.of(call.id, call.user.name)
+    exec_ = await call.context.execs.of(call.id, call.user.name)
     height, width = (
         number(call.query.get(name, ""), name, minimum=1, maximum=CHARACTERS_MAX) for name in ("h", "w")
     )
-    if exec_.process is not None and exec_.running and exec_.tty:
-        await exec_.process.resize(width, height)
+    await call.context.execs.resize(exec_, width, height)
     return Response(status_code=200)
 
 
@@ -196,14 +195,13 @@ def command_of(body: Any) -> list[str]:
     return made
 
 
-async def _over(raw: RawConnection, one: Exec) -> None:
+async def _over(raw: RawConnection, running: Running, output: AsyncIterator[bytes]) -> None:
     """Bytes both ways until the command has ended or the client has gone."""
     feeding: asyncio.Task[None] | None = None
-    output = output_of(one)
     try:
         await raw.body()
-        if one.stdin:
-            feeding = asyncio.create_task(_feed(raw, one))
+        if running.exec.stdin:
+            feeding = asyncio.create_task(_feed(raw, running.process))
         async for data in output:
             await raw.write(data)
     except (ConnectionError, asyncio.IncompleteReadError, ApiError):
@@ -216,9 +214,7 @@ async def _over(raw: RawConnection, one: Exec) -> None:
         raw.close()
 
 
-async def _feed(raw: RawConnection, one: Exec) -> None:
-    process = one.process
-    assert process is not None
+async def _feed(raw: RawConnection, process: ExecProcess) -> None:
     with suppress(ServerError):
         while data := await raw.reader.read(PIECE):
             await process.write(data)

@@ -75,6 +75,11 @@ class SharedValues:
         )
         self._count(key.kind, now)
 
+    def extend(self, key: Key, end: datetime) -> bool:
+        """Move the end of a value; False for one that is gone."""
+        statement = "UPDATE shared_values SET expires_at = ? WHERE kind = ? AND name = ?"
+        return self._db.run(statement, to_microseconds(end), key.kind.name, key.name) > 0
+
     def drop(self, key: Key) -> bool:
         """Whether it was there."""
         statement = "DELETE FROM shared_values WHERE kind = ? AND name = ?"
