@@ -15,6 +15,7 @@ from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj, Resource
 from moorage.clock import parse_rfc3339
+from moorage.localcluster.podspecs import containers_of, is_sidecar
 
 SUFFIXES = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
@@ -92,7 +93,7 @@ def pod_amounts(spec: Mapping[str, Any], side: str) -> Amounts:
     highest: Amounts = {}
     for container in spec.get("initContainers") or ():
         need = _amounts_of(container, side)
-        if container.get("restartPolicy") == "Always":
+        if is_sidecar(container):
             total, sidecars = added(total, need), added(sidecars, need)
             need = sidecars
         else:
@@ -159,7 +160,7 @@ def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:
     needed = MUST_BE_SAID & set(wanted)
     needed -= set(compute_usage(_amounts_of(spec, "requests"), _amounts_of(spec, "limits")))
     missing: dict[str, set[str]] = {}
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+    for container in containers_of(spec):
         usage = compute_usage(_amounts_of(container, "requests"), _amounts_of(container, "limits"))
         for name in needed - set(usage):
             missing.setdefault(name, set()).add(container["name"])
@@ -238,7 +239,7 @@ def _ends_by_itself(spec: Mapping[str, Any]) -> bool:
 
 
 def _is_best_effort(spec: Mapping[str, Any]) -> bool:
-    holders = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ()), spec]
+    holders = [*containers_of(spec), spec]
     return not any(
         amount.value
         for holder in holders

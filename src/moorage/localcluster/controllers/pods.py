@@ -12,6 +12,7 @@ from moorage.apimachinery.meta import condition, is_condition_true, is_deleting,
 from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
+from moorage.localcluster.podspecs import sidecar_names
 
 SAFE = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no word comes out; the alphabet of apimachinery's rand
 NAME_MAX = 63
@@ -63,11 +64,7 @@ def finished_at(pod: Mapping[str, Any]) -> datetime:
     """When a pod ended: its last container's end, else when it ceased to be ready, else when its deletion
     was asked for, else its creation."""
     status, meta = pod.get("status") or {}, pod["metadata"]
-    sidecars = {
-        container["name"]
-        for container in (pod.get("spec") or {}).get("initContainers") or ()
-        if container.get("restartPolicy") == "Always"
-    }
+    sidecars = sidecar_names(pod.get("spec") or {})
     containers = list(status.get("containerStatuses") or ())
     containers += [init for init in status.get("initContainerStatuses") or () if init.get("name") in sidecars]
     ends: list[str] = [

@@ -13,10 +13,10 @@ from moorage.errors import BadRequest, NotFound
 from moorage.localcluster.nodeagent import logs
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.context import Context, uid_of
-from moorage.localcluster.nodeagent.environment import all_containers
 from moorage.localcluster.nodeagent.execs import Beside, Command
 from moorage.localcluster.nodeagent.leftovers import listens
 from moorage.localcluster.nodeagent.order import is_privileged
+from moorage.localcluster.podspecs import container_statuses_of, containers_of
 
 
 class Access:
@@ -89,8 +89,10 @@ class Access:
         report = reports.get(container) or {}
         if not (report.get("state") or {}).get("running") or not report.get("pid"):
             raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
-        privileged = [each["name"] for each in all_containers(pod["spec"]) if is_privileged(each)]
-        main = Beside(folder.path, int(report["pid"]), container in privileged)
+        privileged = any(
+            member["name"] == container and is_privileged(member) for member in containers_of(pod["spec"])
+        )
+        main = Beside(folder.path, int(report["pid"]), privileged)
         return await Command.start(main, command, stdin=stdin, tty=tty)
 
     async def connect(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -108,11 +110,7 @@ class Access:
 
 
 def _waiting_reason(pod: Mapping[str, Any], container: str) -> str:
-    status = pod.get("status") or {}
-    for container_status in (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ):
+    for container_status in container_statuses_of(pod.get("status")):
         waiting = (container_status.get("state") or {}).get("waiting")
         if container_status["name"] == container and waiting:
             return str(waiting.get("message") or waiting.get("reason"))

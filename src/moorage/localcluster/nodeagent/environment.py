@@ -10,13 +10,14 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from moorage.apimachinery.quantity import amount, parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.errors import MoorageError
 from moorage.localcluster.nodeagent.addresses import HOST_IP
+from moorage.localcluster.podspecs import containers_of
 
 
 class Ref(NamedTuple):
@@ -40,7 +41,7 @@ class ConfigError(MoorageError):
 def references(spec: Mapping[str, Any]) -> set[Ref]:
     """The ConfigMaps and Secrets that the containers' variables come from."""
     refs: set[Ref] = set()
-    for container in all_containers(spec):
+    for container in containers_of(spec):
         for source in container.get("envFrom") or ():
             for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
                 if source.get(field):
@@ -51,12 +52,6 @@ def references(spec: Mapping[str, Any]) -> set[Ref]:
                 if value.get(field):
                     refs.add(Ref(kind, value[field].get("name") or ""))
     return refs
-
-
-def all_containers(spec: Mapping[str, Any]) -> Iterator[Obj]:
-    """Init containers, then containers."""
-    yield from spec.get("initContainers") or ()
-    yield from spec.get("containers") or ()
 
 
 def variables(
@@ -144,7 +139,7 @@ def resource_value(
     """A request or limit in units of the divisor, rounded up; without a limit, what the node has."""
     wanted = ref.get("containerName")
     if wanted and wanted != container.get("name"):
-        named = [container for container in all_containers(pod.get("spec") or {}) if container["name"] == wanted]
+        named = [container for container in containers_of(pod.get("spec") or {}) if container["name"] == wanted]
         if not named:
             raise ConfigError(f"container {wanted} not found")
         container = named[0]

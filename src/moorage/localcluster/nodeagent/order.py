@@ -14,6 +14,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent import gpus as gpu
 from moorage.localcluster.nodeagent.environment import ConfigError, Lookup, expand, memory_limit, variables
+from moorage.localcluster.podspecs import containers_of
 
 HOST_IMAGE = "localhost/host"
 HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"
@@ -43,7 +44,7 @@ def unrunnable(pod: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     out: dict[str, tuple[str, str]] = {}
     allowed = annotations_of(pod).get(HOST_ENV_ANNOTATION) == "true"
     spec = pod["spec"]
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+    for container in containers_of(spec):
         image = container.get("image") or ""
         if not allowed and not _IMAGE.fullmatch(image):
             out[container["name"]] = (

@@ -11,9 +11,9 @@ from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent import probes
 from moorage.localcluster.nodeagent.context import Context, grace_of, uid_of
-from moorage.localcluster.nodeagent.environment import all_containers
 from moorage.localcluster.nodeagent.execs import Beside
 from moorage.localcluster.nodeagent.order import is_privileged
+from moorage.localcluster.podspecs import container_statuses_of, containers_of
 
 
 class Probing:
@@ -28,7 +28,7 @@ class Probing:
         uid = uid_of(pod)
         reports = {container["name"]: container for container in (state or {}).get("containers") or ()}
         known = self._context.state_of(uid)
-        for container in all_containers(pod["spec"]):
+        for container in containers_of(pod["spec"]):
             name = container["name"]
             report = reports.get(name) or {}
             running = (report.get("state") or {}).get("running")
@@ -46,7 +46,7 @@ class Probing:
             published: Mapping[str, Any] = next(
                 (
                     status
-                    for status in (pod.get("status") or {}).get("containerStatuses") or ()
+                    for status in container_statuses_of(pod.get("status"))
                     if status["name"] == name and (status.get("containerID") or "").endswith(report["containerID"])
                 ),
                 {},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.nodeagent.environment import all_containers
 from moorage.localcluster.nodeagent.podstate import Problems
+from moorage.localcluster.podspecs import containers_of
 
 DEADLINE_REASON = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
@@ -15,4 +15,4 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 def not_written(pod: Obj, error: OSError) -> Problems:
     """The problem of a pod whose folder cannot be written: a full disk, mostly."""
     message = f"the pod's folder cannot be written: {os.strerror(error.errno or 0).lower()}"
-    return {container["name"]: ("CreateContainerError", message) for container in all_containers(pod["spec"])}
+    return {container["name"]: ("CreateContainerError", message) for container in containers_of(pod["spec"])}

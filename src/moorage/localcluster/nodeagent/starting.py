@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339
 from moorage.localcluster.nodeagent.context import Context, uid_of
-from moorage.localcluster.nodeagent.environment import ConfigError, all_containers
+from moorage.localcluster.nodeagent.environment import ConfigError
 from moorage.localcluster.nodeagent.launcher import Fence, Launcher
 from moorage.localcluster.nodeagent.order import Place, make_order, unrunnable
 from moorage.localcluster.nodeagent.podfolder import LaunchError, PodFolder
 from moorage.localcluster.nodeagent.podvolumes import PodVolumes, with_address
 from moorage.localcluster.nodeagent.problems import DEADLINE_MESSAGE, DEADLINE_REASON, not_written
 from moorage.localcluster.nodeagent.volumes import VolumeError
+from moorage.localcluster.podspecs import containers_of
 
 LAUNCHES = 4  # shims starting at once: each costs some 40 ms of a processor
 _BASE = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
@@ -95,7 +96,7 @@ class Starting:
                     await self._launcher.launch(folder.path)
             except ConfigError as error:
                 problems = {
-                    container["name"]: (error.reason, error.message) for container in all_containers(pod["spec"])
+                    container["name"]: (error.reason, error.message) for container in containers_of(pod["spec"])
                 }
             except VolumeError as error:
                 failed = error.message

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.gpus import RESOURCE
+from moorage.localcluster.podspecs import container_statuses_of, is_sidecar, qos_class, sidecar_names
 
 RUNTIME = "process://"
 KILLED = 137  # exit code of processes that were lost: nobody saw how they ended
@@ -82,25 +82,6 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     return status
 
 
-def qos_class(spec: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort.
-
-    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
-    """
-    some, guaranteed = False, True
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        for name in ("cpu", "memory"):
-            limit = parse_quantity(limits[name]) if name in limits else None
-            request = parse_quantity(requests[name]) if name in requests else limit
-            some = some or bool(limit) or bool(request)
-            guaranteed = guaranteed and bool(limit) and request == limit
-    if not some:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
-
-
 def peak_memory(state: Mapping[str, Any] | None) -> int:
     """Largest memory of any one container of the pod, in bytes; 0 when not known."""
     return max(
@@ -111,9 +92,9 @@ def peak_memory(state: Mapping[str, Any] | None) -> int:
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Events (type, reason, message) for what happened to the containers between two statuses."""
-    old = {status["name"]: status for status in _statuses(before)}
+    old = {status["name"]: status for status in container_statuses_of(before)}
     out: list[tuple[str, str, str]] = []
-    for status in _statuses(after):
+    for status in container_statuses_of(after):
         name, state = status["name"], status.get("state") or {}
         was = old.get(name) or {}
         if state == (was.get("state") or {}):
@@ -137,10 +118,6 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tup
 
 def _same_run(was: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return bool((was.get("state") or {}).get("running")) and was.get("containerID") == new.get("containerID")
-
-
-def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _phase(local: Local, mains: Sequence[Mapping[str, Any]]) -> str:
@@ -179,7 +156,7 @@ def _container_status(
             | ({"startedAt": state["running"]["startedAt"]} if "running" in state else {})
         }
     running = "running" in state
-    sidecar = init and spec.get("restartPolicy") == "Always"
+    sidecar = init and is_sidecar(spec)
     if init and not sidecar:
         ready = (state.get("terminated") or {}).get("exitCode") == 0
     else:
@@ -253,15 +230,14 @@ def _conditions(
         _set(conditions, "PodScheduled", True, now)
     if local.rejected is None:
         _set(conditions, "PodReadyToStartContainers", local.state is not None and not over, now)
+        sidecars = sidecar_names(pod["spec"])
         undone = [
             container["name"]
             for container in inits
-            if not container["ready"] and not _is_sidecar(pod, container["name"])
+            if not container["ready"] and container["name"] not in sidecars
         ]
         undone += [
-            container["name"]
-            for container in inits
-            if not container["started"] and _is_sidecar(pod, container["name"])
+            container["name"] for container in inits if not container["started"] and container["name"] in sidecars
         ]
         begun = any("waiting" not in container["state"] or container["lastState"] for container in mains)
         if succeeded or begun or not undone:
@@ -296,11 +272,6 @@ def _conditions(
         message = LOST_MESSAGE if local.lost_at is not None else SHUTDOWN_MESSAGE
         _set(conditions, "DisruptionTarget", True, now, reason="TerminationByKubelet", message=message)
     return list(conditions.values())
-
-
-def _is_sidecar(pod: Mapping[str, Any], name: str) -> bool:
-    inits = pod["spec"].get("initContainers") or ()
-    return any(container["name"] == name and container.get("restartPolicy") == "Always" for container in inits)
 
 
 def _set(

@@ -20,11 +20,11 @@ from moorage.localcluster.nodeagent.environment import (
     ConfigError,
     Lookup,
     Ref,
-    all_containers,
     field_value,
     object_data,
     resource_value,
 )
+from moorage.localcluster.podspecs import containers_of
 
 TOKEN_SECONDS = 3600  # default lifetime of a projected token
 DEFAULT_MODE = 0o644
@@ -258,7 +258,7 @@ def _render_source(
                 text = field_value(pod, item["fieldRef"]["fieldPath"])
             else:
                 owner = item["resourceFieldRef"].get("containerName") or ""
-                named = [container for container in all_containers(pod["spec"]) if container["name"] == owner]
+                named = [container for container in containers_of(pod["spec"]) if container["name"] == owner]
                 if not named:
                     raise _setup_failed(name, f"container {owner!r} not found")
                 text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)

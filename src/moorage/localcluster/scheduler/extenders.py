@@ -25,6 +25,7 @@ from moorage.apimachinery.bodies import BodyTooLong, read_whole
 from moorage.apimachinery.documents import parse_document, parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.errors import DocumentError, MoorageError, UsageError
+from moorage.localcluster.podspecs import containers_of
 from moorage.localcluster.scheduler.preemption import Candidate
 from moorage.localcluster.scheduler.scores import MAX_SCORE
 from moorage.localcluster.scheduler.snapshot import NodeState, Snapshot
@@ -143,10 +144,9 @@ class Extender:
         """Whether the pod asks for a resource that this extender manages; without such a list, always."""
         if not self._managed:
             return True
-        spec = pod.get("spec") or {}
         return any(
             name in self._managed
-            for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+            for container in containers_of(pod.get("spec") or {})
             for part in ("requests", "limits")
             for name in (container.get("resources") or {}).get(part) or ()
         )

@@ -15,7 +15,6 @@ from moorage.localcluster.nodeagent.status import (
     Local,
     peak_memory,
     pod_status,
-    qos_class,
     transitions,
 )
 
@@ -252,24 +251,6 @@ def test_probes_hold_the_container_back() -> None:
         status = pod_status(a_pod(), local, now=NOW)
         assert status["containerStatuses"][0]["ready"] is False
         assert conditions(status)["ContainersReady"] == "False"
-
-
-@pytest.mark.parametrize(
-    ("limits", "requests", "want"),
-    [
-        ({}, {}, "BestEffort"),
-        ({"cpu": "1", "memory": "1Gi"}, {}, "Guaranteed"),
-        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1000m", "memory": "1024Mi"}, "Guaranteed"),
-        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}, "Burstable"),
-        ({"memory": "1Gi"}, {}, "Burstable"),
-        ({}, {"cpu": "1"}, "Burstable"),
-        ({"nvidia.com/gpu": "1"}, {}, "BestEffort"),
-    ],
-)
-def test_quality_of_service(limits: Any, requests: Any, want: str) -> None:
-    assert (
-        qos_class({"containers": [{"name": "c", "resources": {"limits": limits, "requests": requests}}]}) == want
-    )
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from moorage.localcluster.apiserver.kinds.cells import (
 from moorage.localcluster.apiserver.kinds.common import immutable, not_negative, own_spec, validate_selector
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
-from moorage.localcluster.apiserver.kinds.podspec.defaults import containers_of
 from moorage.localcluster.apiserver.kinds.workloads import default_selected
 from moorage.localcluster.apiserver.types.fields import FieldErrors
 from moorage.localcluster.apiserver.types.metadata import name_problems
+from moorage.localcluster.podspecs import containers_of
 
 JOB_NAME_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 JOB_UID_LABELS = ("batch.kubernetes.io/controller-uid", "controller-uid")

@@ -18,8 +18,9 @@ from moorage.localcluster.apiserver.kinds.common import own_spec
 from moorage.localcluster.apiserver.kinds.kind import Rules, spec_changed
 from moorage.localcluster.apiserver.kinds.podspec.changes import validate_pod_update
 from moorage.localcluster.apiserver.kinds.podspec.checks import validate_pod_spec
-from moorage.localcluster.apiserver.kinds.podspec.defaults import default_pod, qos_class
+from moorage.localcluster.apiserver.kinds.podspec.defaults import default_pod
 from moorage.localcluster.apiserver.types.fields import FieldErrors
+from moorage.localcluster.podspecs import qos_class, sidecar_names
 
 _FIELD_SELECTORS = frozenset(
     {
@@ -165,7 +166,7 @@ class _Inits:
 def _read_inits(spec: Mapping[str, Any], status: Mapping[str, Any]) -> _Inits:
     """Read init containers in order, up to the first that has still to run."""
     containers = spec.get("initContainers") or ()
-    sidecars = {container["name"] for container in containers if container.get("restartPolicy") == "Always"}
+    sidecars = sidecar_names(spec)
     out = _Inits(len(sidecars))
     for at, report in enumerate(status.get("initContainerStatuses") or ()):
         count, ended = report.get("restartCount", 0), _last_end(report)

@@ -23,6 +23,7 @@ from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.subresources.portforward import serve_ports
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
+from moorage.localcluster.podspecs import container_statuses_of
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,7 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
         return ""
     if subresource == "exec" and not (query.get("command") or [""])[0]:
         raise BadRequest("you must specify at least 1 command for the container")
-    status = pod.get("status") or {}
-    for container_status in (
-        *(status.get("containerStatuses") or ()),
-        *(status.get("initContainerStatuses") or ()),
-    ):
+    for container_status in container_statuses_of(pod.get("status")):
         if container_status["name"] == container and (container_status.get("state") or {}).get("running"):
             return container
     raise NotFound(f'unable to upgrade connection: container not found ("{container}")')

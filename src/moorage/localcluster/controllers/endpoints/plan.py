@@ -14,6 +14,7 @@ from typing import Any
 from moorage.apimachinery.meta import is_deleting, labels_of, owner_reference
 from moorage.apimachinery.resources import Obj
 from moorage.localcluster.controllers.pods import is_finished, is_ready, suffix
+from moorage.localcluster.podspecs import is_sidecar
 
 ENDPOINTS_MAX = 100  # of one slice: kube-controller-manager's --max-endpoints-per-slice
 ADDRESSES_MAX = 1000  # of one Endpoints object; it is cut there and says so
@@ -265,9 +266,7 @@ def find_port(pod: Mapping[str, Any], port: Mapping[str, Any]) -> int | None:
         return target
     protocol = port.get("protocol") or "TCP"
     spec = pod["spec"]
-    sidecars = [
-        container for container in spec.get("initContainers") or () if container.get("restartPolicy") == "Always"
-    ]
+    sidecars = [container for container in spec.get("initContainers") or () if is_sidecar(container)]
     for container in (*(spec.get("containers") or ()), *sidecars):
         for container_port in container.get("ports") or ():
             if container_port.get("name") == target and (container_port.get("protocol") or "TCP") == protocol:

@@ -45,6 +45,7 @@ from moorage.localcluster.controllers.pods import (
     pod_from_template,
     removal_order,
 )
+from moorage.localcluster.podspecs import container_statuses_of
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -381,8 +382,7 @@ class _Pass:
             int(container_status.get("restartCount") or 0)
             for pod in self.pods
             if phase_of(pod) in ("Running", "Pending")
-            for kind in ("initContainerStatuses", "containerStatuses")
-            for container_status in (pod.get("status") or {}).get(kind) or ()
+            for container_status in container_statuses_of(pod.get("status"))
         )
         return restarts > 0 if limit == 0 else restarts >= limit
 

@@ -5,20 +5,11 @@ The order is that of the real server's `defaults.go`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
-from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
+from moorage.localcluster.podspecs import containers_of
 
 GRACE_SECONDS = 30
 NOT_READY_SECONDS = 300  # how long pods without tolerations of their own stay on a node that is lost
-
-
-def containers_of(spec: Obj) -> Iterator[Obj]:
-    """Containers of every sort, init containers first."""
-    yield from spec.get("initContainers") or ()
-    yield from spec.get("containers") or ()
 
 
 def default_pod_spec(spec: Obj) -> None:
@@ -152,33 +143,3 @@ def default_tolerations(spec: Obj) -> None:
                 },
             ]
     spec["tolerations"] = had
-
-
-def qos_class(spec: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort.
-
-    https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
-    """
-    requests: dict[str, Any] = {}
-    limits: dict[str, Any] = {}
-    guaranteed = True
-    sets = [container.get("resources") or {} for container in containers_of(dict(spec))]
-    whole = spec.get("resources")
-    if whole and (whole.get("requests") or whole.get("limits")):
-        sets = [whole]
-    for resources in sets:
-        for kind, total in (("requests", requests), ("limits", limits)):
-            for name, text in (resources.get(kind) or {}).items():
-                value = parse_quantity(text)
-                if name in ("cpu", "memory") and value > 0:
-                    total[name] = total.get(name, 0) + value
-        positive = {
-            name
-            for name, text in (resources.get("limits") or {}).items()
-            if name in ("cpu", "memory") and parse_quantity(text) > 0
-        }
-        if positive != {"cpu", "memory"}:
-            guaranteed = False
-    if not requests and not limits:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed and requests == limits else "Burstable"
