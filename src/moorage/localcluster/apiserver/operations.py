@@ -8,13 +8,14 @@ from typing import Any
 from moorage.apimachinery.api import PatchKind
 from moorage.apimachinery.resources import PODS, Obj
 from moorage.clock import Clock
-from moorage.errors import BadRequest, MethodNotAllowed, NotFound
+from moorage.errors import BadRequest, NotFound
 from moorage.localcluster.apiserver.admission.builtin import BuiltinAdmission
 from moorage.localcluster.apiserver.auth.users import Tokens, User
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.kinds.kind import Kind
 from moorage.localcluster.apiserver.pipeline.bodies import check_namespace, meta_of
 from moorage.localcluster.apiserver.pipeline.calls import Call
+from moorage.localcluster.apiserver.pipeline.refusals import not_allowed
 from moorage.localcluster.apiserver.subresources import logs, tokens
 from moorage.localcluster.apiserver.subresources.binding import bind
 from moorage.localcluster.apiserver.subresources.eviction import evict
@@ -57,7 +58,7 @@ class Operations(Core):
     ) -> Obj:
         """Raises MethodNotAllowed for one that cannot be read."""
         if "get" not in kind.subresources[subresource].verbs:
-            raise _not_allowed()
+            raise not_allowed()
         self.pipeline.authorise(call, "get", kind, namespace, name, subresource)
         obj = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
         return scale_of(kind, obj) if subresource == "scale" else obj
@@ -77,7 +78,7 @@ class Operations(Core):
             return await set_scale(self, call, kind, name, namespace, obj)
         if subresource == "finalize":
             return await finalize(self, call, kind, name, obj)
-        raise _not_allowed()
+        raise not_allowed()
 
     async def patch(
         self,
@@ -97,7 +98,7 @@ class Operations(Core):
                 call, kind, name, namespace, body, patch_kind=patch_kind, subresource=subresource
             )
         if subresource != "scale":
-            raise _not_allowed()
+            raise not_allowed()
         self.pipeline.authorise(call, "patch", kind, namespace, name, subresource)
         current = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
         scale = scale_of(kind, current)
@@ -120,7 +121,7 @@ class Operations(Core):
                 return await evict(self, call, kind, name, namespace, body)
             case ("serviceaccounts", "token"):
                 return await tokens.create_token(self, call, kind, name, namespace, body)
-        raise _not_allowed()
+        raise not_allowed()
 
     async def logs(
         self, call: Call, name: str, namespace: str | None, **options: Any
@@ -135,8 +136,4 @@ class Operations(Core):
         if offered is None:
             raise NotFound("the server could not find the requested resource", details={})
         if verb not in offered.verbs:
-            raise _not_allowed()
-
-
-def _not_allowed() -> MethodNotAllowed:
-    return MethodNotAllowed("the server does not allow this method on the requested resource", details={})
+            raise not_allowed()
