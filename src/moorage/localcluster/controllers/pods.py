@@ -130,6 +130,15 @@ def suffix(*parts: Any, length: int = SUFFIX) -> str:
     return "".join(out)
 
 
+def stable(value: Any) -> Any:
+    """A form whose repr, from which `suffix` is computed, does not depend on the order of keys."""
+    if isinstance(value, Mapping):
+        return sorted((key, stable(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return [stable(item) for item in value]
+    return value
+
+
 def child_names(base: str, owner: Mapping[str, Any], children: Sequence[Obj], count: int) -> list[str]:
     """Names `<base>-<5 characters>` for new children, computed from what was observed.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from moorage.apimachinery.meta import labels_of, owner_reference
 from moorage.apimachinery.resources import Obj
-from moorage.localcluster.controllers.pods import suffix
+from moorage.localcluster.controllers.pods import stable, suffix
 
 HASH_LABEL = "controller-revision-hash"  # on pods
 REVISION_HASH = "controller.kubernetes.io/hash"  # on revisions
@@ -88,15 +88,6 @@ def template_of(revision: Mapping[str, Any]) -> Obj:
 
 def revision_hash(revision: Mapping[str, Any]) -> str:
     return labels_of(revision).get(REVISION_HASH, "")
-
-
-def stable(value: Any) -> Any:
-    """A form whose repr does not depend on the order of keys."""
-    if isinstance(value, Mapping):
-        return sorted((key, stable(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return [stable(item) for item in value]
-    return value
 
 
 def _order(revision: Mapping[str, Any]) -> tuple[int, str, str]:

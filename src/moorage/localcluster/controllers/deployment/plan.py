@@ -21,7 +21,7 @@ from moorage.apimachinery.moments import span_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import parse_rfc3339, rfc3339
 from moorage.localcluster.controllers.intorpercent import scaled
-from moorage.localcluster.controllers.pods import suffix
+from moorage.localcluster.controllers.pods import stable, suffix
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -527,7 +527,7 @@ def make_set(deployment: Mapping[str, Any]) -> Obj:
     meta, spec = deployment["metadata"], deployment["spec"]
     template = bare_template(spec["template"])
     collisions = (deployment.get("status") or {}).get("collisionCount") or 0
-    digest = suffix("template", _stable(template), collisions, length=9)
+    digest = suffix("template", stable(template), collisions, length=9)
     labels = {**labels_of(template), HASH_LABEL: digest}
     selector = spec.get("selector") or {}
     made: Obj = {
@@ -551,15 +551,6 @@ def make_set(deployment: Mapping[str, Any]) -> Obj:
     if spec.get("minReadySeconds"):
         made["spec"]["minReadySeconds"] = int(spec["minReadySeconds"])
     return made
-
-
-def _stable(value: Any) -> Any:
-    """A form whose repr does not depend on the order of keys."""
-    if isinstance(value, Mapping):
-        return sorted((key, _stable(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return [_stable(item) for item in value]
-    return value
 
 
 def _rounded(numerator: int, denominator: int) -> int:
