@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.meta import Key, controller_ref, is_deleting
 from moorage.apimachinery.resources import Obj, Resource
+from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
 from moorage.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound, ServerError
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.freshness import Freshness
+from moorage.localcluster.controllers.ownership import Claims, adoption, claims, release
 from moorage.localcluster.controllers.pods import suffix
 
+NOT_YET = timedelta(seconds=1)  # caches lack the last write; the change that brings it queues the key earlier
 TOGETHER_MAX = 16  # writes of one pass that are under way at once
 
 
@@ -156,6 +160,15 @@ class Writer:
             return False
         self.fresh.wrote(key, informer, new)
         return True
+
+    async def claim_children(self, key: Key, informer: Informer, owner: Obj, candidates: Iterable[Obj]) -> Claims:
+        """Adopt the orphans that the owner's selector matches, release the children that it no longer matches."""
+        sorted_out = claims(owner, label_selector_of(owner["spec"].get("selector") or {}), candidates)
+        for child in sorted_out.adopt:
+            await self.patch_child(key, informer, child, adoption(owner, child))
+        for child in sorted_out.release:
+            await self.patch_child(key, informer, child, release(owner, child))
+        return sorted_out
 
     async def write_status(self, key: Key, informer: Informer, obj: Obj, status: Obj) -> Obj:
         """Replace the status of the object read; Conflict when it changed meanwhile."""

@@ -11,12 +11,10 @@ from moorage.apimachinery.meta import Key, controller_ref, key_of
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.clock import Clock
 from moorage.errors import AlreadyExists, ApiError, Forbidden, NotFound
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import NOT_YET, Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.known import CRONJOBS
 from moorage.localcluster.informers import InformerSet
-
-NOT_YET = timedelta(milliseconds=200)  # the cache does not show the last write
 
 
 class CronJobController:

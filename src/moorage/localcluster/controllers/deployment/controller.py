@@ -12,7 +12,7 @@ from moorage.apimachinery.meta import Key, controller_ref, key_of, labels_of
 from moorage.apimachinery.resources import DEPLOYMENTS, PODS, REPLICASETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import NOT_YET, Writer
 from moorage.localcluster.controllers.deployment.plan import (
     Action,
     CreateSet,
@@ -24,7 +24,6 @@ from moorage.localcluster.controllers.deployment.plan import (
     plan,
 )
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
 from moorage.localcluster.controllers.replicaset.controller import index_orphans
 from moorage.localcluster.informers import InformerSet
@@ -87,19 +86,14 @@ class DeploymentController:
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Deployment a step further in its rollout."""
         if not await self._writer.is_ready(key):
-            return timedelta(seconds=1)
+            return NOT_YET
         deployment = self._deployments.get(key.name, key.namespace)
         if deployment is None:
             self._writer.forget(key)
             return None
         candidates = self._sets.by_index("controller", deployment["metadata"]["uid"])
         candidates += self._sets.by_index("orphans", key.namespace)
-        selector = label_selector_of(deployment["spec"].get("selector") or {})
-        sorted_out = claims(deployment, selector, candidates)
-        for replica_set in sorted_out.adopt:
-            await self._writer.patch_child(key, self._sets, replica_set, adoption(deployment, replica_set))
-        for replica_set in sorted_out.release:
-            await self._writer.patch_child(key, self._sets, replica_set, release(deployment, replica_set))
+        sorted_out = await self._writer.claim_children(key, self._sets, deployment, candidates)
         if sorted_out.adopt or sorted_out.release:
             return timedelta(milliseconds=100)  # decide on what comes of it
         live = {}

@@ -11,7 +11,7 @@ from moorage.apimachinery.meta import Key, annotations_of, is_deleting, key_of, 
 from moorage.apimachinery.resources import ENDPOINTS, ENDPOINTSLICES, NODES, PODS, SERVICES, Obj
 from moorage.clock import Clock
 from moorage.errors import AlreadyExists, Forbidden, NotFound
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import NOT_YET, Writer
 from moorage.localcluster.controllers.endpoints.plan import (
     MANAGED_BY,
     OVER_CAPACITY,
@@ -26,7 +26,7 @@ from moorage.localcluster.controllers.endpoints.plan import (
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.informers import InformerSet
 
-NOT_YET = timedelta(milliseconds=100)  # the cache does not show the last write
+RETRY = timedelta(milliseconds=100)  # after another made the object or removed its namespace
 
 
 class EndpointsController:
@@ -129,7 +129,7 @@ class EndpointsController:
             try:
                 made = await self._api.create(ENDPOINTS, wanted)
             except (AlreadyExists, NotFound):
-                return NOT_YET
+                return RETRY
             except Forbidden as error:
                 if "being terminated" in error.message:
                     return None

@@ -15,7 +15,7 @@ from moorage.apimachinery.meta import Key, controller_ref, key_of
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.clock import Clock
 from moorage.errors import NotFound
-from moorage.localcluster.controllers.base import TOGETHER_MAX, Writer, take_together
+from moorage.localcluster.controllers.base import NOT_YET, TOGETHER_MAX, Writer, take_together
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.job.plan import (
     FINALIZER,
@@ -84,7 +84,7 @@ class JobController:
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one Job a step closer to its spec."""
         if not await self._writer.is_ready(key):
-            return timedelta(seconds=1)  # the change waited for queues the key earlier
+            return NOT_YET
         job = self._jobs.get(key.name, key.namespace)
         uid = job["metadata"]["uid"] if job is not None else None
         await self._release_orphans(key, uid)

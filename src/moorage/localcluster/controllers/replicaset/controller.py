@@ -13,9 +13,8 @@ from moorage.apimachinery.resources import PODS, REPLICASETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
 from moorage.errors import ApiError
-from moorage.localcluster.controllers.base import Writer, take_together
+from moorage.localcluster.controllers.base import NOT_YET, Writer, take_together
 from moorage.localcluster.controllers.events import EventRecorder
-from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.pods import is_finished
 from moorage.localcluster.controllers.replicaset.plan import (
     CreatePod,
@@ -74,18 +73,14 @@ class ReplicaSetController:
     async def reconcile(self, key: Key) -> timedelta | None:
         """Bring one ReplicaSet a step closer to its spec."""
         if not await self._writer.is_ready(key):
-            return timedelta(seconds=1)
+            return NOT_YET
         owner = self._sets.get(key.name, key.namespace)
         if owner is None:
             self._writer.forget(key)
             return None
         candidates = self._pods.by_index("controller", owner["metadata"]["uid"])
         candidates += [pod for pod in self._pods.by_index("orphans", key.namespace) if not is_finished(pod)]
-        sorted_out = claims(owner, label_selector_of(owner["spec"].get("selector") or {}), candidates)
-        for pod in sorted_out.adopt:
-            await self._writer.patch_child(key, self._pods, pod, adoption(owner, pod))
-        for pod in sorted_out.release:
-            await self._writer.patch_child(key, self._pods, pod, release(owner, pod))
+        sorted_out = await self._writer.claim_children(key, self._pods, owner, candidates)
         pods = (*sorted_out.owned, *sorted_out.adopt)
         decided = plan(Observed(set=owner, pods=pods, now=self._clock.now()))
         create = partial(self._writer.create_child, key, self._pods, owner)

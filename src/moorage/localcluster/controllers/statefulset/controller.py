@@ -14,10 +14,9 @@ from moorage.apimachinery.resources import PODS, PVCS, STATEFULSETS, Obj
 from moorage.apimachinery.selectors import label_selector_of
 from moorage.clock import Clock
 from moorage.errors import Conflict, MoorageError
-from moorage.localcluster.controllers.base import Writer
+from moorage.localcluster.controllers.base import NOT_YET, Writer
 from moorage.localcluster.controllers.events import EventRecorder
 from moorage.localcluster.controllers.known import CONTROLLERREVISIONS
-from moorage.localcluster.controllers.ownership import adoption, claims, release
 from moorage.localcluster.controllers.replicaset.controller import index_orphans
 from moorage.localcluster.controllers.statefulset.plan import Action
 from moorage.localcluster.informers import InformerSet
@@ -75,7 +74,7 @@ class StatefulSetController:
         )
 
         if not await self._writer.is_ready(key):
-            return timedelta(seconds=1)
+            return NOT_YET
         owner = self._sets.get(key.name, key.namespace)
         if owner is None:
             self._writer.forget(key)
@@ -85,11 +84,7 @@ class StatefulSetController:
         candidates += [
             pod for pod in self._pods.by_index("orphans", key.namespace) if ordinal_of(key.name, pod) is not None
         ]
-        sorted_out = claims(owner, label_selector_of(owner["spec"].get("selector") or {}), candidates)
-        for pod in sorted_out.adopt:
-            await self._writer.patch_child(key, self._pods, pod, adoption(owner, pod))
-        for pod in sorted_out.release:
-            await self._writer.patch_child(key, self._pods, pod, release(owner, pod))
+        sorted_out = await self._writer.claim_children(key, self._pods, owner, candidates)
         names = [template["metadata"]["name"] for template in owner["spec"].get("volumeClaimTemplates") or ()]
         there = {
             claim["metadata"]["name"]: claim
