@@ -92,9 +92,9 @@ def serve_extender(sock: socket.socket, policy: str, pipe: Connection) -> None:
     from starlette.routing import Mount, Route
 
     from moorage.apimachinery.meta import Key
-    from moorage.decide.packing.choice import make_policy
     from moorage.extender.app import create_app
     from moorage.extender.cache import ExtenderCache
+    from moorage.extender.policies import make_policy
     from moorage.testing.fakeapi import FakeApi
 
     class Args(msgspec.Struct, rename={"pod": "Pod", "nodes": "Nodes", "names": "NodeNames"}):

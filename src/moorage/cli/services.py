@@ -156,9 +156,9 @@ def _works(
             )
             works.append(("operator", operator))
         elif part == "extender":
-            from moorage.decide.packing.choice import make_policy
             from moorage.extender.app import create_app
             from moorage.extender.cache import ExtenderCache
+            from moorage.extender.policies import make_policy
 
             cache = ExtenderCache(api, policy=make_policy(settings.policy))
             works.append(("extender cache", cache.run()))

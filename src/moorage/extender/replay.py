@@ -13,11 +13,11 @@ import msgspec
 
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import WHOLE
 from moorage.errors import UsageError
 from moorage.extender.app import create_app
 from moorage.extender.cache import ExtenderCache
+from moorage.extender.policies import make_policy
 from moorage.extender.simulation import TraceNode, TracePod
 from moorage.model.names import GPU_TYPE_LABELS
 

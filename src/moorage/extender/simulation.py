@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from moorage.apimachinery.scheduling import NodeInfo, is_gpu
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.fragmentation import Fragmentation, Mix
 from moorage.decide.packing.policies import WHOLE, Ask, Policy, Room, gpus_asked, take
 from moorage.decide.packing.winner import winner
 from moorage.decide.usage.intervals import Interval
 from moorage.errors import UsageError
+from moorage.extender.policies import make_policy
 from moorage.extender.scoreboard import Scoreboard
 
 GPU = "nvidia.com/gpu"  # where a trace names no resource

@@ -9,12 +9,12 @@ import pytest
 
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import NODES, PODS, Obj
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import Ask
 from moorage.decide.packing.winner import OUTVOTES
 from moorage.errors import UsageError
 from moorage.extender.app import parse_arguments, prioritize
 from moorage.extender.cache import ExtenderCache, ask_of
+from moorage.extender.policies import make_policy
 from moorage.testing.fakeapi import FakeApi
 
 GPU = "nvidia.com/gpu"

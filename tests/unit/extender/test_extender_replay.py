@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import Ask
 from moorage.decide.packing.winner import OUTVOTES
 from moorage.errors import UsageError
+from moorage.extender.policies import make_policy
 from moorage.extender.replay import Handler, make_pod
 from moorage.extender.simulation import GPU, Cluster, Scheduler, TraceNode, TracePod
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.policies import WHOLE, Ask
 from moorage.errors import UsageError
+from moorage.extender.policies import make_policy
 from moorage.extender.simulation import (
     GPU,
     Cluster,

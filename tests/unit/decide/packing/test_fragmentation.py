@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.packing.choice import make_policy
 from moorage.decide.packing.fragmentation import MAX_POINTS, Fragmentation, Mix
 from moorage.decide.packing.policies import WHOLE, Ask, Room, make_rooms
+from moorage.extender.policies import make_policy
 from moorage.extender.scoreboard import Scoreboard
 
 GPU = "nvidia.com/gpu"
