@@ -20,7 +20,7 @@ from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session
-from moorage.decide.maps.facts import end_of, fact_of, plan_of
+from moorage.decide.maps.facts import MapPlan, end_of, fact_of, plan_of, read_plan
 from moorage.errors import Forbidden, NotFound
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION
@@ -91,7 +91,8 @@ def as_document(map_: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
         plan = plan_of(mapjob)
         if plan:
             document["plan"] = plan
-            document["fact"] = fact_of(document, plan, end_of(mapjob), now)
+            fact = fact_of(found, read_plan(plan) or MapPlan(), end_of(mapjob), now)
+            document["fact"] = msgspec.to_builtins(fact)
     return document
 
 

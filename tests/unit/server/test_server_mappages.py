@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
+from moorage.api.maps import FINISHED, Map, MapState
 from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
@@ -55,7 +57,7 @@ def put_mapjob(site):
                 "namespace": "lab",
                 "annotations": {COMMAND_ANNOTATION: "make {item}", MAP_PLAN_ANNOTATION: json.dumps(plan | money)},
             },
-            "spec": {"parallelism": 3600},
+            "spec": {"parallelism": 3600, "template": {}},
             "status": {
                 "workers": {"restarts": 7},
                 "conditions": [{"type": "Working", "status": "False", "message": "the quota allows 400 workers"}],
@@ -105,7 +107,7 @@ async def test_who_may_not_get_the_map_sees_how_far_it_is_and_nothing_of_its_ite
     assert "1 failed" in page.text
     for hidden in ("the end", "make {item}", "exit code 3"):
         assert hidden not in page.text
-    assert "is for those who may get it now" in page.text
+    assert "Only users who may get this map" in page.text
 
 
 async def test_a_map_without_items_or_mapjob_has_a_page_too(site, queue):
@@ -125,21 +127,12 @@ async def test_strangers_see_no_page(site, queue):
 
 
 def test_maps_at_work_come_first_then_the_newest_and_the_rest_is_counted(site):
-    def a_map(number, state):
-        counts = dict.fromkeys(("total", "done", "dead", "leased", "workers"), 0)
-        return {
-            "namespace": "lab",
-            "name": f"m{number}",
-            "owner": "ada",
-            "state": state,
-            "createdAt": f"2026-03-{1 + number % 28:02d}T{number // 28:02d}:00:00Z",
-            "counts": counts,
-            "itemsPerSecond": None,
-            "secondsLeft": None,
-        }
+    def a_map(number, state, name=""):
+        created = datetime(2026, 3, 1 + number % 28, number // 28, tzinfo=UTC)
+        return Map(namespace="lab", name=name or f"m{number}", owner="ada", state=state, created_at=created)
 
-    maps = [a_map(number, "finished") for number in range(MAPS_SHOWN + 5)]
-    maps += [a_map(0, "paused") | {"name": "held"}, a_map(0, "running") | {"name": "at-work"}]
+    maps = [a_map(number, FINISHED) for number in range(MAPS_SHOWN + 5)]
+    maps += [a_map(0, MapState.PAUSED, "held"), a_map(0, MapState.RUNNING, "at-work")]
     rows, more = map_rows(maps, site.clock.now())
     assert [row.name for row in rows[:2]] == ["at-work", "held"]
     assert [row.created.iso for row in rows[2:]] == sorted((row.created.iso for row in rows[2:]), reverse=True)

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from moorage.api.maps import Map
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.meta import annotations_of, condition
-from moorage.apimachinery.moments import moment, parse_rfc3339
+from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import Obj
 from moorage.model.names import MAP_PLAN_ANNOTATION
 
-Shown = Mapping[str, Any]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class MapPlan(msgspec.Struct, frozen=True, rename="camel"):
+    """What `moor plan` chose for a map; None and empty: it does not say."""
+
+    items: int = 0
+    seconds: Amount | None = None
+    mean_seconds: Amount | None = None
+    money: Amount | None = None
+    currency: str = ""
+    machine: str = ""
+    market: str = ""
+    price_per_hour: Amount | None = None  # of a node
+    nodes: int | None = None
+    pods: int | None = None
+    pods_per_node: Amount | None = None
+
+
+class MapFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What came of a plan so far. `money` None: the plan names no price."""
+
+    items: int
+    seconds: float
+    mean_seconds: float | None
+    money: float | None = None
+    currency: str = ""
 
 
 def plan_of(mapjob: Obj) -> dict[str, Any]:
@@ -27,23 +56,26 @@ def plan_of(mapjob: Obj) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def fact_of(actual: Shown, plan: Shown, ended: datetime | None, now: datetime) -> dict[str, Any]:
-    """What came of a plan so far; `actual` is the map as the server shows it.
+def read_plan(document: Mapping[str, Any]) -> MapPlan | None:
+    """A plan as decisions and pages read it; None for none, and for one that cannot be read."""
+    try:
+        return msgspec.convert(document, MapPlan) if document else None
+    except msgspec.ValidationError:
+        return None
 
-    Money: the items' time at the plan's price of a pod's share.
-    """
-    created = parse_rfc3339(actual["createdAt"])
-    counts = actual["counts"]
-    fact: dict[str, Any] = {
-        "items": counts["done"] + counts["dead"],
-        "seconds": round(((ended or now) - created).total_seconds(), 1),
-        "meanSeconds": actual.get("meanSeconds"),
-    }
-    price, share = plan.get("pricePerHour"), plan.get("podsPerNode")
-    if isinstance(price, int | float) and isinstance(share, int | float) and share > 0:
-        fact["money"] = round(actual["spentSeconds"] / 3600 * price / share, 4)
-        fact["currency"] = plan.get("currency", "")
-    return fact
+
+def fact_of(shown: Map, plan: MapPlan, ended: datetime | None, now: datetime) -> MapFact:
+    """What came of a plan so far. Money: the items' time at the plan's price of a pod's share."""
+    money, price, share = None, plan.price_per_hour, plan.pods_per_node
+    if price is not None and share:
+        money = round(shown.spent_seconds / 3600 * price / share, 4)
+    return MapFact(
+        items=shown.counts.ended,
+        seconds=round(((ended or now) - shown.created_at).total_seconds(), 1),
+        mean_seconds=shown.mean_seconds,
+        money=money,
+        currency=plan.currency if money is not None else "",
+    )
 
 
 def end_of(mapjob: Obj) -> datetime | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from moorage.api.maps import MapItem
-from moorage.apimachinery.meta import annotations_of, condition
-from moorage.apimachinery.moments import format_duration, parse_rfc3339, rfc3339
-from moorage.apimachinery.resources import Obj
-from moorage.decide.maps.facts import end_of, fact_of, plan_of
+from moorage.api.maps import FINISHED, Map, MapItem, MapState
+from moorage.apimachinery.moments import format_duration, rfc3339, span_of
+from moorage.decide.maps.facts import MapFact, MapPlan
+from moorage.model.mapjob import MapView
 from moorage.model.names import COMMAND_ANNOTATION
 from moorage.server.pages.board import When, owner_hues, span
 
@@ -19,8 +17,14 @@ MAPS_SHOWN = 100
 FAILURES_SHOWN = 10
 VALUE_CHARACTERS = 200
 OUTPUT_BYTES = 4096  # of a failed item's last output
-STATE_ORDER = {"running": 0, "paused": 1}
-TONES = {"running": "good", "paused": "wait", "cancelled": "done", "finished": "done"}
+STATE_ORDER: Mapping[str, int] = {MapState.RUNNING: 0, MapState.PAUSED: 1}
+TONES: Mapping[str, str] = {
+    MapState.RUNNING: "good",
+    MapState.PAUSED: "wait",
+    MapState.CANCELLED: "done",
+    FINISHED: "done",
+}
+TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,14 @@ class Failed:
     output: str
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and what came of it so far."""
+
+    plan: MapPlan
+    fact: MapFact
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapModel:
     """The page of one map. `failed` is None for those who may not see its items."""
@@ -64,118 +76,116 @@ class MapModel:
     facts: tuple[tuple[str, str], ...]
     troubles: tuple[str, ...]
     plan_words: str
-    plan: tuple[tuple[str, str, str], ...]  # of what, reckoned, so far
+    plan: tuple[tuple[str, str, str], ...]  # of what, planned, so far
     failed: tuple[Failed, ...] | None
     failed_more: int
 
 
-def map_rows(maps: Sequence[Mapping[str, Any]], now: datetime) -> tuple[tuple[MapRow, ...], int]:
+def map_rows(maps: Sequence[Map], now: datetime) -> tuple[tuple[MapRow, ...], int]:
     """The first MAPS_SHOWN: those at work, then the newest; and how many more."""
-    order = sorted(maps, key=lambda one: one["createdAt"], reverse=True)
-    order.sort(key=lambda one: STATE_ORDER.get(one["state"], 2))
-    shown = order[:MAPS_SHOWN]
-    hues = owner_hues(one["owner"] for one in shown)
-    return tuple(map_row(one, now, hues[one["owner"]]) for one in shown), len(order) - len(shown)
+    order = sorted(maps, key=lambda shown: shown.created_at, reverse=True)
+    order.sort(key=lambda shown: STATE_ORDER.get(shown.state, 2))
+    first = order[:MAPS_SHOWN]
+    hues = owner_hues(shown.owner for shown in first)
+    return tuple(map_row(shown, now, hues[shown.owner]) for shown in first), len(order) - len(first)
 
 
-def map_row(found: Mapping[str, Any], now: datetime, hue: int) -> MapRow:
-    """`found` is a map as the server tells it to programs."""
-    counts, created = found["counts"], parse_rfc3339(found["createdAt"])
-    total, ended = counts["total"], counts["done"] + counts["dead"]
-    rate, left = found["itemsPerSecond"], found["secondsLeft"]
-    running = found["state"] == "running"
-    until = now + timedelta(seconds=left) if running and left and left < 1e8 else None
-    failed = bool(counts["dead"]) and found["state"] == "finished"
+def map_row(shown: Map, now: datetime, hue: int) -> MapRow:
+    counts, rate, left = shown.counts, shown.items_per_second, shown.seconds_left
+    is_running = shown.state == MapState.RUNNING
+    until = now + timedelta(seconds=left) if is_running and left and left < 1e8 else None
+    has_failures = bool(counts.dead) and shown.is_finished
     return MapRow(
-        namespace=found["namespace"],
-        name=found["name"],
-        owner=found["owner"],
+        namespace=shown.namespace,
+        name=shown.name,
+        owner=shown.owner,
         hue=hue,
-        state=found["state"],
-        tone="bad" if failed else TONES.get(found["state"], "busy"),
-        total=total,
-        done=counts["done"],
-        failed=counts["dead"],
-        running=counts["leased"],
-        waiting=total - ended - counts["leased"],
-        share=100 * ended // total if total else 0,
-        rate=f"{rate:,.3g}/s" if rate and running else "",
+        state=shown.state,
+        tone="bad" if has_failures else TONES.get(shown.state, "busy"),
+        total=counts.total,
+        done=counts.done,
+        failed=counts.dead,
+        running=counts.leased,
+        waiting=counts.total - counts.ended - counts.leased,
+        share=100 * counts.ended // counts.total if counts.total else 0,
+        rate=f"{rate:,.3g}/s" if rate and is_running else "",
         left=When(f"~{span(until - now)} left", rfc3339(until)) if until else None,
-        created=When(span(now - created), found["createdAt"]),
-        workers=counts["workers"],
+        created=When(span(now - shown.created_at), rfc3339(shown.created_at)),
+        workers=counts.workers,
     )
 
 
 def map_model(
-    found: Mapping[str, Any],
-    mapjob: Obj | None,
+    shown: Map,
+    mapjob: MapView | None,
+    planned: Planned | None,
     failed: Sequence[tuple[MapItem, bytes]] | None,
     now: datetime,
 ) -> MapModel:
     """Everything on a map's page at one moment."""
-    counts, plan = found["counts"], plan_of(mapjob) if mapjob else {}
-    mean = found["meanSeconds"]
+    counts, mean = shown.counts, shown.mean_seconds
     facts = [
         ("An item", f"{mean:,.3g} s on average" if mean is not None else ""),
-        ("Executions", f"{counts['granted'] - counts['returned']:,}"),
-        ("Tries that failed", f"{counts['failed']:,}" if counts["failed"] else ""),
-        ("Lost with their workers", f"{counts['lost']:,}" if counts["lost"] else ""),
-        ("Doubled, being slow", f"{counts['twinned']:,}" if counts["twinned"] else ""),
-        ("Answers that came too late", f"{counts['refused']:,}" if counts["refused"] else ""),
-        ("Workers", _workers(counts["workers"], mapjob)),
-        ("Limits", ", ".join(f"{name} × {many}" for name, many in found["limits"].items())),
-        ("Priority", str(found["priority"]) if found["priority"] else ""),
-        ("Items", "more may be added" if not found["closed"] else ""),
+        ("Executions", f"{counts.executions:,}"),
+        ("Failed tries", f"{counts.failed:,}" if counts.failed else ""),
+        ("Lost with their workers", f"{counts.lost:,}" if counts.lost else ""),
+        ("Run twice, being slow", f"{counts.twinned:,}" if counts.twinned else ""),
+        ("Answers that came too late", f"{counts.refused:,}" if counts.refused else ""),
+        ("Workers", _workers(counts.workers, mapjob)),
+        ("Limits", ", ".join(f"{name} × {tokens}" for name, tokens in shown.limits.items())),
+        ("Priority", str(shown.priority) if shown.priority else ""),
+        ("Items", "more may be added" if not shown.closed else ""),
     ]
     return MapModel(
-        row=map_row(found, now, owner_hues([found["owner"]])[found["owner"]]),
-        command=annotations_of(mapjob).get(COMMAND_ANNOTATION, "") if mapjob and failed is not None else "",
+        row=map_row(shown, now, owner_hues([shown.owner])[shown.owner]),
+        command=mapjob.notes.get(COMMAND_ANNOTATION, "") if mapjob is not None and failed is not None else "",
         facts=tuple(fact for fact in facts if fact[1]),
-        troubles=_troubles(mapjob) if mapjob else (),
-        plan_words=_plan_words(plan) if plan else "",
-        plan=_plan_rows(plan, fact_of(found, plan, end_of(mapjob) if mapjob else None, now)) if plan else (),
-        failed=None if failed is None else tuple(_failed(one, output) for one, output in failed),
-        failed_more=max(0, counts["dead"] - len(failed or ())),
+        troubles=_troubles(mapjob) if mapjob is not None else (),
+        plan_words=_plan_words(planned.plan) if planned is not None else "",
+        plan=_plan_rows(planned) if planned is not None else (),
+        failed=None if failed is None else tuple(_failed(item, output) for item, output in failed),
+        failed_more=max(0, counts.dead - len(failed or ())),
     )
 
 
-def _workers(at_work: int, mapjob: Obj | None) -> str:
-    status = ((mapjob or {}).get("status") or {}).get("workers") or {}
-    most = ((mapjob or {}).get("spec") or {}).get("parallelism")
+def _workers(at_work: int, mapjob: MapView | None) -> str:
     words = f"{at_work:,} at work"
-    if most:
-        words += f", at most {most:,}"
-    return words + (f", {status['restarts']:,} replaced" if status.get("restarts") else "")
+    if mapjob is None:
+        return words
+    restarts = mapjob.status.workers.restarts
+    return f"{words}, at most {mapjob.spec.parallelism:,}" + (f", {restarts:,} replaced" if restarts else "")
 
 
-def _troubles(mapjob: Obj) -> tuple[str, ...]:
-    troubles = []
-    for kind, bad in (("Accepted", "False"), ("Working", "False"), ("Failed", "True")):
-        told = condition(mapjob, kind)
-        if told and told.get("status") == bad and told.get("message"):
-            troubles.append(str(told["message"]))
-    return tuple(troubles)
+def _troubles(mapjob: MapView) -> tuple[str, ...]:
+    conditions = ((mapjob.condition(kind), bad) for kind, bad in TROUBLES)
+    return tuple(
+        condition.message
+        for condition, bad in conditions
+        if condition is not None and condition.status == bad and condition.message
+    )
 
 
-def _plan_words(plan: Mapping[str, Any]) -> str:
-    return f"{plan.get('nodes')} nodes {plan.get('machine')}, {plan.get('market')}, {plan.get('pods')} workers"
+def _plan_words(plan: MapPlan) -> str:
+    return f"{plan.nodes} nodes {plan.machine}, {plan.market}, {plan.pods} workers"
 
 
-def _plan_rows(plan: Mapping[str, Any], fact: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
-    def time(seconds: Any) -> str:
-        return format_duration(timedelta(seconds=seconds)) if isinstance(seconds, int | float) else ""
+def _plan_rows(planned: Planned) -> tuple[tuple[str, str, str], ...]:
+    plan, fact = planned.plan, planned.fact
 
-    def mean(seconds: Any) -> str:
-        return f"{seconds:,.3g} s" if isinstance(seconds, int | float) else ""
+    def time(seconds: float | None) -> str:
+        return format_duration(span_of(seconds)) if seconds is not None else ""
 
-    def money(of: Mapping[str, Any]) -> str:
-        return f"{of['money']:,.2f} {plan.get('currency', '')}" if isinstance(of.get("money"), int | float) else ""
+    def mean(seconds: float | None) -> str:
+        return f"{seconds:,.3g} s" if seconds is not None else ""
+
+    def money(amount: float | None) -> str:
+        return f"{amount:,.2f} {plan.currency}" if amount is not None else ""
 
     rows = [
-        ("Items", f"{plan.get('items', 0):,}", f"{fact['items']:,}"),
-        ("Time", time(plan.get("seconds")), time(fact["seconds"])),
-        ("An item", mean(plan.get("meanSeconds")), mean(fact.get("meanSeconds"))),
-        ("Cost", money(plan), f"{money(fact)} of items alone" if money(fact) else ""),
+        ("Items", f"{plan.items:,}", f"{fact.items:,}"),
+        ("Time", time(plan.seconds), time(fact.seconds)),
+        ("An item", mean(plan.mean_seconds), mean(fact.mean_seconds)),
+        ("Cost", money(plan.money), f"{money(fact.money)} of items alone" if fact.money is not None else ""),
     ]
     return tuple(row for row in rows if row[1] or row[2])
 

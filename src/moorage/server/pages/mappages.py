@@ -6,7 +6,6 @@ printed see those whom RBAC lets `get` it now.
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -15,15 +14,16 @@ from moorage.actions import maps
 from moorage.api.maps import MapItem
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
+from moorage.decide.maps.facts import end_of, fact_of, plan_of, read_plan
 from moorage.decide.maps.leasing import State
 from moorage.errors import ApiError
-from moorage.model.mapjob import MAPJOBS
+from moorage.model.mapjob import MAPJOBS, BadMapJob, MapView, parse_mapjob
 from moorage.queue.manager import Queue
 from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
 from moorage.server.pages.clusterpages import fragment, framed, templates
-from moorage.server.pages.mapboard import FAILURES_SHOWN, MapModel, map_model, map_rows
+from moorage.server.pages.mapboard import FAILURES_SHOWN, MapModel, Planned, map_model, map_rows
 from moorage.server.problems import Problem
 
 HERE = "/maps"
@@ -67,7 +67,7 @@ def routes(context: Context) -> list[Route]:
 async def _list(context: Context) -> str:
     queue = context.queue
     stored = await queue.read(lambda store: store.list_maps(None))
-    shown = [msgspec.to_builtins(await maps.show_map(queue, view)) for view in stored]
+    shown = [await maps.show_map(queue, view) for view in stored]
     rows, more = map_rows(shown, context.now())
     return fragment("maps_live.html", rows=rows, more=more)
 
@@ -81,8 +81,12 @@ async def _model(context: Context, request: Request) -> MapModel:
         raise Problem(404, "not_found", f"there is no map {namespace}/{name}", "list the maps: moor map list")
     may_get = await context.auth.may_use_maps(user, "get", namespace)
     failed = await _failed(queue, stored) if may_get else None
-    view = msgspec.to_builtins(await maps.show_map(queue, stored))
-    return map_model(view, await _mapjob(context, namespace, name), failed, context.now())
+    shown, mapjob, now = await maps.show_map(queue, stored), await _mapjob(context, namespace, name), context.now()
+    if mapjob is None:
+        return map_model(shown, None, None, failed, now)
+    plan = read_plan(plan_of(mapjob))
+    planned = Planned(plan, fact_of(shown, plan, end_of(mapjob), now)) if plan is not None else None
+    return map_model(shown, _parsed(mapjob), planned, failed, now)
 
 
 async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
@@ -90,6 +94,14 @@ async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
     try:
         return await context.api.get(MAPJOBS, name, namespace)
     except ApiError:
+        return None
+
+
+def _parsed(mapjob: Obj) -> MapView | None:
+    """None for a MapJob that cannot be read: the controller says so in its status."""
+    try:
+        return parse_mapjob(mapjob)
+    except BadMapJob:
         return None
 
 
@@ -101,6 +113,7 @@ async def _failed(queue: Queue, stored: Stored) -> list[tuple[MapItem, bytes]]:
 
     def read(store: Store) -> list[tuple[MapItem, bytes]]:
         dead = store.list_items(map_id, states=[State.DEAD], limit=FAILURES_SHOWN)
-        return [one for item in dead if (one := store.get_item(map_id, item.item)) is not None]
+        outputs = (store.get_item(map_id, item.item) for item in dead)
+        return [output for output in outputs if output is not None]
 
     return await queue.read(read)
