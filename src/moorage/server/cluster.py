@@ -61,7 +61,7 @@ class Cluster:
     @property
     def synced(self) -> bool:
         """Each collection was listed once."""
-        return all(one.synced.is_set() for one in (self.nodes, self.pods, self.jobs))
+        return all(watch.synced.is_set() for watch in (self.nodes, self.pods, self.jobs))
 
     async def run(self) -> None:
         """Keep current until cancelled; then every stream that waits for changes ends."""
@@ -127,12 +127,12 @@ class Cluster:
         if known is not None and now - known[0] < LISTED_SECONDS:
             return known[1]
         try:
-            found: list[Obj] | None = (await self._api.list(resource, namespace)).items
+            objects: list[Obj] | None = (await self._api.list(resource, namespace)).items
         except ApiError:
-            found = None
-        self._listed = {one: kept for one, kept in self._listed.items() if now - kept[0] < LISTED_SECONDS}
-        self._listed[key] = (now, found)
-        return found
+            objects = None
+        self._listed = {listed: kept for listed, kept in self._listed.items() if now - kept[0] < LISTED_SECONDS}
+        self._listed[key] = (now, objects)
+        return objects
 
     async def events_about(self, namespace: str, name: str) -> list[Obj]:
         """Events of objects of that name; none when they may not or cannot be read."""

@@ -171,11 +171,11 @@ class ServerService:
             await self._clock.sleep(SWEEP_SECONDS)
             try:
                 maps = await self.queue.read(lambda store: store.list_maps(None))
-                await self.outputs.keep_only(one.map.id for one in maps)
+                await self.outputs.keep_only(stored.map.id for stored in maps)
                 if self._quota.output_bytes:
                     groups: dict[str, list[int]] = {}
-                    for one in maps:
-                        groups.setdefault(one.namespace, []).append(one.map.id)
+                    for stored in maps:
+                        groups.setdefault(stored.namespace, []).append(stored.map.id)
                     await self.outputs.bound(groups.values(), self._quota.output_bytes)
             except MoorageError as error:
                 log.warning("output of deleted maps stays for now", extra={"error": error.message})

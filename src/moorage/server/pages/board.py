@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import rfc3339
-from moorage.apimachinery.resources import Obj
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
@@ -45,7 +44,7 @@ class Tile:
     overdue: bool = False
     percent: int | None = None  # of the expected time that is over
     why: str = ""
-    ground: str = ""  # by what past runs `left` is told; empty: by its limit
+    ground: str = ""  # past runs that `left` is estimated by; empty: its limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +62,14 @@ class TypeGroup:
     name: str
     counts: Counts
     nodes: tuple[NodeCard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits for a place: why, as everybody may know it, and since when."""
+
+    explanation: Explanation
+    since: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +98,7 @@ class RunRow:
     node: str
     age: When | None
     checkpoint: When | None
-    checkpoint_words: str  # where there is no moment: "none yet", "not kept"
+    checkpoint_words: str  # without a moment: "none yet", "not kept"
     stale: bool
     restarts: int
 
@@ -120,7 +127,7 @@ class BoardModel:
 def lay_out(
     *,
     view: GpuView,
-    waiting: Sequence[tuple[Obj, Explanation]],
+    waiting: Sequence[Waiting],
     waiting_more: int,
     runs: Sequence[RunView],
     users: Sequence[UsageRow],
@@ -129,18 +136,18 @@ def lay_out(
 ) -> BoardModel:
     """Everything on the page at one moment. `waiting` are the first of the line, `waiting_more` the rest of it.
 
-    `usuals` tell by namespace and name of a pod how long what is like it took.
+    `usuals`: how long past runs like a pod took, by its namespace and name.
     """
     shown = sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
     hues = owner_hues(
         [
             *view.by_user,
-            *(said.owner for _, said in waiting),
+            *(row.explanation.owner for row in waiting),
             *(run.owner for run in shown),
             *(row.name for row in users[:USERS_SHOWN]),
         ]
     )
-    queue = tuple(_queue_row(at, pod, said, hues, now) for at, (pod, said) in enumerate(waiting, start=1))
+    queue = tuple(_queue_row(place, row, hues, now) for place, row in enumerate(waiting, start=1))
     return BoardModel(
         counts=view.totals,
         groups=_groups(view, hues, now, usuals or {}),
@@ -251,9 +258,8 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
     )
 
 
-def _queue_row(place: int, pod: Obj, explanation: Explanation, hues: dict[str, int], now: datetime) -> QueueRow:
-    created = pod["metadata"].get("creationTimestamp")
-    start = ""
+def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime) -> QueueRow:
+    explanation, start = waiting.explanation, ""
     if explanation.likely is not None and explanation.likely.at > now:
         usual = explanation.likely.usual
         start = f"usually starts by {about(explanation.likely.at, now)}"
@@ -269,7 +275,7 @@ def _queue_row(place: int, pod: Obj, explanation: Explanation, hues: dict[str, i
         owner=explanation.owner,
         hue=hues.get(explanation.owner, 0),
         asks=_asks(explanation.gpus, ", ".join(explanation.gpu_types)),
-        since=_ago(datetime.fromisoformat(created), now) if created else None,
+        since=_ago(waiting.since, now),
         reason=short_reason(explanation, typed=False),
         start=start,
     )

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from moorage.apimachinery.meta import labels_of
-from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.moments import moment, rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import has_gate, parse_pod
 from moorage.decide.explain.explainer import Explainer
@@ -24,7 +24,6 @@ from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
-from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.state import RunView, State, attempt_of, view_runs
 from moorage.decide.usage.gpus import gpu_type, view_gpus
@@ -35,7 +34,7 @@ from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
 from moorage.server.identity.auth import User
-from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, lay_out
+from moorage.server.pages.board import QUEUE_SHOWN, BoardModel, Waiting, lay_out
 from moorage.server.rest.explain import explained
 from moorage.server.rest.top import use
 
@@ -80,16 +79,16 @@ class Board:
         """The parts that differ from those whose faces were `sent`, and all faces now.
 
         A face is a part without what the browser moves on by itself: ages and times that are left. While the nodes
-        are the same, `gpus` is told by its pieces only; else by itself only.
+        are the same, only the pieces of `gpus` are sent; else only the whole part.
         """
         now = await self.rendered()
         same_nodes = bool(sent) and _pieces(sent) == _pieces(now.faces)
-        told = {
+        different = {
             name: text
             for name, text in now.parts.items()
             if sent.get(name) != now.faces[name] and (name != "gpus" if same_nodes else not _is_piece(name))
         }
-        return told, now.faces
+        return different, now.faces
 
     async def rendered(self) -> _Rendered:
         """All parts and their faces, made now or a moment ago.
@@ -179,21 +178,21 @@ def waiting_line(
     jobs: list[Obj],
     now: datetime,
     storages: Mapping[str, Storage],
-) -> tuple[list[tuple[Obj, Explanation]], int]:
+) -> tuple[list[Waiting], int]:
     """The first QUEUE_SHOWN that wait for a place, in the scheduler's order, each explained; and how many more.
 
     They are unbound pods that ask for GPUs or belong to a run, and runs that have no pod at all (a quota).
     """
     queue = []
     there = set()
-    for one in explainer.lookup.snapshot.pods:
-        pod = one.pod
+    for known in explainer.lookup.snapshot.pods:
+        pod = known.pod
         if pod.finished:
             continue
         if RUN_LABEL in pod.labels:
             there.add((pod.namespace, pod.labels[RUN_LABEL]))
         if not pod.node and not pod.deleting and (pod.gpus or RUN_LABEL in pod.labels):
-            queue.append((turn(pod), one.obj))
+            queue.append((turn(pod), known.obj))
     podless = {(run.namespace, run.name) for run in runs if run.state is State.WAITING} - there
     newest: dict[tuple[str, str], Obj] = {}
     for job in sorted(jobs, key=attempt_of):
@@ -203,25 +202,26 @@ def waiting_line(
     for job in newest.values():
         obj = pod_of_job(job)
         queue.append((turn(parse_pod(obj)), obj))
-    queue.sort(key=lambda one: one[0])
+    queue.sort(key=lambda waiting: waiting[0])
     shown = [obj for _, obj in queue[:QUEUE_SHOWN]]
-    said = []
+    line = []
     for obj in shown:
         storage = storages.get(obj["metadata"].get("namespace") or "default")
-        said.append((obj, as_public(explainer.explain(obj, now=now, storage=storage, brief=True))))
-    return said, len(queue) - len(shown)
+        explanation = as_public(explainer.explain(obj, now=now, storage=storage, brief=True))
+        line.append(Waiting(explanation, moment(obj["metadata"].get("creationTimestamp"))))
+    return line, len(queue) - len(shown)
 
 
 def _with_claims(pods: Iterable[Obj]) -> list[str]:
     """Namespaces of pods without a node that mount claims; the first few."""
-    found: dict[str, None] = {}
+    namespaces: dict[str, None] = {}
     for pod in pods:
         spec = pod.get("spec") or {}
         if not spec.get("nodeName") and any(
             volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ()
         ):
-            found[pod["metadata"].get("namespace") or "default"] = None
-    return list(found)[:NAMESPACES_READ]
+            namespaces[pod["metadata"].get("namespace") or "default"] = None
+    return list(namespaces)[:NAMESPACES_READ]
 
 
 def _gated(pod: Obj) -> bool:
@@ -230,19 +230,19 @@ def _gated(pod: Obj) -> bool:
 
 def render_parts(model: BoardModel) -> Sections:
     """Every live part of the page as HTML."""
-    one_node, one_type = templates().get_template("node.html"), templates().get_template("type.html")
+    node_template, type_template = templates().get_template("node.html"), templates().get_template("type.html")
     parts = {}
     for at, group in enumerate(model.groups):
-        parts[f"type-{at}"] = str(one_type.render(group=group)).strip()
+        parts[f"type-{at}"] = str(type_template.render(group=group)).strip()
         for node in group.nodes:
-            parts[f"node-{node.name}"] = str(one_node.render(node=node)).strip()
+            parts[f"node-{node.name}"] = str(node_template.render(node=node)).strip()
     for name in PARTS:
         parts[name] = str(templates().get_template(f"{name}.html").render(board=model, parts=parts)).strip()
     return parts
 
 
-def _render_with_faces(**seen: Any) -> tuple[Sections, Sections]:
-    parts = render(**seen)
+def _render_with_faces(**read: Any) -> tuple[Sections, Sections]:
+    parts = render(**read)
     return parts, {name: _PASSING.sub("", text) for name, text in parts.items()}
 
 

@@ -123,8 +123,8 @@ class Desk:
                 return await auth.may(user, verb, resource.plural, group=resource.group, namespace=namespace)
 
         known = await self.namespaces()
-        found = await asyncio.gather(*(may(one) for one in known))
-        return [one for one, allowed in zip(known, found, strict=True) if allowed]
+        answers = await asyncio.gather(*(may(namespace) for namespace in known))
+        return [namespace for namespace, is_allowed in zip(known, answers, strict=True) if is_allowed]
 
     async def everywhere(
         self, user: User, resource: Resource, list_: Callable[[str | None], Awaitable[list[Row]]]
@@ -138,10 +138,10 @@ class Desk:
 
     async def places_to_make(self, user: User, resource: Resource) -> list[str]:
         """The namespaces that a form offers; "default" first."""
-        found = await self.places(user, "create", resource)
-        if found is None:
-            found = [namespace for namespace in await self.namespaces() if not namespace.startswith(SYSTEM)]
-        return sorted(found, key=lambda one: (one != "default", one))
+        namespaces = await self.places(user, "create", resource)
+        if namespaces is None:
+            namespaces = [name for name in await self.namespaces() if not name.startswith(SYSTEM)]
+        return sorted(namespaces, key=lambda name: (name != "default", name))
 
     async def namespaces(self) -> list[str]:
         """Every namespace, the first NAMESPACES_ASKED; those with work where they cannot be listed."""
@@ -149,12 +149,12 @@ class Desk:
         if kept is not None and now - kept[0] < NAMESPACES_SECONDS:
             return kept[1]
         try:
-            found = {
+            known = {
                 namespace["metadata"]["name"] for namespace in (await self.context.api.list(NAMESPACES)).items
             }
         except ApiError:
-            found = {key_of(pod).namespace for pod in self.context.cluster.pods.all()} | {"default"}
-        names = sorted(found)[:NAMESPACES_ASKED]
+            known = {key_of(pod).namespace for pod in self.context.cluster.pods.all()} | {"default"}
+        names = sorted(known)[:NAMESPACES_ASKED]
         self._namespaces = (now, names)
         return names
 
