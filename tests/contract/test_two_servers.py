@@ -19,13 +19,14 @@ from moorage.apimachinery.resources import PODS
 from moorage.clock import rfc3339
 from moorage.errors import NotReady
 from moorage.model.names import CONTAINER_LABEL
-from moorage.model.people import LOCAL, account_user
+from moorage.model.people import LOCAL, OIDC, account_user
 from moorage.server.docker import execroutes
 from moorage.server.docker.endpoint import DockerCall
 from moorage.server.docker.execs import IDLE, KILLED, SIZE_SECONDS
 from moorage.server.identity.attempts import PLACE
 from moorage.server.identity.auth import User
-from moorage.server.identity.logins import BELIEVED_SECONDS
+from moorage.server.identity.logins import BELIEVED_SECONDS, RECHECK
+from moorage.server.identity.oidc import Login, Refused
 from moorage.server.identity.sessions import open_sessions
 from moorage.server.identity.shared import Key, Kind, Value
 from moorage.server.problems import Problem
@@ -170,6 +171,57 @@ async def test_a_logout_at_one_server_takes_effect_at_the_other(servers: TwoServ
     servers.clock.advance(BELIEVED_SECONDS)
     assert await servers.second.logins.session_of(token) is None
     assert await servers.first.logins.session_of(token) is None
+
+
+async def test_a_logout_of_the_page_at_one_server_takes_effect_at_the_other(servers: TwoServers) -> None:
+    value = await servers.first.auth.page_sessions.open()
+    assert await servers.second.auth.page_sessions.holds(value)
+    await servers.first.auth.page_sessions.end(value)
+    servers.clock.advance(BELIEVED_SECONDS)
+    assert not await servers.second.auth.page_sessions.holds(value)
+
+
+class AProvider:
+    """Renews each refresh token once, as providers that rotate them do."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def renew(self, refresh_token: str, *, subject: str) -> Login:
+        self.asked.append(refresh_token)
+        self.begun.set()
+        await self.go_on.wait()
+        if self.asked.count(refresh_token) > 1:
+            raise Refused("the token was used twice")
+        return Login(subject=subject, name="grace", groups=(), refresh_token=f"{refresh_token}+", expires=0)
+
+    async def close(self) -> None:
+        return
+
+
+async def test_servers_do_not_use_one_refresh_token_twice(servers: TwoServers) -> None:
+    provider = AProvider()
+    both = [servers.first.logins, servers.second.logins]
+    for logins in both:
+        logins.provider = provider  # type: ignore[assignment]
+    await servers.first.people.ensure("grace", (), OIDC, subject="1")
+    sealed = await servers.first.logins._sealer.seal("r")
+    token, session = await servers.first.logins._open(
+        "grace", OIDC, address="", client="test", subject="1", refresh=sealed
+    )
+    servers.clock.advance(RECHECK.total_seconds())
+    asking = asyncio.create_task(servers.first.logins.session_of(token))
+    await provider.begun.wait()
+    assert await servers.second.logins.session_of(token) == session  # as it was: the other server asks
+    provider.go_on.set()
+    assert await asking is not None
+    servers.clock.advance(BELIEVED_SECONDS)
+    assert [(await logins.session_of(token)) is not None for logins in both] == [True, True]
+    assert provider.asked == ["r"]
+    servers.clock.advance(RECHECK.total_seconds())
+    assert await servers.second.logins.session_of(token) is not None
+    assert provider.asked == ["r", "r+"]
 
 
 async def test_wrong_passwords_at_both_servers_count_together(servers: TwoServers) -> None:

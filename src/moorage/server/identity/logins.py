@@ -44,12 +44,15 @@ from moorage.server.identity.attempts import Attempts, Origin
 from moorage.server.identity.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, digest, new_token
+from moorage.server.identity.shared import Key, Kind
 from moorage.server.problems import Problem
 
 log = logging.getLogger(__name__)
 
 RECHECK = timedelta(seconds=30)  # after this the provider is asked again
 SWEEP_SECONDS = 5.0  # between two looks: out within 35 s, and an API server keeps a token's verdict for 10 s
+RENEWAL = timedelta(minutes=1)  # a server that asks the provider has this long before another may ask
+RENEWALS = Kind("renewal", 10_000)
 GRACE = timedelta(minutes=15)  # a provider that gives no answer puts nobody out for this long
 BELIEVED_SECONDS = 2.0  # a session that was just found good is not looked up again
 KEPT = 4096
@@ -149,6 +152,7 @@ class Logins:
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the token's SHA-256
         self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
+        self._name = secrets.token_hex(8)  # of this server, among those on one database
         self._asking: dict[str, asyncio.Lock] = {}
         self._strangers, self._acquainted = Hashing(), Hashing()  # a flood of the first delays none of the others
         self._gone: asyncio.Queue[str] = asyncio.Queue()
@@ -491,16 +495,28 @@ class Logins:
         lock = self._asking.setdefault(session.login, asyncio.Lock())
         try:
             async with lock:
-                found = await self._desk.do(lambda store: store.get(session.id))
-                if found is None:
-                    return None
-                now = self._clock.now()
-                if not _is_due(found, now):
-                    return found  # another request was quicker
-                return await self._ask_provider(found, now)
+                return await self._renewed_in_turn(session)
         finally:
             if not lock.locked():
                 self._asking.pop(session.login, None)
+
+    async def _renewed_in_turn(self, session: Session) -> Session | None:
+        """Ask the provider, unless another request has; while another server asks, the session stays as it was.
+
+        A provider may end a login whose refresh token is used twice.
+        """
+        now, turn = self._clock.now(), Key(RENEWALS, session.login)
+        if not await self._desk.do(lambda store: store.shared.claim(turn, self._name, now + RENEWAL, now)):
+            if now - session.checked > GRACE:
+                raise _away(ProviderAway("another server waits for its answer"))
+            return session
+        try:
+            current = await self._desk.do(lambda store: store.get(session.id))
+            if current is None or not _is_due(current, now):
+                return current  # another request was quicker
+            return await self._ask_provider(current, now)
+        finally:
+            await self._desk.do(lambda store: store.shared.release(turn, self._name))
 
     async def _ask_provider(self, session: Session, now: datetime) -> Session | None:
         try:

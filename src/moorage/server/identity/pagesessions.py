@@ -17,7 +17,8 @@ from moorage.server.identity.sessions import SessionDesk, digest
 
 LIFETIME = timedelta(days=7)
 IDLE = timedelta(hours=12)  # NIST SP 800-63B, 4.2.3: again after 12 hours, or 30 minutes without a sign, at AAL2
-TOUCH_SECONDS = 60.0  # how exactly it is known when one was last used; and how long it is believed
+TOUCH_SECONDS = 60.0  # how exactly it is known when one was last used
+BELIEVED_SECONDS = 2.0  # one that was just found open is not looked up again; another server may have ended it
 KEPT = 1000  # at a time; the longest unused go first
 
 
@@ -27,7 +28,7 @@ class PageSessions:
     def __init__(self, desk: SessionDesk, page_token: str, *, clock: Clock = SYSTEM) -> None:
         self._desk, self._page_token, self._clock = desk, page_token, clock
         self._believed: BoundedCache[bytes, bool] = BoundedCache(
-            KEPT, keep_seconds=TOUCH_SECONDS, clock=clock
+            KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the value's SHA-256
         self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
 

@@ -75,6 +75,20 @@ class SharedValues:
         )
         self._count(key.kind, now)
 
+    def claim(self, key: Key, holder: str, end: datetime, now: datetime) -> bool:
+        """Whether `holder` has the key until its end: nobody else has. `release` gives it back."""
+
+        def work(bodies: list[bytes | None]) -> tuple[list[Value | None], bool]:
+            free = bodies[0] is None or bodies[0] == holder.encode()
+            return [Value(holder.encode() if free else bodies[0] or b"", end)], free
+
+        return self.change([key], work, now)
+
+    def release(self, key: Key, holder: str) -> None:
+        """Give a key back, unless another holder has it by now."""
+        statement = "DELETE FROM shared_values WHERE kind = ? AND name = ? AND body = ?"
+        self._db.run(statement, key.kind.name, key.name, holder.encode())
+
     def extend(self, key: Key, end: datetime) -> bool:
         """Move the end of a value; False for one that is gone."""
         statement = "UPDATE shared_values SET expires_at = ? WHERE kind = ? AND name = ?"
