@@ -280,3 +280,41 @@ async def test_notices_are_marked_before_they_are_sent_and_sent_once(
             await asyncio.gather(*again._sending)
     assert [event for event, _ in sent] == ["first-failure", "ended"]
     assert json.dumps(sent[1]).count("1 of 2 items done, 1 failed") == 1
+
+
+async def test_two_servers_send_a_notice_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    async def send(notice: Any, *_: Any, **__: Any) -> tuple[()]:
+        sent.append(notice.event.value)
+        return ()
+
+    monkeypatch.setattr(importlib.import_module("moorage.notify.send"), "send", send)
+    place.api.put(MAPJOBS, a_mapjob(policy={"retries": 0}, notify={"targets": ["https://hooks.example.com/x"]}))
+    await place.settle()
+    await add(place, 2)
+    async with place.bridge() as first, place.bridge() as second:
+        for outcome in (Outcome.ERROR, Outcome.DONE):
+            await place.work(outcome)
+            await asyncio.gather(first.tick(), second.tick())
+            for bridge in (first, second, second, first):
+                await wait_for_version(bridge, place)
+                await bridge.tick()
+                await asyncio.gather(*bridge._sending)
+        await place.queue.change_map((await place.the_map()).map.id, closed=True)
+        place.clock.advance(3)
+        for _ in range(2):
+            await asyncio.gather(first.tick(), second.tick())
+            for bridge in (first, second):
+                await wait_for_version(bridge, place)
+    await asyncio.gather(*first._sending, *second._sending)
+    assert sent == ["first-failure", "ended"]
+    assert (await place.status())["queue"]["marks"] == ["ended/1", "first-failure/1"]
+
+
+async def wait_for_version(bridge: MapBridge, place: Place) -> None:
+    """Return when the bridge's informer has the MapJob as it is stored."""
+    stored = await place.api.get(MAPJOBS, KEY.name, KEY.namespace)
+    async with asyncio.timeout(60):
+        while bridge.informer.get(KEY.name, KEY.namespace) != stored:  # noqa: ASYNC110
+            await asyncio.sleep(0)

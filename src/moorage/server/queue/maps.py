@@ -1,8 +1,9 @@
-"""The bridge between MapJobs and the queue: what a MapJob asks for is made there, how it stands is told back.
+"""The bridge between MapJobs and the queue: it creates the maps that MapJobs ask for and writes their status.
 
-One server writes (there is one). Every step may be the last before a crash: the finalizer is on the MapJob before
-its map is in the queue, the map is asked for by the MapJob's uid, so that making it twice is once, and a notice is
-marked before it is sent.
+Every server on the queue runs one. Each writes the same counts. A notice is sent once, because its mark is written
+before it is sent, and only to the version of the MapJob that was read. Every step may be the last before a crash:
+the finalizer is on the MapJob before its map is in the queue, and the map is asked for by the MapJob's uid, so
+creating it twice is once.
 """
 
 from __future__ import annotations
@@ -237,8 +238,10 @@ class MapBridge:
         notices, ours["queue"]["marks"] = await self._notices(obj, stored, ours)
         if ours != before and (new_state or notices or self._clock.monotonic() - at >= TELL_SECONDS):
             status = status_patch(Writer.SERVER, _replacing(before, ours))
-            patch = {"metadata": {"uid": uid}, "status": status}
             meta = obj["metadata"]
+            patch = {"metadata": {"uid": uid}, "status": status}
+            if notices:  # of two servers that are about to send them, one writes to this version
+                patch["metadata"]["resourceVersion"] = meta["resourceVersion"]
             await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
             self._told[uid] = (self._clock.monotonic(), ours)
         if notices:
@@ -279,7 +282,8 @@ class MapBridge:
 
     async def _notices(self, obj: Obj, stored: Stored, ours: Obj) -> tuple[tuple[Notice, ...], list[str]]:
         """What is to be said now, and all marks. Told of is what is about to be written."""
-        marks = list(ours["queue"].get("marks") or ())
+        stored_marks = ((obj.get("status") or {}).get("queue") or {}).get("marks") or ()  # another server's too
+        marks = sorted({*(ours["queue"].get("marks") or ()), *stored_marks})
         wanted = (obj.get("spec") or {}).get("notify")
         if not wanted:
             return (), marks
