@@ -91,7 +91,7 @@ def as_document(map_: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
         plan = plan_of(mapjob)
         if plan:
             document["plan"] = plan
-            fact = fact_of(found, read_plan(plan) or MapPlan(), end_of(mapjob), now)
+            fact = fact_of(map_, read_plan(plan) or MapPlan(), end_of(mapjob), now)
             document["fact"] = msgspec.to_builtins(fact)
     return document
 
