@@ -221,6 +221,7 @@ def _public(run: RunView) -> dict[str, Any]:
         "attempts": len(run.attempts),
         "restarts": run.restarts,
         "restart_limit": run.restart_limit,
+        "retries": run.retries,
         "exit_code": run.exit_code,
         "checkpoint": run.checkpoint,
         "checkpoint_at": run.checkpoint_at,

@@ -114,6 +114,7 @@ class JobSummary(Answer, frozen=True):
     attempts: int = 0
     restarts: int = 0
     restart_limit: int | None = None
+    retries: int = 0  # pods made after a pod of the same attempt failed by itself
     exit_code: int | None = None  # of the newest pod that ended
     checkpoint: str = ""
     checkpoint_at: datetime | None = None

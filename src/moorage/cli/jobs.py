@@ -28,7 +28,19 @@ COLOURS = {
     State.FAILED: "red",
     State.OOM_KILLED: "red",
 }
-HEADERS = ("NAME", "OWNER", "STATE", "GPUS", "TYPE", "NODE", "AGE", "TIME-LEFT", "RESTARTS", "CHECKPOINT")
+HEADERS = (
+    "NAME",
+    "OWNER",
+    "STATE",
+    "GPUS",
+    "TYPE",
+    "NODE",
+    "AGE",
+    "TIME-LEFT",
+    "RESTARTS",
+    "RETRIES",
+    "CHECKPOINT",
+)
 
 
 @click.command()
@@ -219,6 +231,7 @@ def _row(run: RunView, now: datetime) -> list[str]:
         format_duration(now - run.created) if run.created else "",
         left,
         str(run.restarts),
+        str(run.retries),
         checkpoint,
     ]
 

@@ -114,13 +114,15 @@ def at_noon(moor):
 def test_the_runs_are_listed_with_what_matters(at_noon):
     at_noon.api.put(JOBS, a_job(checkpoint="digits", checkpoint_at=ago(minutes=2)))
     at_noon.api.put(PODS, a_pod())
-    at_noon.api.put(JOBS, a_job("idle", end="Complete"))
+    retried = a_job("idle", end="Complete")
+    retried["status"] |= {"failed": 1, "succeeded": 1}
+    at_noon.api.put(JOBS, retried)
     done = at_noon("jobs")
     assert (done.code, done.err) == (0, "")
     assert done.out == (
-        "NAME    OWNER   STATE       GPUS   TYPE   NODE     AGE   TIME-LEFT   RESTARTS   CHECKPOINT\n"
-        "idle    ada     Succeeded   1      -      -        60m   -           0          -\n"
-        "train   ada     Running     1      a100   node-1   60m   90m         0          2m ago\n"
+        "NAME    OWNER   STATE       GPUS   TYPE   NODE     AGE   TIME-LEFT   RESTARTS   RETRIES   CHECKPOINT\n"
+        "idle    ada     Succeeded   1      -      -        60m   -           0          1         -\n"
+        "train   ada     Running     1      a100   node-1   60m   90m         0          0         2m ago\n"
     )
 
 
@@ -131,10 +133,12 @@ def test_an_empty_listing_says_what_to_do_on_stderr(at_noon):
 
 
 def test_a_listing_is_for_programs_too(at_noon):
-    at_noon.api.put(JOBS, a_job())
-    [job] = json.loads(at_noon("jobs", "-o", "json").out)
-    assert (job["name"], job["state"], job["gpus"]) == ("train", "Waiting", 1)
-    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [job]
+    job = a_job()
+    job["status"] |= {"failed": 2, "active": 1}
+    at_noon.api.put(JOBS, job)
+    [found] = json.loads(at_noon("jobs", "-o", "json").out)
+    assert (found["name"], found["state"], found["gpus"], found["retries"]) == ("train", "Waiting", 1, 2)
+    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [found]
     assert at_noon("jobs", "-o", "name").out == "train\n"
     assert json.loads(at_noon("jobs", "-n", "other", "-o", "json").out) == []
 

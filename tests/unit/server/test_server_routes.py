@@ -73,6 +73,7 @@ async def test_jobs_shows_runs_without_their_commands_and_can_be_narrowed(site):
             "attempts": 1,
             "restarts": 0,
             "restartLimit": 20,
+            "retries": 0,
             "exitCode": None,
             "checkpoint": "c",
             "checkpointAt": "2026-11-21T11:00:00Z",

@@ -108,6 +108,7 @@ class RunView:
     time_left: timedelta | None
     restarts: int
     restart_limit: int
+    retries: int  # pods that Kubernetes made after a pod of the same attempt failed by itself (--retries)
     checkpoint: str  # claim name; empty: none kept
     checkpoint_at: datetime | None
     checkpoint_checked_at: datetime | None
@@ -179,6 +180,7 @@ def view_run(
         time_left=live.deadline - now if live and live.deadline else None,
         restarts=attempts[-1].number - 1,
         restart_limit=limit,
+        retries=sum(_retries(job) for job in ordered),
         checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
         checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
         checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
@@ -288,6 +290,13 @@ def _reason(state: State, last: AttemptView, ended_because: str) -> str:
     if newest is not None and newest.exit_code:
         return f"exit code {newest.exit_code}"
     return last.reason
+
+
+def _retries(job: Obj) -> int:
+    """Pods made beyond the first one. An attempt has one pod at a time; the Job counts those that are gone too."""
+    status = job.get("status") or {}
+    made = sum(int(status.get(phase) or 0) for phase in ("active", "terminating", "succeeded", "failed"))
+    return max(0, made - 1)
 
 
 def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:

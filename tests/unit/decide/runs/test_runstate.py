@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,13 @@ def ago(**span: float) -> str:
 
 
 def a_job(
-    attempt: int = 1, *, end: str | None = None, reason: str = "", message: str = "", **annotations: str
+    attempt: int = 1,
+    *,
+    end: str | None = None,
+    reason: str = "",
+    message: str = "",
+    counts: Mapping[str, int] | None = None,
+    **annotations: str,
 ) -> dict[str, Any]:
     conditions = []
     if end is not None:
@@ -52,7 +59,8 @@ def a_job(
                 },
             },
         },
-        "status": {"conditions": conditions, "completionTime": ago(minutes=1) if end == "Complete" else None},
+        "status": {"conditions": conditions, "completionTime": ago(minutes=1) if end == "Complete" else None}
+        | (counts or {}),
     }
 
 
@@ -240,6 +248,41 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
     run = view_run([a_job()], [a_pod(deadline=3600)], now=NOON, node_types={"node-1": "a100"})
     assert (run.owner, run.gpus, run.gpu_type, run.node) == ("ada", 2, "a100", "node-1")
     assert run.time_left == timedelta(minutes=55)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "restarts", "retries"),
+    [
+        pytest.param([a_job()], 0, 0, id="no pod yet"),
+        pytest.param([a_job(counts={"active": 1})], 0, 0, id="the first pod"),
+        pytest.param([a_job(counts={"failed": 1})], 0, 0, id="failed, and not replaced yet"),
+        pytest.param([a_job(counts={"failed": 2, "active": 1})], 0, 2, id="the third pod"),
+        pytest.param([a_job(end="Complete", counts={"failed": 1, "succeeded": 1})], 0, 1, id="done by a retry"),
+        pytest.param([a_job(**FAILED, counts={"failed": 1})], 0, 0, id="failed without --retries"),
+        pytest.param([a_job(**FAILED, counts={"failed": 3})], 0, 2, id="failed after all retries"),
+        pytest.param(
+            [a_job(cancelled="yes", counts={"failed": 1, "terminating": 1})],
+            0,
+            1,
+            id="a retry in its grace period",
+        ),
+        pytest.param(
+            [a_job(**DISRUPTED, counts={"failed": 1}), a_job(2, counts={"active": 1})], 1, 0, id="disrupted"
+        ),
+        pytest.param(
+            [
+                a_job(**DISRUPTED, counts={"failed": 2}),
+                a_job(2, counts={"failed": 1, "active": 1}),
+            ],
+            1,
+            2,
+            id="failed, disrupted, failed again",
+        ),
+    ],
+)
+def test_pods_replaced_after_failures_are_counted_apart_from_restarts(jobs, restarts, retries):
+    run = view_run(jobs, [], now=NOON)
+    assert (run.restarts, run.retries) == (restarts, retries)
 
 
 def test_peak_and_limit_of_memory_are_read_from_the_pod():
