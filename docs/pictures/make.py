@@ -67,6 +67,8 @@ class Machine:
             text=True,
             check=False,
         )
+        if done.returncode != 0:
+            raise SystemExit(f"{command} failed with exit code {done.returncode}:\n{done.stdout}")
         return done.stdout
 
     def wait(self, name: str, is_reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def record(machine: Machine) -> list[Scene]:
             if number == 2 and command == "moor jobs":
                 machine.wait("digits", lambda run: run.get("restarts") == 1 and run["state"] == "Running")
             typed = command.format(node=node)
-            scene.append((typed, tidy(machine.moor(typed, extra="--port 0" if command == UP else ""))))
+            scene.append((typed, tidy(machine.moor(typed, extra="--port 0 --api-port 0" if command == UP else ""))))
         scenes.append(scene)
     machine.moor(f"moor uncordon {node}")  # for the photographs: all runs but the last have their GPUs
     machine.wait("wide", lambda run: run["state"] == "Running")

@@ -1,7 +1,7 @@
 """Moorage: an ML platform on Kubernetes for teams that share GPUs.
 
-The map of the packages is `docs/design/0001-the-house.md`; which may import which
-is written in `pyproject.toml` and checked by import-linter.
+The map of the packages is `ARCHITECTURE.md`; which may import which is written in `pyproject.toml` and checked by
+import-linter.
 
 For Python: `moorage.map(func, items)`, `moorage.amap`, `moorage.mapped`, `moorage.Map`, `moorage.ItemError`;
 `moorage.Client`, `moorage.AsyncClient`, and `moorage.errors`. They are imported when they are first used, so that

@@ -6,8 +6,8 @@ the Jobs themselves (annotations), so the operator may be killed between any two
 
 - Started again: preempted, drained (eviction API), taken by a taint, collected with its node, stopped because the
   node shuts down. Restarts are counted apart from failures: attempt n has n - 1 restarts behind it.
-- Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (seed 000's
-  wandering bomb), cancelled, out of time, or past its limit of restarts.
+- Never started again: ended by its own exit code, killed for its memory, evicted by its kubelet (the next
+  node would be short of memory too), cancelled, out of time, or past its limit of restarts.
 
 Running time is counted from the start of an attempt's first pod to the end of its last, back-off between retries
 included, rounded up to whole seconds. An attempt that nobody saw running counts as zero.
