@@ -21,6 +21,7 @@ from moorage.clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
 
+DATE_SECONDS = 1.0  # how often the Date of answers is renewed: it has whole seconds
 BACKLOG = 2048
 HANDSHAKE_SECONDS = 15.0  # of TLS; as long as a slow line needs, and its connection waits for its client meanwhile
 IDLE_SECONDS = 120  # longer than clients keep an idle connection (Go's 90, ours 60), or a request meets its end
@@ -43,7 +44,23 @@ RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet re
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the process that embeds it has its own."""
+    """uvicorn without its signal handlers: the process that embeds it has its own.
+
+    It wakes once a second, for the date of answers, and when it is to stop; uvicorn wakes ten times a second.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # 0: renew the date
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), DATE_SECONDS)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -482,7 +499,7 @@ async def serve(
         waiting.cancel()
         if following is not None:
             following.cancel()
-        server.should_exit = True
+        server.stop()
         for handshake in handshakes:
             handshake.cancel()
         with contextlib.suppress(asyncio.CancelledError):
