@@ -19,9 +19,9 @@ from moorage.apimachinery.meta import Key, condition, key_of, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj
 from moorage.apimachinery.scheduling import Taint, parse_node, pod_requests
 from moorage.clock import SYSTEM, Clock
-from moorage.decide.packing.policies import Ask, GpuNode, Policy, Room, gpus_asked, make_ask, make_rooms
+from moorage.decide.packing.policies import Ask, GpuNode, Room, gpus_asked, make_ask, make_rooms
 from moorage.extender.ledger import ASSUME_SECONDS, Hold, Ledger, Sight
-from moorage.extender.policies import make_policy
+from moorage.extender.policies import Policy, make_policy
 from moorage.extender.scoreboard import Scoreboard
 from moorage.model.names import GPU_TYPE_LABELS
 

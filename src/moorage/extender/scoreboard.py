@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from moorage.decide.packing.policies import Ask, Policy, Rooms
+from moorage.decide.packing.policies import Ask, Rooms
+from moorage.extender.policies import Policy
 
 T = TypeVar("T")
 

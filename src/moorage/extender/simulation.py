@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from moorage.apimachinery.scheduling import NodeInfo, is_gpu
-from moorage.decide.packing.fragmentation import Fragmentation, Mix
-from moorage.decide.packing.policies import WHOLE, Ask, Policy, Room, gpus_asked, take
+from moorage.decide.packing.fragmentation import Mix, make_mix
+from moorage.decide.packing.policies import WHOLE, Ask, Room, gpus_asked, take
 from moorage.decide.packing.winner import winner
 from moorage.decide.usage.intervals import Interval
 from moorage.errors import UsageError
-from moorage.extender.policies import make_policy
+from moorage.extender.policies import Fragmentation, Policy, make_policy
 from moorage.extender.scoreboard import Scoreboard
 
 GPU = "nvidia.com/gpu"  # where a trace names no resource
@@ -350,7 +350,7 @@ class Cluster:
         if milli == WHOLE:
             return tuple(able[: pod.devices])
         if isinstance(self._policy, Fragmentation):
-            left = self._policy.device(pod.ask, node.trace.resource, node.room)
+            left = self._policy.devices_left(pod.ask, node.trace.resource, node.room)
             for at in able:
                 rest = [*node.devices[:at], node.devices[at] - milli, *node.devices[at + 1 :]]
                 if tuple(sorted((milli_left for milli_left in rest if milli_left), reverse=True)) == left:
@@ -511,7 +511,7 @@ def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str,
             of = weights.setdefault(pod.ask.gpus[0][0], {})
             of[pod.ask] = of.get(pod.ask, 0.0) + 1.0
     return {
-        name: Mix(of, offered([node for node in nodes if node.resource == name]), stranded=0.0)
+        name: make_mix(of, offered([node for node in nodes if node.resource == name]), stranded=0.0)
         for name, of in weights.items()
     }
 

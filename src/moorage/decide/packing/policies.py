@@ -1,8 +1,8 @@
 """Which node a pod should go to so that GPUs stay of use: points per node, larger is better.
 
 Policies of this module: `pack` fills nodes that are in use before opening an empty one; `spread` does the reverse.
-`decide.fragmentation` has the third. Whether a node *can* take the pod is not judged here: the scheduler asks only
-about those.
+`fragmentation`, beside it, has the third. Whether a node *can* take the pod is not judged here: the scheduler asks
+only about those.
 
 A GPU is counted in thousandths, so that a share of one can be spoken of (`moor simulate`). What Kubernetes itself
 hands out are whole devices of a resource name: a MIG profile is a resource of its own, a time-sliced GPU a
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from moorage.apimachinery.scheduling import Amounts, is_gpu
 
@@ -51,32 +51,6 @@ class Ask(NamedTuple):
     milli: int = WHOLE  # thousandths of each device
     cpu: int = 0  # millicores
     kinds: tuple[str, ...] = ()  # GPU types it must have, sorted; empty: any
-
-
-class Policy(Protocol):
-    """Points for a node."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def version(self) -> int:
-        """Moves when the points of rooms that did not change may have changed."""
-        ...
-
-    def points(self, ask: Ask, rooms: Rooms) -> int: ...
-
-    def learn(self, ask: Ask) -> None:
-        """A new pod was seen."""
-        ...
-
-    def offer(self, node: str, rooms: Rooms | None) -> None:
-        """A node came or changed in size, with its rooms as when empty; None: it went."""
-        ...
-
-    def hold(self, node: str, rooms: Rooms | None) -> None:
-        """A node has these rooms now; None: it went. Moves no version."""
-        ...
 
 
 def gpus_asked(requests: Amounts) -> dict[str, int]:
@@ -146,29 +120,3 @@ def take(free: tuple[int, ...], count: int, milli: int) -> list[tuple[int, ...]]
             rest.sort(reverse=True)
         choices[tuple(rest)] = None
     return list(choices)
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """A policy that learns nothing: a function of request and room."""
-
-    name: str
-    version: int = 0
-
-    def points(self, ask: Ask, rooms: Rooms) -> int:
-        match self.name:
-            case "pack":
-                return pack(ask, rooms)
-            case "spread":
-                return spread(ask, rooms)
-            case _:
-                return 0
-
-    def learn(self, ask: Ask) -> None:
-        pass
-
-    def offer(self, node: str, rooms: Rooms | None) -> None:
-        pass
-
-    def hold(self, node: str, rooms: Rooms | None) -> None:
-        pass
