@@ -103,11 +103,11 @@ def test_nobody_reads_a_body_in_another_way():
     source = Path(moorage.__file__).parent
     rooms = [source / name for name in ("server", "webhooks", "extender", "apimachinery")]
     whole = re.compile(r"await (?!raw\.)\w+\.(body|json|form)\(\)")
-    found = {
+    calls = {
         f"{path.relative_to(source)}: {line.strip()}"
         for room in rooms
         for path in room.rglob("*.py")
         for line in path.read_text().splitlines()
         if whole.search(line)
     }
-    assert found == set()
+    assert calls == set()

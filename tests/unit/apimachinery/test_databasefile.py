@@ -71,7 +71,7 @@ def write(path: Path, transactions: int, end: str) -> int:
 
 def contents(path: Path) -> dict[str, bytes]:
     """The database and what must not change beside it; the index of the log holds nothing of its own."""
-    return {one.name: one.read_bytes() for one in path.parent.iterdir() if not one.name.endswith("-shm")}
+    return {path.name: path.read_bytes() for path in path.parent.iterdir() if not path.name.endswith("-shm")}
 
 
 @pytest.fixture(scope="module")

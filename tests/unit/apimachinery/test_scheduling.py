@@ -272,7 +272,7 @@ def test_a_pod_asks_for_no_less_than_its_containers_and_each_init_container(cont
     total = pod_requests({"containers": made(containers), "initContainers": made(inits)})
     alone = pod_requests({"containers": made(containers)})
     assert all(total[name] >= value for name, value in alone.items())
-    for one in inits:
-        for name, value in pod_requests({"containers": made([one])}).items():
+    for init in inits:
+        for name, value in pod_requests({"containers": made([init])}).items():
             assert total[name] >= value
     assert pod_requests({"containers": made(containers + inits)}).items() >= {"pods": 1}.items()

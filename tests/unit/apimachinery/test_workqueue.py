@@ -89,7 +89,9 @@ async def test_a_closed_queue_ends_its_workers_and_takes_nothing():
     waiting = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
     queue.close()
-    assert all(isinstance(one, QueueClosed) for one in await asyncio.gather(*waiting, return_exceptions=True))
+    assert all(
+        isinstance(answer, QueueClosed) for answer in await asyncio.gather(*waiting, return_exceptions=True)
+    )
     queue.add("a")
     queue.add_after("a", 1)
     with pytest.raises(QueueClosed):

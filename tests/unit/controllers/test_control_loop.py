@@ -62,7 +62,7 @@ class WaitedFor(Counters):
 
 @contextlib.asynccontextmanager
 async def running(loop: Loop, *informers: Informer) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one.run()) for one in informers] + [asyncio.create_task(loop.run())]
+    tasks = [asyncio.create_task(informer.run()) for informer in informers] + [asyncio.create_task(loop.run())]
     try:
         yield
     finally:

@@ -216,9 +216,9 @@ def test_a_dataset_on_its_way(given, phase, reason, actions):
 
 
 def test_what_the_filler_told_is_the_status():
-    told = plan(seen(claim=CLAIM, attempts=[an_attempt(succeeded=True, result=RESULT, ended=NOON)])).status
-    assert (told.files, told.bytes, told.checksum, told.source_version) == (3, 30, "abc", "def")
-    assert (told.filled_at, told.claim, told.access) == (NOON, "dataset-photos", "shared")
+    status = plan(seen(claim=CLAIM, attempts=[an_attempt(succeeded=True, result=RESULT, ended=NOON)])).status
+    assert (status.files, status.bytes, status.checksum, status.source_version) == (3, 30, "abc", "def")
+    assert (status.filled_at, status.claim, status.access) == (NOON, "dataset-photos", "shared")
 
 
 def test_a_disk_is_cloned_before_it_is_ready():
@@ -286,7 +286,7 @@ READ = {"phase": READY, "files": 3, "bytes": 30, "claim": "dataset-photos"}
 
 def ready(readers=(), **given) -> Seen:
     finalizers = given.pop("finalizers", (DATASET_FINALIZER,))
-    view = a_view(status=begun(**READ), finalizers=finalizers, readers=tuple(one.tenant for one in readers))
+    view = a_view(status=begun(**READ), finalizers=finalizers, readers=tuple(reader.tenant for reader in readers))
     return seen(
         dataset=replace(view, deleting=given.pop("deleting", False)), claim=CLAIM, readers=readers, **given
     )
@@ -354,13 +354,13 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
             )
             for action in decided.actions:
                 if isinstance(action, DropJob):
-                    attempts = [one for one in attempts if one != action.attempt]
+                    attempts = [attempt for attempt in attempts if attempt != action.attempt]
                 if isinstance(action, MakeJob):
-                    assert not any(one.active for one in attempts)
+                    assert not any(attempt.active for attempt in attempts)
                     attempts = [*attempts, an_attempt(action.number)]
-        assert sum(one.active for one in attempts) <= 1
+        assert sum(attempt.active for attempt in attempts) <= 1
         if status.phase == READY:
-            assert any(one.succeeded and one.result == RESULT for one in attempts)
+            assert any(attempt.succeeded and attempt.result == RESULT for attempt in attempts)
             return
         if not attempts or not attempts[-1].active:
             continue

@@ -246,8 +246,8 @@ async def test_a_place_is_given_in_one_write_where_no_other_type_is_and_in_two_e
             await changed(api, controller, a_guest("guest-1"))
             before = len(api.calls)
             await controller.reconcile(KEY)
-            calls = [one for one in api.calls[before:] if one.resource == "pods" and one.verb != "get"]
-            assert [f"{one.verb} {one.namespace}" for one in calls] == writes
+            calls = [call for call in api.calls[before:] if call.resource == "pods" and call.verb != "get"]
+            assert [f"{call.verb} {call.namespace}" for call in calls] == writes
 
 
 async def test_a_promise_to_a_guest_that_went_is_taken_back_whole() -> None:

@@ -57,11 +57,13 @@ def test_a_node_bears_what_its_mode_says_and_is_clean_again_afterwards(
     mine = {"moorage.dev/machine-group": "gpu", "moorage.dev/machine-mode": shown}
     assert marked["metadata"]["labels"] == {"zone": "a"} | mine | labels
     want = [
-        {"key": "moorage.dev/machine-mode", "value": one, "effect": "NoSchedule"} if isinstance(one, str) else one
-        for one in taints
+        {"key": "moorage.dev/machine-mode", "value": taint, "effect": "NoSchedule"}
+        if isinstance(taint, str)
+        else taint
+        for taint in taints
     ]
     assert marked["spec"]["taints"] == [THEIRS, *want]
-    assert [one["condition"] for one in decided.nodes] == [word]
+    assert [node["condition"] for node in decided.nodes] == [word]
     assert plan(pool, [marked], ["p"], {}).patches == ()
     clean = applied(marked, unmark(marked))
     assert clean["metadata"]["labels"] == {"zone": "a"}

@@ -175,9 +175,9 @@ async def test_a_map_becomes_one_guarded_job_with_its_worker() -> None:
     assert worker["resources"]["limits"] == worker["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
     assert worker["command"] == ["python3", "/moorage/worker/worker.pyz"]
     env = {one["name"]: one.get("value") for one in worker["env"]}
-    told = json.loads(env["MOORAGE_MAP"].replace("$$", "$"))
-    assert told["command"] == ["python3", "make.py", "{item}", "$(HOME)"]
-    assert told["preflight"] == {"read": ["/data"], "write": []}
+    document = json.loads(env["MOORAGE_MAP"].replace("$$", "$"))
+    assert document["command"] == ["python3", "make.py", "{item}", "$(HOME)"]
+    assert document["preflight"] == {"read": ["/data"], "write": []}
     assert (env["MOORAGE_SERVER"], env["MOORAGE_MEMORY"], env["MOORAGE_GRACE"]) == (
         "http://server",
         str(2**30),
@@ -185,7 +185,7 @@ async def test_a_map_becomes_one_guarded_job_with_its_worker() -> None:
     )
     assert (pod["restartPolicy"], pod["automountServiceAccountToken"]) == ("Never", False)
     configs = (await api.list(CONFIGMAPS)).items
-    assert [one["metadata"]["name"] for one in configs] == [pod["volumes"][-1]["configMap"]["name"]]
+    assert [config["metadata"]["name"] for config in configs] == [pod["volumes"][-1]["configMap"]["name"]]
     archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(configs[0]["binaryData"]["worker.pyz"])))
     assert "mapworker/engine.py" in archive.namelist()
     assert (await status(api))["workers"]["desired"] == 40
@@ -197,12 +197,14 @@ async def test_a_function_is_mounted_and_spot_is_allowed() -> None:
     api.put(MAPJOBS, a_mapjob(command=[], function={"configMap": "f", "key": "x.zip"}, spot=True, slots=2))
     await settle(api)
     pod = (await api.get(JOBS, "features", "lab"))["spec"]["template"]["spec"]
-    function = next(one for one in pod["volumes"] if one["name"] == "moorage-function")
+    function = next(volume for volume in pod["volumes"] if volume["name"] == "moorage-function")
     assert function["configMap"] == {"name": "f", "items": [{"key": "x.zip", "path": "function.zip"}]}
     env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     assert json.loads(env["MOORAGE_MAP"]) == {"slots": 2, "function": "/moorage/function/function.zip"}
-    assert "cloud.google.com/gke-spot" in {one["key"] for one in pod["tolerations"]}
-    assert {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]} == {"ScheduleAnyway"}
+    assert "cloud.google.com/gke-spot" in {toleration["key"] for toleration in pod["tolerations"]}
+    assert {constraint["whenUnsatisfiable"] for constraint in pod["topologySpreadConstraints"]} == {
+        "ScheduleAnyway"
+    }
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
@@ -250,7 +252,7 @@ async def test_a_job_the_api_will_never_take_fails_the_map_with_its_words() -> N
     async with a_controller(api) as controller:
         await controller.reconcile(KEY)
     assert await reason(api, "Failed") == "True Refused"
-    assert [one["reason"] for one in (await api.list(EVENTS)).items] == ["Refused"]
+    assert [event["reason"] for event in (await api.list(EVENTS)).items] == ["Refused"]
 
 
 async def test_a_job_of_somebody_else_is_left_alone() -> None:

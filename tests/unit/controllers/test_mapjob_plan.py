@@ -176,7 +176,7 @@ def test_the_workers_follow_the_queue(view, jobs, more, wanted, reason):
         (a_map(), [a_pod(number, code=3) for number in range(FEW - 1)], None),
         (a_map(), [a_pod(number, code=3, ended=NOON - timedelta(hours=2)) for number in range(FEW)], None),
         (a_map(), [a_pod(number, code=3, disrupted=True) for number in range(FEW)], None),
-        (a_map(), [a_pod(one, phase="Pending", ended=None, waiting="ImagePullBackOff") for one in range(9)], None),
+        (a_map(), [a_pod(at, phase="Pending", ended=None, waiting="ImagePullBackOff") for at in range(9)], None),
     ],
 )  # fmt: skip
 def test_what_more_workers_would_not_mend_stops_the_map(view, pods, reason):
@@ -239,7 +239,7 @@ def test_worker_pods_go_some_time_after_the_end():
 
 def played(jobs: tuple[JobSeen, ...], steps: tuple[Step, ...]) -> tuple[JobSeen, ...]:
     """What the API and the Job controller make of the steps."""
-    by_round = {one.round: one for one in jobs}
+    by_round = {job.round: job for job in jobs}
     for step in steps:
         if step.verb is Verb.MAKE:
             by_round[step.round] = a_job(step.round, step.parallelism)
@@ -263,20 +263,20 @@ def test_however_workers_are_lost_no_more_than_the_limit_are_ever_replaced(losse
     for which, many in [*losses, (0, 0)]:
         decided = plan(seen(view, *jobs))
         # the operator may die between any two steps: the next pass ends what it began
-        before = sum(one.active + one.ended for one in jobs)
+        before = sum(job.active + job.ended for job in jobs)
         jobs = played(jobs, decided.steps[:cut])
         jobs = played(jobs, plan(seen(view, *jobs)).steps)
         assert plan(seen(view, *jobs)).steps == (), "settled"
-        made += sum(one.active + one.ended for one in jobs) - before
-        active = sum(one.active for one in jobs)
-        assert active == max(0, min(parallelism, parallelism + limit - sum(one.ended for one in jobs)))
+        made += sum(job.active + job.ended for job in jobs) - before
+        active = sum(job.active for job in jobs)
+        assert active == max(0, min(parallelism, parallelism + limit - sum(job.ended for job in jobs)))
         if jobs:
             hit = jobs[which % len(jobs)]
             gone = min(many, hit.active)
             left = hit.active - gone
             jobs = tuple(
-                replace(one, active=left, ready=left, ended=one.ended + gone) if one is hit else one
-                for one in jobs
+                replace(job, active=left, ready=left, ended=job.ended + gone) if job is hit else job
+                for job in jobs
             )
     assert made <= parallelism + limit
 

@@ -88,15 +88,15 @@ class World:
 
     async def passes(self, times: int = 1) -> Any:
         await self.settle()
-        found = None
+        wait = None
         for _ in range(times):
-            found = await self.controller.reconcile(KEY)
+            wait = await self.controller.reconcile(KEY)
             await self.settle()
-        return found
+        return wait
 
     async def events(self) -> list[tuple[str, str]]:
         listed = await self.api.list(EVENTS, "lab")
-        return sorted((one["involvedObject"]["kind"], one["reason"]) for one in listed.items)
+        return sorted((event["involvedObject"]["kind"], event["reason"]) for event in listed.items)
 
     async def pod_now(self, name: str) -> Obj:
         return await self.api.get(PODS, name, "lab")
@@ -117,7 +117,7 @@ async def test_a_kill_is_noted_on_the_owner_and_told_to_its_deployment_once(worl
     await world.passes(3)
     keeper = await world.api.get(REPLICASETS, "web-1", "lab")
     assert labels_of(keeper)[NOTE] == "true"
-    assert [one.pod for one in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
+    assert [kill.pod for kill in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
     assert await world.events() == [("Deployment", "KilledForMemory")]
 
 
@@ -129,7 +129,7 @@ async def test_another_operator_remembers_and_does_not_tell_again(world):
     await world.run()
     await world.passes(2)
     listed = await world.api.list(EVENTS, "lab")
-    assert [one["count"] for one in listed.items] == [1]
+    assert [event["count"] for event in listed.items] == [1]
 
 
 async def test_the_webhook_knows_of_the_kill_and_the_operator_lets_go_when_it_is_asked(world):
@@ -162,7 +162,7 @@ async def test_the_webhook_remembers_by_the_owners_note_when_the_pod_is_gone(wor
     await world.settle()
     known = world.desk.known(world.pod("web-b"))
     assert known is not None
-    assert [one.pod for one in known.kills] == ["web-a"]
+    assert [kill.pod for kill in known.kills] == ["web-a"]
 
 
 async def test_a_pod_that_is_gone_before_anybody_looked_was_killed_none_the_less(world):
@@ -173,7 +173,7 @@ async def test_a_pod_that_is_gone_before_anybody_looked_was_killed_none_the_less
     assert world.desk.known(world.pod("web-b")) is not None
     await world.passes()
     keeper = await world.api.get(REPLICASETS, "web-1", "lab")
-    assert [one.pod for one in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
+    assert [kill.pod for kill in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
 
 
 async def test_a_replacement_that_slipped_past_is_deleted_once(world):
@@ -181,7 +181,7 @@ async def test_a_replacement_that_slipped_past_is_deleted_once(world):
     world.api.put(PODS, world.pod("web-b"))
     await world.passes(2)
     listed = await world.api.list(PODS, "lab")
-    assert [one["metadata"]["name"] for one in listed.items] == ["web-a"]
+    assert [pod["metadata"]["name"] for pod in listed.items] == ["web-a"]
     world.api.put(PODS, world.pod("web-c"))  # nobody holds it: the webhook is away
     await world.passes(2)
     assert (await world.pod_now("web-c"))["metadata"]["name"] == "web-c"
@@ -216,7 +216,7 @@ async def test_owners_of_other_kinds_are_not_written_to(world):
     world.kill(world.pod("step-1", "Workflow", "argoproj.io/v1alpha1"))
     await world.passes(2)
     assert await world.events() == [("Workflow", "KilledForMemory")]
-    assert not [one for one in world.api.calls if one.verb == "patch"]
+    assert not [call for call in world.api.calls if call.verb == "patch"]
     assert world.desk.known(world.pod("step-1-retry", "Workflow", "argoproj.io/v1alpha1")) is not None
 
 

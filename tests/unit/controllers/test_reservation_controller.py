@@ -65,7 +65,7 @@ class MortalApi(FakeApi):
 
 
 def a_reservation(name: str = "course", *, hours: tuple[float, float] = (0, 1), **spec: Any) -> Obj:
-    start, end = (rfc3339(NOON + timedelta(hours=one)) for one in hours)
+    start, end = (rfc3339(NOON + timedelta(hours=hour)) for hour in hours)
     return {
         "metadata": {
             "name": name, "namespace": "lab", "generation": 1, "creationTimestamp": "2026-11-21T11:00:00Z"
@@ -116,8 +116,8 @@ async def settle(api: MortalApi, clock: FakeClock) -> timedelta | None:
 
 
 async def status_of(api: FakeApi, name: str = "course") -> Obj:
-    found: Obj = (await api.get(RESERVATIONS, name, "lab")).get("status") or {}
-    return found
+    status: Obj = (await api.get(RESERVATIONS, name, "lab")).get("status") or {}
+    return status
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it"])
@@ -172,8 +172,8 @@ async def test_it_looks_again_when_something_is_due_and_tells_each_phase_once() 
             clock.advance(waits[-1] or timedelta(hours=1))
     assert phases == ["Pending", "Preparing", "Active", "Expired"]
     assert waits == [timedelta(seconds=60), timedelta(seconds=300), timedelta(seconds=360), None]
-    told = [one["reason"] for one in (await api.list(EVENTS, "lab")).items]
-    assert sorted(told) == ["Active", "Expired", "Pending", "Preparing"]
+    reasons = [event["reason"] for event in (await api.list(EVENTS, "lab")).items]
+    assert sorted(reasons) == ["Active", "Expired", "Pending", "Preparing"]
 
 
 async def test_what_it_granted_counts_before_the_watch_has_shown_it() -> None:

@@ -125,8 +125,8 @@ def writes(api: FakeApi) -> list[str]:
 
 
 async def notes(api: FakeApi, name: str = "train") -> dict[str, str]:
-    found = await api.get(JOBS, name, "lab")
-    return {key.removeprefix("moorage.dev/"): text for key, text in found["metadata"]["annotations"].items()}
+    job = await api.get(JOBS, name, "lab")
+    return {key.removeprefix("moorage.dev/"): text for key, text in job["metadata"]["annotations"].items()}
 
 
 async def jobs(api: FakeApi) -> list[str]:

@@ -269,7 +269,9 @@ def test_a_pod_on_a_lost_node_is_said_to_have_failed_by_a_disruption() -> None:
     ready = {"type": "Ready", "status": "True"}
     status = failed_status({"status": {"conditions": [ready]}}, now=NOON)["status"]
     assert status["phase"] == "Failed"
-    assert [(one["type"], one["status"], one.get("reason")) for one in status["conditions"]] == [
+    assert [
+        (condition["type"], condition["status"], condition.get("reason")) for condition in status["conditions"]
+    ] == [
         ("Ready", "True", None),
         ("DisruptionTarget", "True", "DeletionByMoorage"),
     ]

@@ -99,7 +99,7 @@ def face(world: World) -> str:
 
 
 def subjects(world: World, role: str) -> set[str]:
-    return {one["name"] for one in world.held["RoleBinding", TENANT_ROLES[role]]["subjects"]}
+    return {subject["name"] for subject in world.held["RoleBinding", TENANT_ROLES[role]]["subjects"]}
 
 
 def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
@@ -215,7 +215,7 @@ def test_the_namespace_goes_with_its_tenant_only_where_the_admin_says_so() -> No
     assert not world.namespace["metadata"].get("ownerReferences")
     world.tenant["spec"]["onDelete"] = "Delete"
     world.settle()
-    assert [one["uid"] for one in world.namespace["metadata"]["ownerReferences"]] == ["uid-lab"]
+    assert [reference["uid"] for reference in world.namespace["metadata"]["ownerReferences"]] == ["uid-lab"]
     world.tenant["spec"]["onDelete"] = "Keep"
     world.settle()
     assert world.namespace["metadata"]["ownerReferences"] == []
@@ -256,7 +256,7 @@ def test_from_any_state_and_after_any_stop_it_settles_where_the_spec_says(
     accounts = [make_account(one, ["ml"], LOCAL) for one in (ADA, GRACE)]
     world = World(a_tenant(**before), accounts=accounts, nodes=nodes)
     foreign = {
-        name: [one for one in node["spec"].get("taints") or () if one != taint_of("lab")]
+        name: [taint for taint in node["spec"].get("taints") or () if taint != taint_of("lab")]
         for name, node in world.nodes.items()
     }
     world.settle()
@@ -268,6 +268,8 @@ def test_from_any_state_and_after_any_stop_it_settles_where_the_spec_says(
     assert set(world.held) == set(wanted)
     for role in ("admin", "member", "viewer"):
         binding = world.held.get(("RoleBinding", TENANT_ROLES[role]))
-        assert not [one for one in (binding or {}).get("subjects", ()) if one["name"].startswith("system:")]
+        assert not [
+            subject for subject in (binding or {}).get("subjects", ()) if subject["name"].startswith("system:")
+        ]
     for name, node in world.nodes.items():
-        assert [one for one in node["spec"].get("taints") or () if one != taint_of("lab")] == foreign[name]
+        assert [taint for taint in node["spec"].get("taints") or () if taint != taint_of("lab")] == foreign[name]

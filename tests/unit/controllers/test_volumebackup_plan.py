@@ -107,17 +107,20 @@ def test_only_backups_that_are_whole_and_kept_are_listed():
         a_job(third, succeeded=True, ended=third, result=result(third, [names[0], names[2]])),
     ]
     status = plan(seen(backup=a_view(status=LAST), jobs=jobs)).status
-    assert [one.name for one in status.backups] == [names[0], names[2]]
+    assert [backup.name for backup in status.backups] == [names[0], names[2]]
     assert status.last_success == rfc3339(third)
     gone = a_view(status=VolumeBackupStatus(last_scheduled=rfc3339(NOON), backups=[Kept(name="lab.data-old")]))
     status = plan(seen(backup=gone, jobs=jobs)).status
-    assert [one.name for one in status.backups] == [names[0], names[2]]  # the old one was removed at its place
+    assert [backup.name for backup in status.backups] == [
+        names[0],
+        names[2],
+    ]  # the old one was removed at its place
 
 
 def test_jobs_that_ended_go_but_the_last_ones():
-    jobs = [a_job(NOON - timedelta(hours=one), failed=True) for one in range(6)]
+    jobs = [a_job(NOON - timedelta(hours=number), failed=True) for number in range(6)]
     decided = plan(seen(backup=a_view(status=LAST), jobs=jobs))
-    dropped = [one.job.created for one in decided.actions if isinstance(one, DropJob)]
+    dropped = [action.job.created for action in decided.actions if isinstance(action, DropJob)]
     assert dropped == [NOON - timedelta(hours=one) for one in (5, 4, 3)]
 
 
@@ -151,7 +154,7 @@ def test_however_seldom_it_is_looked_at_no_moment_is_taken_twice_and_time_goes_o
         now += timedelta(seconds=pause)
         decided = plan(seen(now=now, backup=a_view("*/5 * * * *", status=status)))
         status = VolumeBackupStatus(last_scheduled=decided.status.last_scheduled)
-        taken += [one.at for one in decided.actions if isinstance(one, Copy)]
+        taken += [action.at for action in decided.actions if isinstance(action, Copy)]
         assert all(one <= now for one in taken)
         assert decided.look_again_in is not None
     assert taken == sorted(set(taken))

@@ -149,7 +149,7 @@ def test_the_pod_runs_jupyterlab_as_its_guest_and_with_its_own_token():
     (container,) = pod["containers"]
     assert container["command"] == ["jupyter", "lab"]
     assert "--ip=$(POD_IP)" in container["args"]
-    assert not any("token" in one.lower() for one in container["args"])  # others on the node read command lines
+    assert not any("token" in arg.lower() for arg in container["args"])  # others on the node read command lines
     env = {one["name"]: one for one in container["env"]}
     assert env["MOORAGE_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "ws-lab-12345678", "key": "token"}
     assert env["JUPYTER_TOKEN"]["value"] == "$(MOORAGE_TOKEN)"
@@ -375,7 +375,7 @@ def test_a_status_that_stands_is_not_written_again_and_what_is_gone_is_removed()
     patch = merge_of(first, running.status)
     assert patch["waitingFor"] is None
     assert patch["readyAt"] == "2026-11-23T11:00:00Z"
-    assert [one.reason for one in running.events] == ["Ready"]
+    assert [event.reason for event in running.events] == ["Ready"]
 
 
 # --- schedules

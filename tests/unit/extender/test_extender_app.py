@@ -65,7 +65,7 @@ class Client:
             answers.append(message)
 
         await self._app(scope, receive, send)
-        text = b"".join(one.get("body", b"") for one in answers).decode()
+        text = b"".join(answer.get("body", b"") for answer in answers).decode()
         return answers[0]["status"], text
 
     async def json(self, path: str, body: Any) -> Any:
@@ -329,7 +329,7 @@ async def test_the_configuration_to_ship_is_read_by_the_local_scheduler():
 
 async def test_a_profile_for_gpu_pods_turns_the_default_resource_scores_off():
     profiles = kube_scheduler_configuration("http://x", gpu_profile="moorage-gpu")["profiles"]
-    assert [one["schedulerName"] for one in profiles] == ["default-scheduler", "moorage-gpu"]
+    assert [profile["schedulerName"] for profile in profiles] == ["default-scheduler", "moorage-gpu"]
     assert profiles[1]["plugins"]["score"]["disabled"] == [
         {"name": "NodeResourcesFit"},
         {"name": "NodeResourcesBalancedAllocation"},

@@ -62,8 +62,8 @@ class Model:
                 if name in self.assumed:
                     uid, _, version, _ = self.assumed[name]
                     newer = sight.version > version
-                    told = sight.bound or sight.finished or (newer and (sight.refused or sight.hold is not None))
-                    if told if uid == sight.uid else newer:
+                    bound = sight.bound or sight.finished or (newer and (sight.refused or sight.hold is not None))
+                    if bound if uid == sight.uid else newer:
                         del self.assumed[name]
             case "gone", str() as uid:
                 self.seen.pop(name, None)

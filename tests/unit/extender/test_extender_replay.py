@@ -68,8 +68,8 @@ def test_the_handler_answers_in_the_wire_format():
     body = json.dumps({"Pod": make_pod("uid", PODS[-1]), "NodeNames": names}).encode()
     status, answer = handler.post("/scheduler/prioritize", body)
     assert status == 200
-    assert [one["Host"] for one in json.loads(answer)] == names
-    assert all(isinstance(one["Score"], int) for one in json.loads(answer))
+    assert [score["Host"] for score in json.loads(answer)] == names
+    assert all(isinstance(score["Score"], int) for score in json.loads(answer))
 
 
 def test_a_share_of_a_gpu_cannot_be_asked_of_the_handler():

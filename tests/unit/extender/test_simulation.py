@@ -98,7 +98,7 @@ def test_equal_seeds_give_equal_runs():
 def test_keeping_nodes_whole_serves_large_pods_better_than_spreading():
     def refused(policy: str) -> int:
         runs = [fill(NODES, PODS, policy=policy, seed=seed, scheduler=Scheduler()) for seed in range(5)]
-        return sum(one.large_refused for one in runs)
+        return sum(run.large_refused for run in runs)
 
     assert refused("fragmentation") < refused("spread")
     assert refused("pack") < refused("spread")

@@ -175,7 +175,7 @@ def test_a_registration_by_url_is_left_alone():
     assert trusting(a_registration(by_url), b"PEM") is None
     mended = trusting(a_registration(by_url, {"service": {}}), b"PEM")
     assert mended is not None
-    assert [one["clientConfig"].get("caBundle") for one in mended["webhooks"]] == ["x", "UEVN"]
+    assert [webhook["clientConfig"].get("caBundle") for webhook in mended["webhooks"]] == ["x", "UEVN"]
 
 
 @pytest.mark.parametrize("name", [PAGE_SECRET, EXTENDER_SECRET])

@@ -183,9 +183,9 @@ async def test_every_page_of_a_list_is_read(scene: Scene) -> None:
     )
     scene.answer({"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
     async with client_of(scene) as client:
-        found = await client.list(PODS, label_selector="x", field_selector="y=z")
+        pods = await client.list(PODS, label_selector="x", field_selector="y=z")
     what = {"apiVersion": "v1", "kind": "Pod"}
-    assert found == ObjList([{"metadata": {"name": "a"}} | what, {"metadata": {"name": "b"}} | what], "7")
+    assert pods == ObjList([{"metadata": {"name": "a"}} | what, {"metadata": {"name": "b"}} | what], "7")
     first, second = (asked["query"] for asked in scene.asked)
     assert first == {"limit": "500", "labelSelector": "x", "fieldSelector": "y=z"}
     assert second == first | {"continue": "more"}
@@ -441,7 +441,7 @@ async def test_discovery_falls_back_to_one_request_a_group(scene: Scene) -> None
     pod = {"name": "pods", "kind": "Pod", "namespaced": True}
     scene.answer({"resources": [pod, {"name": "pods/log", "kind": "Pod", "namespaced": True}]})
     versions = [{"groupVersion": "a.dev/v2"}, {"groupVersion": "away.dev/v1"}]
-    scene.answer({"kind": "APIGroupList", "groups": [{"preferredVersion": one} for one in versions]})
+    scene.answer({"kind": "APIGroupList", "groups": [{"preferredVersion": version} for version in versions]})
     scene.answer({"resources": [{"name": "things", "kind": "Thing", "namespaced": False}]})
     scene.answer(status(503, "ServiceUnavailable"), 503)
     async with client_of(scene) as client:

@@ -117,8 +117,8 @@ def test_several_files_are_merged_and_the_first_to_name_a_thing_wins(tmp_path: P
     two = write(tmp_path / "two", a_kubeconfig("lab", user={"token": "other"}))
     three = write(tmp_path / "three", a_kubeconfig("farm"))
     env = {"KUBECONFIG": os.pathsep.join([str(one), str(tmp_path / "missing"), str(two), str(three)])}
-    found = load_connection(env=env)
-    assert (found.context, found.token) == ("lab", "t")
+    connection = load_connection(env=env)
+    assert (connection.context, connection.token) == ("lab", "t")
     assert load_connection(env=env, context="farm").server == "https://farm.example:6443"
 
 
@@ -136,8 +136,8 @@ def test_inside_a_pod_its_service_account_is_used(tmp_path: Path) -> None:
     for name, text in (("namespace", "team\n"), ("ca.crt", "CA"), ("token", "T")):
         write(tmp_path / "sa" / name, text)
     env = {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    found = load_connection(env=env, service_account=tmp_path / "sa")
-    assert found == Connection(
+    connection = load_connection(env=env, service_account=tmp_path / "sa")
+    assert connection == Connection(
         server="https://[fd00::1]:443",
         namespace="team",
         source="the pod's service account",

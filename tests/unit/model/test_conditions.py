@@ -60,7 +60,9 @@ def plan_reasons(kind):
                 names = list(inspect.signature(target).parameters)
             except ValueError:
                 continue
-            passed = dict(zip(names, call.args, strict=False)) | {one.arg: one.value for one in call.keywords}
+            passed = dict(zip(names, call.args, strict=False)) | {
+                keyword.arg: keyword.value for keyword in call.keywords
+            }
             value = passed.get("reason")
             if isinstance(value, ast.Constant) and isinstance(value.value, str) and WORD.fullmatch(value.value):
                 yield value.value

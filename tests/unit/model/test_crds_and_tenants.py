@@ -71,7 +71,7 @@ def test_schemas_are_structural(crd: Obj) -> None:
     ],
 )
 def test_the_schema_and_the_struct_refuse_the_same(spec: Obj, good: bool) -> None:
-    (crd,) = [one for one in all_crds() if one["spec"]["names"]["kind"] == "Tenant"]
+    (crd,) = [crd for crd in all_crds() if crd["spec"]["names"]["kind"] == "Tenant"]
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert jsonschema_rs.is_valid(schema, {"spec": spec}) is good
     if good:
@@ -135,9 +135,9 @@ def a_tenant(name: str, namespace: str, **defaults: Any) -> Obj:
 
 def test_a_namespace_belongs_to_the_first_tenant_that_names_it() -> None:
     tenants = [a_tenant("b", "lab"), a_tenant("a", "lab"), a_tenant("c", "other"), {"metadata": {"name": "0"}}]
-    found = tenant_of("lab", tenants)
-    assert found is not None
-    assert found["metadata"]["name"] == "a"
+    tenant = tenant_of("lab", tenants)
+    assert tenant is not None
+    assert tenant["metadata"]["name"] == "a"
     assert tenant_of("nowhere", tenants) is None
 
 

@@ -113,11 +113,11 @@ def test_kubectl_renders_the_tree() -> None:
 
 def test_the_namespace_is_closed_but_for_the_ports_that_are_served() -> None:
     policies = [one for one in of_kind("NetworkPolicy") if one["metadata"]["namespace"] == "moorage-system"]
-    assert any(one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]} for one in policies)
+    assert any(policy["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]} for policy in policies)
     opened = {
-        one["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"]: one["spec"]["ingress"]
-        for one in policies
-        if one["spec"].get("ingress")
+        policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"]: policy["spec"]["ingress"]
+        for policy in policies
+        if policy["spec"].get("ingress")
     }
     assert opened == {
         service.full_name: [{"ports": [{"protocol": "TCP", "port": service.port}]}]

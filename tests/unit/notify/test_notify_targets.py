@@ -75,10 +75,10 @@ def test_no_secret_shows_in_a_repr_or_a_label():
 
 
 def test_the_mail_server_comes_from_the_environment():
-    found = mail_server_of(
+    mail_server = mail_server_of(
         {"MOORAGE_SMTP_URL": "smtps://moor:p%40ss@mail:465", "MOORAGE_SMTP_FROM": "m@example.com"}
     )
-    assert found == MailServer(
+    assert mail_server == MailServer(
         host="mail", port=465, sender="m@example.com", security="tls", user="moor", password="p@ss"
     )
     assert mail_server_of({}) is None

@@ -69,8 +69,8 @@ def a_pod(
         },
         "spec": {
             "containers": [{"name": "main", "image": "py", "command": ["x"], "resources": {"limits": limits}}],
-            "volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims],
-            "schedulingGates": [{"name": one} for one in gates],
+            "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
+            "schedulingGates": [{"name": gate} for gate in gates],
             "nodeSelector": selector or {},
         },
         "status": {"phase": "Running" if node else "Pending"},
@@ -89,7 +89,7 @@ def ask(pod, nodes, pods=(), **more):
 
 def past(*hours, owner="ada", name="x"):
     like = Like(owner=owner, name=name, gpu_type="a100")
-    return history_of([Stay(like=like, ended=NOON, took=one * HOUR) for one in hours])
+    return history_of([Stay(like=like, ended=NOON, took=hour * HOUR) for hour in hours])
 
 
 # -- the past
@@ -147,12 +147,12 @@ def test_a_run_that_has_its_place_is_told_until_when():
 @given(st.integers(0, 10 * 86400))
 def test_a_time_is_never_told_finer_than_a_tenth_of_how_far_away_it_is(seconds):
     moment = NOON + timedelta(seconds=seconds)
-    said = about(moment, NOON).removeprefix("about ").removesuffix(" UTC")
-    day = moment.date() if ":" in said and " " not in said else None
+    text = about(moment, NOON).removeprefix("about ").removesuffix(" UTC")
+    day = moment.date() if ":" in text and " " not in text else None
     told = (
-        datetime.combine(day, datetime.strptime(said, "%H:%M").time(), UTC)
+        datetime.combine(day, datetime.strptime(text, "%H:%M").time(), UTC)
         if day
-        else datetime.strptime(f"2026 {said}", "%Y %d %b %H:%M").replace(tzinfo=UTC)
+        else datetime.strptime(f"2026 {text}", "%Y %d %b %H:%M").replace(tzinfo=UTC)
     )
     assert timedelta() <= told - moment <= max(timedelta(minutes=1), timedelta(seconds=seconds) / 10)
 
@@ -222,7 +222,7 @@ def test_a_volume_that_is_on_one_node_draws_the_pod_there():
     assert ask(a_pod(claims=["data"]), nodes, storage=storage).node == "n2"
     found = ask(a_pod(claims=["data"]), nodes, [a_pod("x", 2, node="n2", expected=7200)], storage=storage)
     assert (found.state, found.earliest.node) == ("waiting", "n2")
-    assert [one.reasons for one in found.verdicts][0] == ("volume data cannot be reached from it",)
+    assert [verdict.reasons for verdict in found.verdicts][0] == ("volume data cannot be reached from it",)
     assert found.smaller == ()
 
 
@@ -337,10 +337,10 @@ def test_a_machine_type_that_is_not_there_is_named():
 def test_why_a_job_makes_no_pod_is_said():
     pod = a_pod()
     del pod["metadata"]["uid"]
-    said = 'admission webhook "moorage" denied the request: no memory limit'
-    found = ask(pod, [a_node()], events=[{"reason": "FailedCreate", "message": said}])
+    message = 'admission webhook "moorage" denied the request: no memory limit'
+    found = ask(pod, [a_node()], events=[{"reason": "FailedCreate", "message": message}])
     assert (found.state, short_reason(found)) == ("waiting", "its pod cannot be created")
-    assert said in explain_text(found)
+    assert message in explain_text(found)
     assert "suspend" in explain_text(ask(pod, [a_node()], suspended=True))
 
 

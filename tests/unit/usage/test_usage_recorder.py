@@ -318,4 +318,4 @@ async def test_a_store_that_fails_loses_nothing_once_it_works_again(world, caplo
 
         await world.until(nudged, "written in the end")
     assert all(isinstance(step, Open) for steps in calls for step in steps)
-    assert [one.message for one in caplog.records] == ["use of GPUs is not recorded"]
+    assert [record.message for record in caplog.records] == ["use of GPUs is not recorded"]

@@ -35,14 +35,14 @@ def an_interval(uid="u1", *, start=TEN, end=None, seen=TEN, **more):
 
 @pytest.fixture
 def store(tmp_path):
-    found = UsageStore(tmp_path / "usage.db")
-    yield found
-    found.close()
+    usage_store = UsageStore(tmp_path / "usage.db")
+    yield usage_store
+    usage_store.close()
 
 
 def test_an_interval_is_read_back_as_it_was_written(store):
     rows = [an_interval("u1"), an_interval("u2", end=TEN + HOUR, owner="Zoë O'Neil; DROP TABLE")]
-    store.apply([Open(one) for one in rows])
+    store.apply([Open(row) for row in rows])
     assert store.known(["u2", "u1", "none"]) == rows
     assert store.open_intervals() == rows[:1]
 
@@ -84,9 +84,9 @@ def test_being_seen_moves_forward_only_and_only_while_open(store):
     ],
 )
 def test_a_window_has_what_overlaps_it(store, start, end, within):
-    one = an_interval(start=TEN + start * HOUR, end=None if end is None else TEN + end * HOUR)
-    store.apply([Open(one)])
-    assert store.overlapping(TEN + 2 * HOUR, TEN + 4 * HOUR) == ([one] if within else [])
+    interval = an_interval(start=TEN + start * HOUR, end=None if end is None else TEN + end * HOUR)
+    store.apply([Open(interval)])
+    assert store.overlapping(TEN + 2 * HOUR, TEN + 4 * HOUR) == ([interval] if within else [])
 
 
 def test_a_batch_that_fails_leaves_nothing_behind(store):
@@ -166,5 +166,5 @@ os.kill(os.getpid(), signal.SIGKILL)
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, check=False)
     assert done.returncode == -9
     store = UsageStore(tmp_path / "usage.db")
-    assert [one.pod_uid for one in store.open_intervals()] == [f"u{at}" for at in range(5)]
+    assert [interval.pod_uid for interval in store.open_intervals()] == [f"u{at}" for at in range(5)]
     store.close()

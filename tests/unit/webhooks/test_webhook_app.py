@@ -150,7 +150,9 @@ async def test_a_run_is_completed_from_its_tenant_and_kept_off_gpu_nodes(api):
         await webhook.wait_synced()
         response = await answer(webhook, "/mutate", a_review(a_job()))
     assert (response["uid"], response["allowed"], response["patchType"]) == ("u-1", True, "JSONPatch")
-    patch = {one["path"]: one["value"] for one in json.loads(base64.b64decode(response["patch"]))}
+    patch = {
+        operation["path"]: operation["value"] for operation in json.loads(base64.b64decode(response["patch"]))
+    }
     assert patch["/metadata/labels"]["moorage.dev/owner"] == "ada"
     both = {"cpu": "2", "memory": "8Gi"}
     assert patch["/spec/template/spec/containers"][0]["resources"] == {"limits": both, "requests": both}

@@ -17,7 +17,7 @@ TENANT = GUARD | {"moorage.dev/tenant": "lab"}
 
 
 def hooks(**options: Any) -> list[Any]:
-    return [hook for one in webhook_configurations(**options) for hook in one["webhooks"]]
+    return [hook for configuration in webhook_configurations(**options) for hook in configuration["webhooks"]]
 
 
 def asked(plural: str, labels: dict[str, str], **options: Any) -> dict[str, str]:
@@ -126,7 +126,7 @@ def test_our_own_kinds_are_judged_in_every_cluster():
 
 def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_pods_are_not_reviewed():
     for hook in hooks():
-        names = [one["name"] for one in hook.get("matchConditions", [])]
+        names = [condition["name"] for condition in hook.get("matchConditions", [])]
         if hook["name"] == "kinds.moorage.dev":
             assert names == []
         elif hook["name"] == "hosts.guard.moorage.dev":
@@ -137,6 +137,6 @@ def test_where_the_cluster_can_tell_updates_by_kubernetes_and_the_operators_of_p
                 "'system:serviceaccount:moorage-system:moorage-operator'"
                 in hook["matchConditions"][0]["expression"]
             )
-        for one in hook.get("matchConditions", []):  # what is made is always reviewed
-            assert one["expression"].startswith("!(request.operation == 'UPDATE' && ")
+        for match_condition in hook.get("matchConditions", []):  # what is made is always reviewed
+            assert match_condition["expression"].startswith("!(request.operation == 'UPDATE' && ")
     assert not any("matchConditions" in hook for hook in hooks(url="https://127.0.0.1:8443"))

@@ -95,7 +95,7 @@ async def test_what_a_fill_rule_writes_is_a_patch_and_a_warning(api):
     api.put(POLICIES, a_policy("fill"))
     async with running(api) as webhook:
         answer = await asked(webhook, "mine")
-    patch = {one["path"]: one["value"] for one in json.loads(base64.b64decode(answer["patch"]))}
+    patch = {operation["path"]: operation["value"] for operation in json.loads(base64.b64decode(answer["patch"]))}
     (container,) = patch["/spec/template/spec/containers"]
     assert container["resources"] == {"limits": {"memory": "1Gi"}}
     where = "spec.template.spec.containers[0].resources.limits.memory"

@@ -87,7 +87,7 @@ def owner(meta: Any) -> tuple[Any, Any]:
 
 
 def fields_of(verdict: Verdict) -> list[str]:
-    return [one.field for one in verdict.refusals]
+    return [refusal.field for refusal in verdict.refusals]
 
 
 # --- the owner
@@ -243,8 +243,8 @@ def test_a_limit_of_the_whole_pod_is_a_limit():
 
 def test_what_moor_filled_in_without_knowing_the_tenant_gives_way_to_the_tenants_default():
     job = a_job(annotations={"moorage.dev/memory-defaulted": "true"})
-    found = admitted(job, defaults=TENANT)["spec"]["template"]["spec"]["containers"][0]["resources"]
-    assert found["limits"] == found["requests"] == {"cpu": "1", "memory": "8Gi"}
+    resources = admitted(job, defaults=TENANT)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == resources["requests"] == {"cpu": "1", "memory": "8Gi"}
 
 
 def test_pods_that_controllers_make_from_a_judged_job_keep_their_resources():
@@ -316,7 +316,7 @@ def test_a_run_without_limit_and_default_must_never_be_tried_again(backoff, poli
 
 def test_every_refusal_names_the_field_the_value_and_what_is_allowed():
     verdict = admit(asked(a_job(pod=a_pod_spec(), backoffLimit=6)))
-    assert [str(one) for one in verdict.refusals] == [
+    assert [str(refusal) for refusal in verdict.refusals] == [
         "spec.template.spec.containers[0].resources.limits.memory:"
         " a run needs a memory limit such as 8Gi, or backoffLimit 0 and restartPolicy Never",
         "spec.backoffLimit: must be 0 for a run without a memory limit (found 6)",
@@ -540,7 +540,7 @@ def test_admitting_twice_changes_nothing_more_and_the_validating_side_agrees(job
         assert owner(made["metadata"]) == owner(made["spec"]["template"]["metadata"]) == ("ada", "ada")
         if "moorage.dev/run" in made["metadata"]["labels"]:
             pod = made["spec"]["template"]["spec"]
-            limited = all(one["resources"]["limits"].get("memory") for one in pod["containers"])
+            limited = all(container["resources"]["limits"].get("memory") for container in pod["containers"])
             never = made["spec"]["backoffLimit"] == 0 and pod["restartPolicy"] == "Never"
             assert limited or (never and made["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0")
 
@@ -550,4 +550,4 @@ def test_odd_numbers_are_judged_and_never_a_defect(number: str) -> None:
     # a webhook that fails where its failure policy is Ignore lets the object through
     admit(asked(a_job(annotations={RESTART_LIMIT_ANNOTATION: number}), restart_limit_max=3))
     refusals = admit(asked(a_job(labels={**RUN, ATTEMPT_LABEL: number}))).refusals
-    assert "must be a whole number from 1" in [one.message for one in refusals]
+    assert "must be a whole number from 1" in [refusal.message for refusal in refusals]

@@ -50,7 +50,7 @@ def an_ingress(
 
 def fields(ingress: Any, tenant: Any = None, *, kind: str = "Ingress", **given: Any) -> list[str]:
     namespace = tenant["spec"]["namespace"] if tenant else "loose"
-    return [one.field for one in judge_hosts(kind, ingress, namespace=namespace, tenant=tenant, **given)]
+    return [host.field for host in judge_hosts(kind, ingress, namespace=namespace, tenant=tenant, **given)]
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,12 @@ def a_pod(*containers: dict[str, Any], labels: dict[str, str] | None = None, **s
 
 def patched(pod: dict[str, Any], patches: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     made: dict[str, Any] = json.loads(json.dumps(pod))
-    for one in patches:
-        *parents, last = one["path"].strip("/").split("/")
+    for patch in patches:
+        *parents, last = patch["path"].strip("/").split("/")
         at = made
         for key in parents:
             at = at[key]
-        at[last] = one["value"]
+        at[last] = patch["value"]
     return made
 
 
@@ -135,7 +135,7 @@ def test_the_named_container_gets_what_the_others_leave() -> None:
 )
 def test_what_cannot_be_is_refused_by_its_field(pod: dict[str, Any], field: str) -> None:
     told = inject(pod, POOLS)
-    assert [one.field for one in told.refusals] == [field]
+    assert [refusal.field for refusal in told.refusals] == [field]
     assert told.patches == ()
 
 

@@ -51,7 +51,7 @@ def a_workload(kind: str, spec: Any | None = None, **job: Any) -> Any:
 
 def only(rule: str, level: str, **parameters: Any) -> Policy:
     """A policy of one rule; all others are off."""
-    off = {one.name: {"level": "off"} for one in RULES}
+    off = {rule.name: {"level": "off"} for rule in RULES}
     return Policy(off | {rule: {"level": level} | parameters})
 
 
@@ -69,7 +69,7 @@ def filled(rule: str, kind: str, obj: Any, **parameters: Any) -> Any:
 
 
 def test_every_rule_is_a_field_of_the_policy_and_the_other_way_round():
-    fields = {one.split("_")[0] + "".join(w.title() for w in one.split("_")[1:]) for one in
+    fields = {field.split("_")[0] + "".join(w.title() for w in field.split("_")[1:]) for field in
               GuardrailRules.__struct_fields__}  # fmt: skip
     assert fields == {rule.name for rule in RULES}
     assert set(gpu_cluster_policy()["spec"]["rules"]) <= fields
@@ -241,8 +241,8 @@ def a_policy(name: str, level: str, selector: Any = None, **more: Any) -> Any:
     ],
 )
 def test_the_strictest_policy_that_selects_the_namespace_holds(policies, want):
-    found = policy_for({"team": "x"}, policies)
-    assert (found.level("memoryLimit", "off") if found else None) == want
+    policy = policy_for({"team": "x"}, policies)
+    assert (policy.level("memoryLimit", "off") if policy else None) == want
 
 
 # --- admission
@@ -261,7 +261,7 @@ def asked(kind: str, obj: Any, **fields: Any) -> Request:
 def test_admission_tells_all_denials_at_once(kind, decide):
     bad = a_workload(kind, a_spec({"limits": {GPU: 9}}, nodeSelector={PRODUCT: "h100"}))
     prefix = field_of((*WORKLOADS[kind], "spec"))
-    assert [one.field for one in decide(asked(kind, bad)).refusals] == [
+    assert [refusal.field for refusal in decide(asked(kind, bad)).refusals] == [
         f"{prefix}.nodeSelector[{PRODUCT}]",
         f"{prefix}.containers[0].resources.limits[{GPU}]",
         f"{prefix}.containers[0].resources.limits.ephemeral-storage",
@@ -286,7 +286,7 @@ def test_an_update_is_refused_for_what_it_makes_wrong_only():
     old = a_workload("Deployment", a_spec({}))
     new = copy.deepcopy(old)
     new["spec"]["template"]["spec"]["nodeSelector"] = {PRODUCT: "h100"}
-    fields = [one.field for one in judge(asked("Deployment", new, operation="UPDATE", old=old)).refusals]
+    fields = [refusal.field for refusal in judge(asked("Deployment", new, operation="UPDATE", old=old)).refusals]
     assert fields == [f"spec.template.spec.nodeSelector[{PRODUCT}]"]
 
 
@@ -365,9 +365,9 @@ junk = st.recursive(
 def places(obj: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     out = [path] if path else []
     if isinstance(obj, dict):
-        out += [one for key, value in obj.items() for one in places(value, (*path, key))]
+        out += [place for key, value in obj.items() for place in places(value, (*path, key))]
     elif isinstance(obj, list):
-        out += [one for index, value in enumerate(obj) for one in places(value, (*path, index))]
+        out += [place for index, value in enumerate(obj) for place in places(value, (*path, index))]
     return out
 
 

@@ -28,15 +28,15 @@ def go_tokens(text: str) -> list[str]:
             place = end + 2
         elif text.startswith("//", place):
             place = (text.find("\n", place) + 1) or len(text)
-        elif found := re.compile(r"[^\W\d]\w*|&&|\|\||[(),!]").match(text, place):
-            tokens.append(found[0])
-            place = found.end()
-        elif found := re.compile(r"`([^`]*)`").match(text, place):
-            tokens.append("'" + found[1].replace("\r", ""))  # a text; Go drops carriage returns
-            place = found.end()
-        elif found := re.compile(r'"((?:[^"\\\n]|\\x[0-9a-f]{2}|\\[\\"])*)"').match(text, place):
-            tokens.append("'" + re.sub(r"\\x(..)|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], found[1]))
-            place = found.end()
+        elif match := re.compile(r"[^\W\d]\w*|&&|\|\||[(),!]").match(text, place):
+            tokens.append(match[0])
+            place = match.end()
+        elif match := re.compile(r"`([^`]*)`").match(text, place):
+            tokens.append("'" + match[1].replace("\r", ""))  # a text; Go drops carriage returns
+            place = match.end()
+        elif match := re.compile(r'"((?:[^"\\\n]|\\x[0-9a-f]{2}|\\[\\"])*)"').match(text, place):
+            tokens.append("'" + re.sub(r"\\x(..)|\\(.)", lambda m: chr(int(m[1], 16)) if m[1] else m[2], match[1]))
+            place = match.end()
         else:
             raise NotGo
     return tokens

@@ -44,7 +44,7 @@ def main(host: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
 
 
 def faults(host: dict[str, Any] | None = None, name: str | None = "web", **body: Any) -> list[str]:
-    return [one.field for one in plan(host, name, **body).faults]
+    return [fault.field for fault in plan(host, name, **body).faults]
 
 
 def stored(pod: dict[str, Any], uid: str = "u1", **status: Any) -> dict[str, Any]:
@@ -131,9 +131,11 @@ def test_volumes_come_by_bind_by_mount_and_read_only():
             "ShmSize": 2**30,
         }
     )
-    claims = [one["persistentVolumeClaim"]["claimName"] for one in made["volumes"] if "emptyDir" not in one]
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"] for volume in made["volumes"] if "emptyDir" not in volume
+    ]
     assert claims == ["data", "home"]
-    mounts = {one["mountPath"]: one.get("readOnly", False) for one in made["containers"][0]["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount.get("readOnly", False) for mount in made["containers"][0]["volumeMounts"]}
     assert mounts == {"/data": True, "/home": False, "/again": True, "/tmp/x": False, "/dev/shm": False}
 
 
@@ -141,7 +143,7 @@ def test_published_ports_become_a_service_of_the_same_name():
     made = plan({"PortBindings": {"8080/tcp": [{"HostPort": "80"}], "53/udp": [{"HostPort": ""}]}})
     assert made.service["metadata"]["name"] == "web"
     assert made.service["spec"]["selector"] == {CONTAINER_LABEL: "web"}
-    ports = [(one["port"], one["targetPort"], one["protocol"]) for one in made.service["spec"]["ports"]]
+    ports = [(port["port"], port["targetPort"], port["protocol"]) for port in made.service["spec"]["ports"]]
     assert ports == [(53, 53, "UDP"), (80, 8080, "TCP")]
     assert plan(ExposedPorts={"8080/tcp": {}}).service is None
 
@@ -231,7 +233,8 @@ def test_whatever_is_sent_there_is_a_plan_or_a_fault_and_never_the_nodes_files(b
     (container,) = made.pod["spec"]["containers"]
     assert container["resources"]["limits"] == container["resources"]["requests"]
     assert all(
-        set(one) <= {"name", "persistentVolumeClaim", "emptyDir"} for one in made.pod["spec"].get("volumes", ())
+        set(volume) <= {"name", "persistentVolumeClaim", "emptyDir"}
+        for volume in made.pod["spec"].get("volumes", ())
     )
     assert not {"hostNetwork", "hostPID", "hostIPC", "nodeName", "serviceAccountName"} & set(made.pod["spec"])
     assert "privileged" not in container.get("securityContext", {})

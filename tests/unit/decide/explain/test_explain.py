@@ -216,7 +216,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
 def test_what_can_never_fit_is_refused_with_what_would_do(pod, nodes, code, message, hint):
     found = ask(pod, nodes)
     assert found.state == "never"
-    assert [(one.code, one.message, one.hint) for one in found.refusals] == [(code, message, hint)]
+    assert [(refusal.code, refusal.message, refusal.hint) for refusal in found.refusals] == [(code, message, hint)]
     assert f"error: {message}\nhint: {hint}" in explain_text(found)
 
 
@@ -243,9 +243,9 @@ def test_gates_missing_volumes_and_quota_are_told():
     )
     assert (claimless.state, claimless.missing_claims, claimless.earliest) == ("waiting", ("data",), None)
     assert "volume lab/data does not exist; `moor volume create data` makes it" in explain_text(claimless)
-    said = 'pods "x" is forbidden: exceeded quota: team, requested: nvidia.com/gpu=1'
-    quota = ask(a_pod(), [a_node()], events=[{"reason": "FailedCreate", "message": said, "lastTimestamp": "t"}])
-    assert (quota.state, quota.quota, short_reason(quota)) == ("waiting", said, "quota exceeded")
+    message = 'pods "x" is forbidden: exceeded quota: team, requested: nvidia.com/gpu=1'
+    quota = ask(a_pod(), [a_node()], events=[{"reason": "FailedCreate", "message": message, "lastTimestamp": "t"}])
+    assert (quota.state, quota.quota, short_reason(quota)) == ("waiting", message, "quota exceeded")
     assert ask(a_pod(claims=["data"]), [a_node()]).missing_claims == ()
 
 
@@ -364,10 +364,10 @@ def built(world):
 def test_an_explanation_is_never_at_odds_with_itself(world):
     pod, nodes, pods = built(world)
     found = ask(pod, nodes, pods)
-    assert [one.node for one in found.verdicts] == [node["metadata"]["name"] for node in nodes]
+    assert [verdict.node for verdict in found.verdicts] == [node["metadata"]["name"] for node in nodes]
     assert (found.state == "never") == bool(found.refusals)
     if found.state == "fits":
-        assert any(one.node == found.node and one.fits for one in found.verdicts)
+        assert any(verdict.node == found.node and verdict.fits for verdict in found.verdicts)
         assert found.earliest is not None
         assert found.earliest.at == NOON
     if found.state == "waiting":
@@ -377,7 +377,7 @@ def test_an_explanation_is_never_at_odds_with_itself(world):
         assert not found.refusals
     if found.earliest is not None:
         assert found.earliest.at >= NOON
-        assert found.earliest.node in {one.node for one in found.verdicts}
+        assert found.earliest.node in {verdict.node for verdict in found.verdicts}
         if found.earliest.at == NOON and not found.fits:
             # only a holder past its limit frees something at once
             assert any(one.holder.expected_until and one.holder.expected_until <= NOON for one in found.held_by)
@@ -397,4 +397,4 @@ def test_a_smaller_wish_that_is_offered_would_indeed_fit(world):
     for small in ask(pod, nodes, pods).smaller:
         kind = small.gpu_types[0] if small.gpu_types else ""
         again = ask(a_pod(gpus=small.gpus, kind=kind), nodes, pods)
-        assert any(one.node == small.node and one.fits for one in again.verdicts)
+        assert any(verdict.node == small.node and verdict.fits for verdict in again.verdicts)

@@ -33,7 +33,7 @@ def a_booking(
 ) -> Booking:
     """`start` and `end` in hours from noon."""
     terms = Terms(count=count, start=NOON + start * HOUR, end=NOON + end * HOUR)
-    found = Booking(
+    booking = Booking(
         namespace="lab",
         name=name,
         group="gpu",
@@ -43,12 +43,12 @@ def a_booking(
         granted_at=NOON - 48 * HOUR if granted else None,
         created="2026-11-01T00:00:00Z",
     )
-    return replace(found, **more)
+    return replace(booking, **more)
 
 
 def a_guest(name: str = "g", namespace: str = "other", **more: Any) -> Guest:
     """One that holds a place and runs, unless told otherwise."""
-    found = Guest(
+    guest = Guest(
         namespace=namespace,
         name=name,
         uid=name,
@@ -59,7 +59,7 @@ def a_guest(name: str = "g", namespace: str = "other", **more: Any) -> Guest:
         node="n0",
         started=NOON - HOUR,
     )
-    return replace(found, **more)
+    return replace(guest, **more)
 
 
 def report_of(guests: list[Guest], *bookings: Booking, available: int = 4, **more: Any) -> Report[Guest]:
@@ -273,7 +273,9 @@ def a_machine(*guests: Guest, bookings: tuple[Booking, ...], available: int = 1)
     kind = MachineType(name="big", size=SIZE, texts={}, available=available)
     pool = Pool(name="m", uid="u", group="gpu", types={"big": kind}, offers={"n0": ("big",)})
     node = NodeInfo(name="n0", labels={MACHINE_TYPE_PREFIX + "big": "gpu"}, ready=True)
-    pods = [replace(one, pod=PodInfo(namespace=one.namespace, name=one.name, requests=SIZE)) for one in guests]
+    pods = [
+        replace(guest, pod=PodInfo(namespace=guest.namespace, name=guest.name, requests=SIZE)) for guest in guests
+    ]
     return reservation.Seen(
         pool=pool, nodes={"n0": node}, reservations=[R0], guests=pods, now=NOON, was_ready=True, bookings=bookings
     )
@@ -282,7 +284,7 @@ def a_machine(*guests: Guest, bookings: tuple[Booking, ...], available: int = 1)
 def test_the_owner_is_let_through_before_those_who_came_earlier() -> None:
     early, mine = waiting(created="1"), replace(waiting(created="2", namespace="lab"), uid="mine")
     decided = reservation.plan(a_machine(early, mine, bookings=(a_booking(count=1, start=-1),)))
-    assert [one.guest.uid for one in decided.actions if isinstance(one, HandOver)] == ["mine"]
+    assert [action.guest.uid for action in decided.actions if isinstance(action, HandOver)] == ["mine"]
 
 
 def test_who_is_held_back_by_the_calendar_alone_bears_a_note_and_only_as_long() -> None:
@@ -291,12 +293,12 @@ def test_who_is_held_back_by_the_calendar_alone_bears_a_note_and_only_as_long() 
     (note,) = reservation.plan(booked).actions
     assert isinstance(note, Note)
     assert note.text.startswith("2026-11-22T12:00:00Z 1 big are kept for namespace lab")
-    told = replace(booked.guests[0], waits_for=note.text)
-    assert reservation.plan(replace(booked, guests=[told])).actions == ()
-    assert reservation.plan(replace(booked, guests=[told])).look_again_in == LOOK_AGAIN_AT_MOST
-    (over,) = reservation.plan(replace(booked, guests=[told], bookings=())).actions
+    noted_guest = replace(booked.guests[0], waits_for=note.text)
+    assert reservation.plan(replace(booked, guests=[noted_guest])).actions == ()
+    assert reservation.plan(replace(booked, guests=[noted_guest])).look_again_in == LOOK_AGAIN_AT_MOST
+    (over,) = reservation.plan(replace(booked, guests=[noted_guest], bookings=())).actions
     assert isinstance(over, HandOver)
-    through = replace(told, gated=False, place="n0", node="n0")
+    through = replace(noted_guest, gated=False, place="n0", node="n0")
     assert Note(through, "") in reservation.plan(replace(booked, guests=[through])).actions
 
 
@@ -349,7 +351,7 @@ class World:
 
     @property
     def holding(self) -> list[Guest]:
-        return [one for one in self.guests.values() if one.place]
+        return [guest for guest in self.guests.values() if guest.place]
 
     def operate(self, stop_after: int | None = None) -> Any:
         """One pass of both controllers, or its first writes; returns when to look again."""
@@ -378,7 +380,7 @@ class World:
             self.guests[uid] = replace(self.guests[uid], leaves=self.now + leave.guest.grace, deleting=True)
         holds = in_force(judge(self.bookings.values(), self.places, self.now), self.now)
         pace = Eligibility(self.places, holds, self.holding, self.now)
-        line = [one for one in self.guests.values() if not one.place]
+        line = [guest for guest in self.guests.values() if not guest.place]
         for guest in pace.kept_first(sorted(line, key=lambda one: one.created)):
             if len(self.holding) < self.places and pace.refuse(guest) is None:
                 if stopped():
@@ -420,7 +422,7 @@ class World:
         reports = plan(
             Seen(available=self.places, bookings=list(self.bookings.values()), guests=self.holding, now=self.now)
         ).reports
-        assert sum(one.held for one in reports) <= self.places
+        assert sum(report.held for report in reports) <= self.places
         for report in reports:
             if report.phase == "Active" and report.hold is not None:
                 terms, name = report.hold.terms, report.booking.name
@@ -433,7 +435,7 @@ class World:
     def taken_over(self, report: Report, reports: Sequence[Report]) -> set[str]:
         """Guests that were there, and whom a booking granted later than this one now counts as its own."""
         since = report.hold.since if report.hold else self.now
-        later = [one.booking for one in reports if one.hold is not None and one.hold.since > since]
+        later = [report.booking for report in reports if report.hold is not None and report.hold.since > since]
         return {
             guest.uid
             for guest in self.holding
@@ -530,13 +532,13 @@ def test_whatever_happens_nothing_is_promised_twice_nobody_is_evicted_and_what_w
     for event in events:
         happen(world, event)
     # after all have ended everything is as if nothing had been reserved
-    ends = [one.asked.end for one in world.bookings.values()]
-    granted = [one.granted.end for one in world.bookings.values() if one.granted]
+    ends = [booking.asked.end for booking in world.bookings.values()]
+    granted = [booking.granted.end for booking in world.bookings.values() if booking.granted]
     world.pass_time(max([world.now, *ends, *granted]) + MINUTE, 3)
     seen = Seen(available=4, bookings=list(world.bookings.values()), guests=world.holding, now=world.now)
     assert (plan(seen).leave, plan(seen).wake_at) == ((), None)
     free = Eligibility(4, in_force(judge(seen.bookings, 4, world.now), world.now), world.holding, world.now)
-    gated = [one for one in world.guests.values() if not one.place]
+    gated = [guest for guest in world.guests.values() if not guest.place]
     assert [one for one in gated if free.refuse(one)] == []
     assert not gated or len(world.holding) == 4
 

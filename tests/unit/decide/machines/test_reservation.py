@@ -65,13 +65,13 @@ def a_node(
 
 def a_guest(name: str = "ada", **more: object) -> Guest:
     pod = PodInfo(namespace="lab", name=name, requests=SIZE | {"pods": 1})
-    found = Guest(namespace="lab", name=name, uid=f"uid-{name}", type="red", created="2026", gated=True, pod=pod)
-    return replace(found, **more)  # type: ignore[arg-type]
+    guest = Guest(namespace="lab", name=name, uid=f"uid-{name}", type="red", created="2026", gated=True, pod=pod)
+    return replace(guest, **more)  # type: ignore[arg-type]
 
 
 def a_seen(**more: object) -> Seen:
-    found = Seen(pool=a_pool(), nodes={"n0": a_node()}, reservations=(), guests=(), now=NOON, was_ready=True)
-    return replace(found, **more)  # type: ignore[arg-type]
+    seen = Seen(pool=a_pool(), nodes={"n0": a_node()}, reservations=(), guests=(), now=NOON, was_ready=True)
+    return replace(seen, **more)  # type: ignore[arg-type]
 
 
 R0 = Reservation(name=reservation_name("pool", "red", 0), uid="r0", type="red", node="n0")
@@ -179,7 +179,7 @@ def test_a_guest_that_wants_more_than_a_machine_stays_behind_the_gate_and_is_nam
     big = a_guest(pod=PodInfo(namespace="lab", name="ada", requests=SIZE | {GPU: 2}))
     decided = plan(a_seen(reservations=[R0], guests=[big, a_guest("bob", created="2027")]))
     assert decided.actions == (HandOver(R0, a_guest("bob", created="2027")),)
-    assert [(one.guest.name, one.why) for one in decided.misfits] == [
+    assert [(misfit.guest.name, misfit.why) for misfit in decided.misfits] == [
         ("ada", "it asks for more than a red has: nvidia.com/gpu 2 of 1")
     ]
 
@@ -227,7 +227,9 @@ def test_pods_that_never_passed_the_webhook_are_counted_and_get_nothing() -> Non
     decided = plan(a_seen(reservations=[R0], guests=[stray]))
     assert decided.actions == ()
     assert decided.counts["red"] == Count(maximum=1, reserved=1, unmanaged=1)
-    assert [one.status for one in decided.conditions if one.type == "UnmanagedGuests"] == ["True"]
+    assert [condition.status for condition in decided.conditions if condition.type == "UnmanagedGuests"] == [
+        "True"
+    ]
 
 
 ALONE = a_pool(a_type(available=2))
@@ -311,8 +313,8 @@ class World:
         return Seen(
             pool=self.pool,
             nodes=nodes,
-            reservations=sorted(self.reservations.values(), key=lambda one: one.name),
-            guests=sorted(self.guests.values(), key=lambda one: one.uid),
+            reservations=sorted(self.reservations.values(), key=lambda reservation: reservation.name),
+            guests=sorted(self.guests.values(), key=lambda guest: guest.uid),
             now=self.now,
         )
 
@@ -363,8 +365,10 @@ class World:
                     continue
                 if self.free(node) <= 0:
                     # those without the budget are given back last: they are the victims
-                    victims = [one for one in self.reservations.values() if one.node == node]
-                    bare = [one for one in victims if one.promised_to or one.alone]
+                    victims = [
+                        reservation for reservation in self.reservations.values() if reservation.node == node
+                    ]
+                    bare = [victim for victim in victims if victim.promised_to or victim.alone]
                     if not victims:
                         continue
                     victim = (bare or victims)[-1]
@@ -378,7 +382,7 @@ class World:
         for name, node in self.ordinary.items():
             if not node:
                 self.ordinary[name] = next(
-                    (one for one in self.devices if self.ready[one] and self.free(one) > 0), ""
+                    (device for device in self.devices if self.ready[device] and self.free(device) > 0), ""
                 )
         for name, one in list(self.reservations.items()):
             if not one.node:
@@ -409,11 +413,15 @@ class World:
     def check_counts(self, decided: Plan) -> None:
         for kind in self.pool.types.values():
             count = decided.counts[kind.name]
-            mine = [one for one in self.guests.values() if one.type == kind.name]
+            mine = [guest for guest in self.guests.values() if guest.type == kind.name]
             assert count.maximum == count.reserved + count.used + count.pending
             assert count.used == sum(1 for one in mine if one.node)
             assert count.waiting == sum(1 for one in mine if one.gated)
-            standing = [one for one in self.reservations.values() if one.type == kind.name and one.node]
+            standing = [
+                reservation
+                for reservation in self.reservations.values()
+                if reservation.type == kind.name and reservation.node
+            ]
             assert count.reserved <= len(standing)
 
 
@@ -525,12 +533,16 @@ class Flight:
         return dict(self.reservations), dict(self.guests), dict(self.victims)
 
     def flying(self) -> list[Guest]:
-        return [one for one in self.guests.values() if one.place and not one.node]
+        return [guest for guest in self.guests.values() if guest.place and not guest.node]
 
     def left(self) -> list[Reservation]:
         """What the scheduler can still take."""
         gone = set(self.victims.values())
-        return [one for one in self.reservations.values() if one.node and one.uid not in gone and not one.ending]
+        return [
+            reservation
+            for reservation in self.reservations.values()
+            if reservation.node and reservation.uid not in gone and not reservation.ending
+        ]
 
     def operate(self, steps: int = 100) -> None:
         for action in plan(self.seen()).actions[:steps]:
@@ -544,10 +556,10 @@ class Flight:
                     self.guests[guest.uid] = replace(guest, gated=False, place="n0", placed_at=NOON, pod=None)
                 case _:
                     raise AssertionError(f"{action} is not wanted: no place is too many here")
-        made = len(self.left()) + sum(1 for one in self.reservations.values() if not one.node)
+        made = len(self.left()) + sum(1 for reservation in self.reservations.values() if not reservation.node)
         without = [one for one in self.flying() if one.uid not in self.victims]
         assert len(without) <= len(self.left()), "somebody was let through to no place"
-        assert made - len(without) + sum(1 for one in self.guests.values() if one.place) <= self.available
+        assert made - len(without) + sum(1 for guest in self.guests.values() if guest.place) <= self.available
 
     def happen(self, what: str, at: int) -> None:
         flying = self.flying()
@@ -558,7 +570,7 @@ class Flight:
                 number = next(self.numbers)
                 one = a_guest(f"g{number}", created=f"{number:04}")
                 self.guests[one.uid] = one
-            case "end" if done := [one for one in self.guests.values() if one.node]:
+            case "end" if done := [guest for guest in self.guests.values() if guest.node]:
                 del self.guests[done[at % len(done)].uid]
             case "operate":
                 self.operate(at)
@@ -573,8 +585,8 @@ class Flight:
             case "bind" if guest and guest.uid in self.victims and victim is None:
                 self.guests[guest.uid] = replace(guest, node="n0", nominated="")
             case "stand":
-                held = sum(1 for one in self.reservations.values() if one.node)
-                held += sum(1 for one in self.guests.values() if one.node)
+                held = sum(1 for reservation in self.reservations.values() if reservation.node)
+                held += sum(1 for guest in self.guests.values() if guest.node)
                 for one in list(self.reservations.values()):
                     if not one.node and held < self.available:
                         self.reservations[one.uid] = replace(one, node="n0")
@@ -606,6 +618,6 @@ def test_whatever_is_seen_first_of_a_hand_over_no_place_alone_on_its_node_is_dro
             break  # at rest: every further round would be the same
     assert flight.flying() == []
     count = plan(flight.seen()).counts["red"]
-    used = sum(1 for one in flight.guests.values() if one.node)
+    used = sum(1 for guest in flight.guests.values() if guest.node)
     assert (count.maximum, count.used, count.pending) == (available, used, 0)
     assert count.waiting == 0 or count.used == available

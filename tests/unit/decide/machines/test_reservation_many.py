@@ -97,7 +97,9 @@ class Town:
         """Guests take the places that they were promised; reservations go where there is room."""
         for uid, guest in self.guests.items():
             if guest.place and not guest.node:
-                mine = next(one for one in self.reservations.values() if one.promised_to == uid)
+                mine = next(
+                    reservation for reservation in self.reservations.values() if reservation.promised_to == uid
+                )
                 assert (mine.type, mine.node) == (guest.type, guest.place)
                 del self.reservations[mine.name]
                 self.guests[uid] = replace(guest, node=guest.place)
@@ -142,8 +144,8 @@ class Town:
         used, waiting, held = (Counter[str]() for _ in range(3))
         for guest in self.guests.values():
             (waiting if guest.gated else used)[guest.type] += 1
-        for one in self.reservations.values():
-            held[one.type] += bool(one.node)
+        for reservation in self.reservations.values():
+            held[reservation.type] += bool(reservation.node)
         return {
             name: Count(
                 maximum=held[name] + used[name],

@@ -217,8 +217,8 @@ def test_a_sample_tells_memory_and_cpu_when_they_were_measured():
         {"seconds": 2, "cpuSeconds": 1, "memoryBytes": 100},
         {"seconds": 4, "cpuSeconds": 4, "memoryBytes": 300},
     ]
-    found = read_sample(json.dumps(rows))
-    assert (found.peak_memory, found.cpu) == (300, 0.75)
+    sample = read_sample(json.dumps(rows))
+    assert (sample.peak_memory, sample.cpu) == (300, 0.75)
 
 
 @pytest.mark.parametrize(

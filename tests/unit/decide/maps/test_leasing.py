@@ -73,9 +73,9 @@ class World:
         return {name: Limit(name, self.capacity[name], held[name]) for name in held}
 
     def _sorted(self, of, state):
-        found = [item for (at, _), item in self.items.items() if at == of and item.state is state]
+        items = [item for (at, _), item in self.items.items() if at == of and item.state is state]
         return [
-            Candidate(one, self.values[of, one.seq]) for one in sorted(found, key=lambda one: (one.rank, one.seq))
+            Candidate(one, self.values[of, one.seq]) for one in sorted(items, key=lambda one: (one.rank, one.seq))
         ]
 
     def load(self, calls):
@@ -113,9 +113,9 @@ class World:
 
     def apply(self, changes):
         self.items |= changes.items
-        for one in changes.results:
-            assert (one.map, one.item) not in self.results, "a second result was recorded"
-            self.results[one.map, one.item] = one
+        for result in changes.results:
+            assert (result.map, result.item) not in self.results, "a second result was recorded"
+            self.results[result.map, result.item] = result
         self.failures |= changes.failures
         for key, session in changes.sessions.items():
             if session is None:
@@ -173,8 +173,8 @@ class World:
             assert counts.total == len(mine), "an item was lost"
             sessions = [one for key, one in self.sessions.items() if key[0] == of]
             assert counts.workers == len(sessions)
-            assert counts.leases == sum(len(one.leases) for one in sessions), "a token leaked"
-            handed = {(lease.item, lease.fence) for one in sessions for lease in one.leases}
+            assert counts.leases == sum(len(session.leases) for session in sessions), "a token leaked"
+            handed = {(lease.item, lease.fence) for session in sessions for lease in session.leases}
             for (_, seq), item in mine.items():
                 assert (item.state is State.LEASED) == bool(item.holder), "a lease without its state"
                 assert (item.state is State.DONE) == ((of, seq) in self.results)
@@ -511,7 +511,7 @@ class Play(RuleBasedStateMachine):
         self.deliver(of, name, asked, lost_reply=lost_reply)
 
     def deliver(self, of, name, asked, *, lost_reply):
-        told_before = {(one.item, self.world.items[of, one.item].settled) for one in asked.reports}
+        told_before = {(report.item, self.world.items[of, report.item].settled) for report in asked.reports}
         (reply,) = self.world.step(Call(of, asked))
         refused = set(reply.refused) | told_before  # what was said of a lease first is what counts
         for report in asked.reports:
@@ -629,7 +629,7 @@ class Play(RuleBasedStateMachine):
         limit = self.world.limits()["mysql"]
         assert 0 <= limit.held <= limit.capacity
         counts = [one.counts for one in self.world.maps.values()]
-        progress = sum(one.done + one.dead for one in counts)
+        progress = sum(count.done + count.dead for count in counts)
         assert progress >= self.progress, "progress went back"
         self.progress = progress
         for key, value in self.recorded.items():

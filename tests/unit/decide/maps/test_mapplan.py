@@ -62,7 +62,7 @@ def test_from_the_seeds_measured_run_38_nodes_take_14_minutes_and_its_6_cost_8_6
     learned = durations_of_run(nodes=6, machine=N1_96, seconds=5400, items=150_000, work=SEED, terms=Terms())
     assert learned.mean == pytest.approx(20.7, abs=0.05)  # core-seconds: each pod has one core
     plan = plan_map(replace(SEED, durations=learned), SHEET, Terms(nodes=(6, 38)))
-    six, many = sorted(plan.choices, key=lambda one: one.nodes)
+    six, many = sorted(plan.choices, key=lambda choice: choice.nodes)
     assert (six.seconds, six.money) == (pytest.approx(5400), pytest.approx(8.64))
     assert many.seconds / 60 == pytest.approx(14.4, abs=0.2)
     assert many.money == pytest.approx(8.81, abs=0.01)
@@ -84,7 +84,7 @@ def test_oregon_is_a_quarter_cheaper_than_tokyo_until_the_data_must_cross():
     crossing = replace(sheet, transfer={("asia-northeast1", "us-west1"): 0.11})
     far = plan_map(data, crossing, Terms(hold_seconds=1200))
     assert best(far).offer == TOKYO
-    costly = next(one for one in far.choices if one.offer == OREGON and one.nodes == 38)
+    costly = next(choice for choice in far.choices if choice.offer == OREGON and choice.nodes == 38)
     assert costly.transfer_money == pytest.approx(3600 * GI / 10 / 1e9 * 0.11)
     assert "transfer" in binds(costly)
 
@@ -155,17 +155,17 @@ def test_a_quota_that_allows_no_node_refuses_the_offer_with_its_name():
 
 def test_a_named_limit_keeps_pods_beyond_its_tokens_idle():
     work = replace(SEED, parallelism=None, limits=(Limit(name="mysql", tokens=100, share=0.25),))
-    found = min(plan_map(work, SHEET, Terms()).choices, key=lambda one: one.seconds)
-    assert (found.nodes, found.pods) == (5, 400)
-    assert "limit mysql" in binds(found)
-    assert found.seconds == pytest.approx(150_000 * 4 / 400, rel=0.01)
+    choice = min(plan_map(work, SHEET, Terms()).choices, key=lambda one: one.seconds)
+    assert (choice.nodes, choice.pods) == (5, 400)
+    assert "limit mysql" in binds(choice)
+    assert choice.seconds == pytest.approx(150_000 * 4 / 400, rel=0.01)
 
 
 def test_a_rate_holds_however_many_nodes_there_are():
     work = replace(SEED, parallelism=None, rate_per_second=10)
     plan = plan_map(work, SHEET, Terms(nodes=(1, 100)))
-    assert {round(one.seconds, -2) for one in plan.choices} == {15_000}
-    assert all("rate" in binds(one) for one in plan.choices)
+    assert {round(choice.seconds, -2) for choice in plan.choices} == {15_000}
+    assert all("rate" in binds(choice) for choice in plan.choices)
 
 
 def test_start_up_binds_when_it_takes_longer_than_the_work():
@@ -242,8 +242,8 @@ def test_a_request_that_makes_no_sense_is_refused(work, terms, says):
 
 
 def test_what_was_assumed_is_said():
-    told = plan_map(SEED, SHEET, Terms()).assumed
-    assert told == (
+    assumed = plan_map(SEED, SHEET, Terms()).assumed
+    assert assumed == (
         "items: 150,000, 4s each; 4s on average",
         "spot nodes are not taken away: no rate is given",
         "nodes are there at once: no time to start is given",
@@ -323,27 +323,29 @@ terms_ = st.builds(
 def test_every_plan_keeps_its_promises_or_says_why_not(work, sheet, terms):
     plan = plan_map(work, sheet, terms)
     assert (plan.best is None) == bool(plan.impossible)
-    for one in plan.choices:
-        allowed, _ = most_nodes(one.offer, terms.quotas, pods_per_node=one.pods_per_node)
-        assert 1 <= one.nodes <= allowed
-        assert one.pods <= one.nodes * one.pods_per_node
-        assert one.pods <= (work.parallelism or math.inf)
-        assert one.start_seconds <= one.seconds <= one.late_seconds
-        assert one.billed_seconds >= max(one.seconds, sheet.minimum_seconds, terms.hold_seconds) - 1e-6
-        assert one.billed_seconds % sheet.step_seconds == pytest.approx(0, abs=1e-6)
-        assert one.node_money == pytest.approx(one.nodes * one.billed_seconds / 3600 * one.offer.price_per_hour)
-        kept = (terms.deadline_seconds is None or one.late_seconds <= terms.deadline_seconds) and (
-            terms.budget is None or one.money <= terms.budget
+    for choice in plan.choices:
+        allowed, _ = most_nodes(choice.offer, terms.quotas, pods_per_node=choice.pods_per_node)
+        assert 1 <= choice.nodes <= allowed
+        assert choice.pods <= choice.nodes * choice.pods_per_node
+        assert choice.pods <= (work.parallelism or math.inf)
+        assert choice.start_seconds <= choice.seconds <= choice.late_seconds
+        assert choice.billed_seconds >= max(choice.seconds, sheet.minimum_seconds, terms.hold_seconds) - 1e-6
+        assert choice.billed_seconds % sheet.step_seconds == pytest.approx(0, abs=1e-6)
+        assert choice.node_money == pytest.approx(
+            choice.nodes * choice.billed_seconds / 3600 * choice.offer.price_per_hour
         )
-        assert kept == (one.misses == "")
-        assert one.binds
+        kept = (terms.deadline_seconds is None or choice.late_seconds <= terms.deadline_seconds) and (
+            terms.budget is None or choice.money <= terms.budget
+        )
+        assert kept == (choice.misses == "")
+        assert choice.binds
     if plan.best is not None:
         assert plan.best == plan.choices[0]
         assert not plan.best.misses
         if terms.deadline_seconds is not None:
-            assert all(one.money >= plan.best.money - 1e-6 for one in plan.choices if not one.misses)
+            assert all(choice.money >= plan.best.money - 1e-6 for choice in plan.choices if not choice.misses)
         elif terms.budget is not None:
-            assert all(one.seconds >= plan.best.seconds - 1e-6 for one in plan.choices if not one.misses)
+            assert all(choice.seconds >= plan.best.seconds - 1e-6 for choice in plan.choices if not choice.misses)
 
 
 @settings(max_examples=examples(20, full=60), deadline=None)

@@ -31,7 +31,7 @@ RULES = NoticeRules(failure_share=0.1)
     ],
 )
 def test_notices_are_due_when_it_happens(rules, state, events):
-    assert [one.event for one in due(rules, replace(STATE, **state), frozenset()).notices] == events
+    assert [notice.event for notice in due(rules, replace(STATE, **state), frozenset()).notices] == events
 
 
 counts = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=30)
@@ -48,7 +48,7 @@ def test_each_notice_is_sent_at_most_once_however_often_the_caller_restarts(step
         found = due(RULES, state, marks)
         assert found.marks >= marks
         marks = found.marks
-        sent += [one.key for one in found.notices]
+        sent += [notice.key for notice in found.notices]
         assert due(RULES, state, frozenset(sorted(marks))).notices == ()
     assert len(sent) == len(set(sent))
 

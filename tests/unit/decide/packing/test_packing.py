@@ -89,7 +89,7 @@ def test_one_gpu_at_a_time_no_node_is_opened_while_another_has_room(nodes, size,
     for _ in range(min(len(leaving), nodes * size)):
         room = [at for at in range(nodes) if used[at] < size]
         at = max(room, key=lambda one: (pack({GPU: 1}, a_node(size, used[one])), -one))
-        assert used[at] > 0 or all(used[one] in (0, size) for one in range(nodes))
+        assert used[at] > 0 or all(used[number] in (0, size) for number in range(nodes))
         used[at] += 1
 
 
@@ -98,11 +98,11 @@ def test_only_gpus_that_are_asked_for_count():
 
 
 def test_spread_prefers_the_emptiest_and_keeps_pods_without_gpus_where_pack_does():
-    one = make_ask({GPU: 1})
-    assert [spread(one, a_node(8, used)) for used in (0, 3, 7)] == [9, 5, 0]
+    ask = make_ask({GPU: 1})
+    assert [spread(ask, a_node(8, used)) for used in (0, 3, 7)] == [9, 5, 0]
     assert spread(make_ask({}), a_node(2)) == 0
     assert spread(make_ask({}), a_node(0)) == MAX_SCORE
-    assert spread(one, a_node(4, resource="amd.com/gpu")) == 0
+    assert spread(ask, a_node(4, resource="amd.com/gpu")) == 0
 
 
 def test_shares_of_a_gpu_count_in_thousandths():

@@ -22,10 +22,10 @@ def test_one_of_the_best_is_taken_and_the_same_lot_takes_the_same(given_points, 
 def test_shunned_nodes_are_taken_only_when_there_are_no_others(given_points, lot, shunned):
     shunned &= set(range(len(given_points)))
     at = winner(given_points, lot, shunned=shunned)
-    others = [one for one in range(len(given_points)) if one not in shunned]
+    others = [number for number in range(len(given_points)) if number not in shunned]
     if others:
         assert at in others
-        assert given_points[at] == max(given_points[one] for one in others)
+        assert given_points[at] == max(given_points[other] for other in others)
     else:
         assert given_points[at] == max(given_points)
 

@@ -93,8 +93,8 @@ seconds = st.lists(st.floats(0, 1e6), min_size=LEAST, max_size=40)
 
 @given(seconds, st.floats(0, 1e6), st.floats(0, 1e6))
 def test_having_run_longer_never_brings_the_end_nearer(past, one, more):
-    found = history_of([Stay(like=ADA, ended=NOON, took=timedelta(seconds=took)) for took in past])
-    early, late = found.usual(ADA, timedelta(seconds=one)), found.usual(ADA, timedelta(seconds=one + more))
+    history = history_of([Stay(like=ADA, ended=NOON, took=timedelta(seconds=took)) for took in past])
+    early, late = history.usual(ADA, timedelta(seconds=one)), history.usual(ADA, timedelta(seconds=one + more))
     assert early is not None
     assert late is not None
     if late.total is not None:

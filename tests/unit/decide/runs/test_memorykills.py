@@ -91,10 +91,10 @@ def evicted(
 ) -> Any:
     pod = copy.deepcopy(pod)
     request = pod["spec"]["containers"][0]["resources"].get("requests", {}).get("memory", "0")
-    said = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
-    said += (over.format(used, request) + " consumption of memory. ") if over else ""
+    message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
+    message += (over.format(used, request) + " consumption of memory. ") if over else ""
     when = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": rfc3339(NOON)}
-    pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": said, "conditions": [when]}
+    pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": [when]}
     pod["spec"]["nodeName"] = "n1"
     return pod
 
@@ -270,7 +270,7 @@ def a_request(pod: Any, known: Known | None, **rule_: Any) -> Request:
 
 
 def patched(verdict: Any) -> dict[str, Any]:
-    return {one["path"]: one["value"] for one in verdict.patches}
+    return {patch["path"]: patch["value"] for patch in verdict.patches}
 
 
 def test_admission_holds_a_replacement_and_says_why():
@@ -281,7 +281,7 @@ def test_admission_holds_a_replacement_and_says_why():
     assert found["/spec/schedulingGates"] == [{"name": "other/gate"}, {"name": "moorage.dev/memory"}]
     assert found["/metadata/labels"] == {"moorage.dev/memory": "held"}
     assert "created again with the same memory" in found["/metadata/annotations"]["moorage.dev/memory-held"]
-    assert any("(restartBomb)" in one for one in verdict.warnings)
+    assert any("(restartBomb)" in warning for warning in verdict.warnings)
     held = copy.deepcopy(pod)
     held = behind_gate(held, a_kill())
     assert (
@@ -362,7 +362,7 @@ def test_what_slipped_past_is_stopped_once_and_only_while_it_is_young():
     ],
 )
 def test_others_are_not_stopped(other):
-    assert not any(isinstance(one, Stop) for one in plan(seen_of([DEAD, other], LEDGER)).actions)
+    assert not any(isinstance(action, Stop) for action in plan(seen_of([DEAD, other], LEDGER)).actions)
 
 
 def test_held_pods_are_let_go_for_good_reasons():
@@ -415,14 +415,14 @@ def test_a_daemon_sets_kill_is_told_and_nothing_else():
     owner = Owner(api_version="apps/v1", kind="DaemonSet", name="d", uid="uid-d")
     dead = killed(a_pod("d-1", kind="DaemonSet", owner="d"))
     decided = plan(seen_of([dead, a_pod("d-2", kind="DaemonSet", owner="d")], owner=owner))
-    assert [type(one) for one in decided.actions] == [Write]
+    assert [type(action) for action in decided.actions] == [Write]
     assert told_of(decided.actions[0].news[0], owner, HOLDS).endswith("its replacement stays on that node")
 
 
 def test_a_ledger_keeps_the_newest_and_counts_all():
     dead = [killed(a_pod(f"web-{n:02}"), at=NOON + timedelta(minutes=n)) for n in range(14)]
     (write, *_) = plan(seen_of(dead, how=BombRule(level="warn"))).actions
-    assert [one.pod for one in write.ledger.kills] == [f"web-{n:02}" for n in range(4, 14)]
+    assert [kill.pod for kill in write.ledger.kills] == [f"web-{n:02}" for n in range(4, 14)]
     assert write.ledger.count == 14
     assert ledger_from(write.ledger.to_text()) == write.ledger
     assert plan(seen_of(dead, write.ledger, BombRule(level="warn"))).actions == ()
@@ -470,7 +470,7 @@ def text_of(size: int | None) -> str | None:
 def test_an_answer_never_holds_what_has_more_memory_and_never_gives_less(kills, held, how, limit, request):
     pod = a_pod(limit=text_of(limit), request=text_of(request))
     found = answer(pod, Known(kills=kills, held=held), how)
-    mine = [one for one in kills if any(hit.container == "c" for hit in one.hits)]
+    mine = [kill for kill in kills if any(hit.container == "c" for hit in kill.hits)]
     if not how.holds or len(mine) < how.allowed:
         assert found == Pass()
     match found:
@@ -492,7 +492,7 @@ def test_an_answer_never_holds_what_has_more_memory_and_never_gives_less(kills, 
             given_limit = memory["c"][1]
             assert int(given_limit) >= max(had, limit or 0) or limit is None
             assert memory["c"][0] <= max(how.escalation.most, 0)
-            assert all(has_grown(pod, one) for one in kills)  # and so it passes when asked again
+            assert all(has_grown(pod, kill) for kill in kills)  # and so it passes when asked again
             assert answer(pod, Known(kills=kills, held=held), how) == Pass()
             assert container["resources"]["limits"]["memory"]
 
@@ -531,7 +531,7 @@ class Bomb(RuleBasedStateMachine):
         self.pods[pod["metadata"]["name"]] = pod
 
     def _alive(self) -> list[Any]:
-        return [one for one in self.pods.values() if one["status"]["phase"] != "Failed"]
+        return [pod for pod in self.pods.values() if pod["status"]["phase"] != "Failed"]
 
     def _replace(self) -> None:
         while len(self._alive()) < 3:

@@ -61,7 +61,7 @@ def disrupted(number: int = 1, **more: Any) -> AttemptSeen:
 
 
 def a_run(*attempts: AttemptSeen, **more: Any) -> Observed:
-    made = max((one.number for one in attempts), default=1)
+    made = max((attempt.number for attempt in attempts), default=1)
     known = {"run": "train", "attempts": attempts, "now": NOON, "restart_limit": 3, "made": made}
     return Observed(**(known | more))
 
@@ -365,7 +365,7 @@ class World:
         self.now += MINUTE
         job = self.active()[0]
         name = job["metadata"]["name"]
-        pod = next(one for one in self.pods if one["metadata"]["name"] == f"{name}-pod")
+        pod = next(pod for pod in self.pods if pod["metadata"]["name"] == f"{name}-pod")
         pod["status"]["phase"] = "Failed"
         reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
         if what in ("preempted", "drained, pod gone", "kubelet evicted"):

@@ -308,12 +308,12 @@ def test_every_problem_is_told_at_once():
 
 def test_a_command_that_does_not_exist_is_refused_where_it_would_run_here():
     caller = Caller(user="ada", cwd="/", program=None)
-    assert [one.field for one in problems(caller=caller)] == ["command"]
+    assert [problem.field for problem in problems(caller=caller)] == ["command"]
     assert problems(REAL, caller, image="python:3.12") == ()
 
 
 def test_a_real_cluster_needs_an_image_which_a_tenant_may_give():
-    assert [one.field for one in problems(REAL)] == ["image"]
+    assert [problem.field for problem in problems(REAL)] == ["image"]
     facts = ClusterFacts(nodes=(PLAIN,), defaults=Defaults(image="ours:1"))
     assert container(planned(facts))["image"] == "ours:1"
 
@@ -845,12 +845,12 @@ def test_a_slice_of_a_gpu_is_asked_for_by_its_resource(asked, resource, tolerate
     assert plan.problems == ()
     spec = plan.job["spec"]["template"]["spec"]
     assert resource in spec["containers"][0]["resources"]["limits"]
-    assert [one["key"] for one in spec["tolerations"]] == tolerated
+    assert [toleration["key"] for toleration in spec["tolerations"]] == tolerated
 
 
 def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
     nodes = (NodeInfo(name="n1", allocatable={"cpu": 16000, "memory": 2**36, "nvidia.com/gpu": 4}),)
     request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
     plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
-    [problem] = [one for one in plan.problems if one.field == "gpuResource"]
+    [problem] = [problem for problem in plan.problems if problem.field == "gpuResource"]
     assert (problem.message, problem.hint) == ("no node has GPU resource 'mig-9g'", "available: nvidia.com/gpu")

@@ -188,7 +188,7 @@ def test_every_hold_has_a_rule_and_a_node_without_holds_is_free_of_each_pod_that
 def test_marking_every_pod_safe_never_adds_a_hold(some):
     def count(given_pods: list[Any]) -> int:
         reports = diagnose([a_node("a"), a_node("b")], given_pods, [])
-        return sum(hold.rule != "no-place" for one in reports for hold in one.holds)
+        return sum(hold.rule != "no-place" for report in reports for hold in report.holds)
 
     marked = copy.deepcopy(some)
     for one in marked:

@@ -37,7 +37,7 @@ spec:
 
 
 def told(report: Report) -> list[tuple[int, str, str, str]]:
-    return [(one.line, one.level, one.rule, one.field) for one in report.findings]
+    return [(finding.line, finding.level, finding.rule, finding.field) for finding in report.findings]
 
 
 def of(text: str, policy: Policy | None = None, **options: Any) -> list[tuple[int, str, str, str]]:
@@ -69,20 +69,22 @@ def test_documents_lists_and_json_are_all_judged():
     )
     report = lint([("a", f"{POD}---\n---\n{POD}"), ("b", json), ("c", "apiVersion: v1\nkind: Service\n")], DENY)
     assert (report.judged, report.skipped) == (3, 1)
-    assert {one.file for one in report.findings} == {"a", "b"}
-    assert any(one.field == "items[0].spec.containers[0].resources.limits.memory" for one in report.findings)
+    assert {finding.file for finding in report.findings} == {"a", "b"}
+    assert any(
+        finding.field == "items[0].spec.containers[0].resources.limits.memory" for finding in report.findings
+    )
 
 
 def test_without_a_policy_the_defaults_warn():
     report = lint([("f", POD)])
-    assert {one.level for one in report.findings} == {"warn"}
+    assert {finding.level for finding in report.findings} == {"warn"}
     assert not report.denied
 
 
 def test_what_admission_would_write_is_told_as_fill():
     policy = Policy(gpu_cluster_policy()["spec"]["rules"])
     report = lint([("f", POD)], policy)
-    assert [one.message for one in report.findings if one.level == "fill"] == ["set to 2Gi"]
+    assert [finding.message for finding in report.findings if finding.level == "fill"] == ["set to 2Gi"]
 
 
 def test_facts_of_a_cluster_are_used_where_they_are_given():
@@ -154,7 +156,7 @@ spec:
 def test_what_is_no_manifest_is_denied_at_its_line(text, line, said):
     report = lint([("f", text)])
     assert report.denied
-    assert any(one.line == line and said in one.message for one in report.findings), report.findings
+    assert any(finding.line == line and said in finding.message for finding in report.findings), report.findings
 
 
 def test_aliases_that_multiply_beyond_measure_are_refused_at_once():
@@ -199,5 +201,5 @@ def test_kinds_of_others_are_judged_where_they_hold_pod_templates():
     text = "apiVersion: kubeflow.org/v1\nkind: Notebook\nmetadata: {name: n}\nspec:\n  template:\n    spec:\n"
     report = lint([("f", text + "      containers:\n        - {name: c, image: i}\n"), ("g", text)])
     assert (report.judged, report.skipped) == (1, 1)
-    assert {one.line for one in report.findings} == {8}
-    assert {one.kind for one in report.findings} == {"Notebook"}
+    assert {finding.line for finding in report.findings} == {8}
+    assert {finding.kind for finding in report.findings} == {"Notebook"}

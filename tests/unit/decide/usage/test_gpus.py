@@ -55,7 +55,7 @@ def a_pod(
     if start:
         status["startTime"] = start
     if devices is not None:
-        listed = [{"resourceID": one} for one in devices]
+        listed = [{"resourceID": device} for device in devices]
         status["containerStatuses"] = [
             {"name": "main", "allocatedResourcesStatus": [{"name": resource, "resources": listed}]}
         ]

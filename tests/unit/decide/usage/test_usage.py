@@ -246,7 +246,7 @@ def test_every_way_of_dividing_gives_the_same_total(rows, one, two):
     }
     assert len(totals) == 1
     assert totals == {
-        sum((clipped(one, since=since, until=min(until, NOON)) * one.gpus for one in rows), timedelta())
+        sum((clipped(row, since=since, until=min(until, NOON)) * row.gpus for row in rows), timedelta())
     }
 
 
