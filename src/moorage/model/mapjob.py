@@ -340,11 +340,11 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
     try:
         spec = msgspec.convert(obj.get("spec") or {}, MapJobSpec)
     except msgspec.ValidationError as error:
-        raise BadMapJob(_said("spec", error)) from error
+        raise BadMapJob(_field_message("spec", error)) from error
     try:
         status = msgspec.convert(obj.get("status") or {}, MapJobStatus)
     except msgspec.ValidationError as error:
-        raise BadMapJob(_said("status", error)) from error
+        raise BadMapJob(_field_message("status", error)) from error
     label = labels_of(obj).get(OWNER_LABEL, "")
     return MapView(
         namespace=meta.get("namespace") or "",
@@ -360,7 +360,7 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
     )
 
 
-def _said(where: str, error: msgspec.ValidationError) -> str:
+def _field_message(where: str, error: msgspec.ValidationError) -> str:
     """msgspec's message with the field's path before it: "spec.limits: Expected …"."""
     message, _, place = str(error).partition(" - at ")
     _, _, path = place.partition("$")

@@ -480,7 +480,7 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
     try:
         spec = msgspec.convert(obj.get("spec") or {}, WorkspaceSpec)
     except msgspec.ValidationError as error:
-        raise BadWorkspace(_said("spec", error)) from error
+        raise BadWorkspace(_field_message("spec", error)) from error
     try:
         status = msgspec.convert(obj.get("status") or {}, WorkspaceStatus)
     except msgspec.ValidationError:
@@ -501,7 +501,7 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
     )
 
 
-def _said(where: str, error: msgspec.ValidationError) -> str:
+def _field_message(where: str, error: msgspec.ValidationError) -> str:
     message, _, place = str(error).partition(" - at ")
     _, _, path = place.partition("$")
     return f"{where}{path.strip('`')}: {message}"

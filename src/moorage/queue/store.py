@@ -581,10 +581,10 @@ class Store:
         return [Limit(name, capacity, int(held)) for name, capacity, held in self._db.rows(_LIMITS)]
 
     def find_map(self, namespace: str, name: str) -> Stored | None:
-        return self._one(self._db.rows(f"{_MAPS} WHERE namespace = ? AND name = ?", namespace, name))
+        return self._first(self._db.rows(f"{_MAPS} WHERE namespace = ? AND name = ?", namespace, name))
 
     def find_uid(self, uid: str) -> Stored | None:
-        return self._one(self._db.rows(f"{_MAPS} WHERE uid = ?", uid))
+        return self._first(self._db.rows(f"{_MAPS} WHERE uid = ?", uid))
 
     def list_maps(self, namespace: str | None = None) -> list[Stored]:
         rows = (
@@ -644,12 +644,12 @@ class Store:
 
     def _stored_by_id(self, of: int, *, lock: bool = False) -> Stored:
         clause = self._db.locking(" FOR UPDATE") if lock else ""
-        stored = self._one(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
+        stored = self._first(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
         if stored is None:
             raise NotFound("the map is gone")
         return stored
 
-    def _one(self, rows: Sequence[Row]) -> Stored | None:
+    def _first(self, rows: Sequence[Row]) -> Stored | None:
         return self._stored(rows[0]) if rows else None
 
     def _stored(self, row: Row) -> Stored:

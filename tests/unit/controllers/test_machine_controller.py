@@ -13,7 +13,7 @@ import pytest
 from moorage.apimachinery.informer import wait_synced
 from moorage.apimachinery.meta import Key, is_condition_true, labels_of
 from moorage.apimachinery.resources import NODES, PODS, Obj, Resource
-from moorage.controllers.machine.controller import TELL_AFTER_SECONDS, TELL_EVERY_SECONDS, MachineController
+from moorage.controllers.machine.controller import STATUS_AFTER_SECONDS, STATUS_EVERY_SECONDS, MachineController
 from moorage.decide.admission.injection import inject
 from moorage.kube.events import EventRecorder
 from moorage.model.machine import MACHINES, parse_machine
@@ -143,7 +143,7 @@ async def settle(api: MortalApi) -> None:
         async with a_controller(api, clock) as controller:
             with contextlib.suppress(Killed):
                 await controller.reconcile(KEY)
-                clock.advance(TELL_EVERY_SECONDS)
+                clock.advance(STATUS_EVERY_SECONDS)
                 await controller.reconcile(KEY)
         await bind_reservations(api)
         if api.writes == before:
@@ -209,14 +209,14 @@ async def test_counts_are_told_when_a_hand_over_has_had_its_time_and_not_more_of
         assert await waiting() == 0
         clock.advance(timedelta(hours=1))
         await changed(api, controller, a_guest("guest-1"))
-        assert await controller.reconcile(KEY) == timedelta(seconds=TELL_AFTER_SECONDS)
+        assert await controller.reconcile(KEY) == timedelta(seconds=STATUS_AFTER_SECONDS)
         assert await waiting() == 0
-        clock.advance(TELL_AFTER_SECONDS)
+        clock.advance(STATUS_AFTER_SECONDS)
         await controller.reconcile(KEY)
         assert await waiting() == 1
         await changed(api, controller, a_guest("guest-2"))
-        assert await controller.reconcile(KEY) == timedelta(seconds=TELL_EVERY_SECONDS)
-        clock.advance(TELL_EVERY_SECONDS)
+        assert await controller.reconcile(KEY) == timedelta(seconds=STATUS_EVERY_SECONDS)
+        clock.advance(STATUS_EVERY_SECONDS)
         await controller.reconcile(KEY)
         assert await waiting() == 2
 

@@ -65,9 +65,9 @@ from moorage.model.reservation import RESERVATIONS, bookings_of
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16  # writes under way together; each is a round trip
-TELL_AFTER_SECONDS = 0.1  # counts are told so long after they changed: a hand-over (50 ms) changes them once
-TELL_EVERY_SECONDS = 0.5  # of one Machine not more often than this,
-TELL_APART_SECONDS = 0.05  # and of all together than this: a status costs the API server as much as a hand-over
+STATUS_AFTER_SECONDS = 0.1  # counts are written so long after they changed: a hand-over (50 ms) changes them once
+STATUS_EVERY_SECONDS = 0.5  # the status of a Machine is not written more often than this,
+STATUS_APART_SECONDS = 0.05  # and of all together than this: a write costs the API server as much as a hand-over
 OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
 
 
@@ -101,9 +101,9 @@ class MachineController:
         self._written: dict[str, tuple[float, Obj | None]] = {}  # by uid: when, and the pod as it then was
         self._read: dict[str, tuple[str, Reservation | Guest]] = {}  # by uid: resourceVersion, parsed
         self._node_read: dict[str, tuple[str, NodeInfo]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()  # misfits with an event: uid of the pod, and why
         self._due: dict[str, float] = {}  # by Machine whose status is behind: when it is to be written
-        self._said: dict[str, float] = {}  # by Machine: when its status was written last
+        self._status_written: dict[str, float] = {}  # by Machine: when its status was written last
         self._last_due = -math.inf
         self.pods.on_change(self._forget)
         self.loop.hear(self.machines, self._beside)
@@ -117,7 +117,7 @@ class MachineController:
         machine = self.machines.get(key.name)
         if machine is None:
             self._due.pop(key.name, None)
-            self._said.pop(key.name, None)
+            self._status_written.pop(key.name, None)
             return None
         now = self._clock.now()
         first = min(
@@ -141,35 +141,35 @@ class MachineController:
         look_again = [decided.look_again_in] if decided.look_again_in is not None else []
         if not is_deleting(machine):
             status = make_status(machine, pool, decided, now)
-            wait = self._wait_to_tell(machine, status)
+            wait = self._wait_to_write(machine, status)
             if wait > 0:
                 look_again.append(timedelta(seconds=wait))
             else:
                 await self._write_status(machine, status)
-            await self._tell(decided, pods)
+            await self._record_misfits(decided, pods)
         if broken:
             raise broken[0]
         return min(look_again, default=None)
 
-    def _wait_to_tell(self, machine: Obj, status: Obj | None) -> float:
-        """Seconds for which the status is better not written: what it says is about to change, and the scheduler
-        and the kubelet that hand a place over need the API server now. Conditions are told at once."""
+    def _wait_to_write(self, machine: Obj, status: Obj | None) -> float:
+        """Seconds to wait before the status is written: it is about to change, and the scheduler and the kubelet
+        that hand a place over need the API server now. Conditions are written at once."""
         name, moment = machine["metadata"]["name"], self._clock.monotonic()
         if status is None:
             self._due.pop(name, None)
             return 0.0
         if name not in self._due:
             self._last_due = self._due[name] = max(
-                moment + TELL_AFTER_SECONDS,
-                self._said.get(name, -math.inf) + TELL_EVERY_SECONDS,
-                self._last_due + TELL_APART_SECONDS,
+                moment + STATUS_AFTER_SECONDS,
+                self._status_written.get(name, -math.inf) + STATUS_EVERY_SECONDS,
+                self._last_due + STATUS_APART_SECONDS,
             )
         had = machine.get("status") or {}
         waits = all(status.get(part) == had.get(part) for part in ("conditions", "observedGeneration"))
         if waits and moment < self._due[name]:
             return self._due[name] - moment
         del self._due[name]
-        self._said[name] = moment
+        self._status_written[name] = moment
         return 0.0
 
     # --- reads
@@ -330,10 +330,10 @@ class MachineController:
                     MACHINES, machine["metadata"]["name"], {"status": status}, subresource="status"
                 )
 
-    async def _tell(self, decided: Plan, pods: Mapping[str, Obj]) -> None:
+    async def _record_misfits(self, decided: Plan, pods: Mapping[str, Obj]) -> None:
         for misfit in decided.misfits:
-            if (misfit.guest.uid, misfit.why) not in self._told:
-                self._told.add((misfit.guest.uid, misfit.why))
+            if (misfit.guest.uid, misfit.why) not in self._reported:
+                self._reported.add((misfit.guest.uid, misfit.why))
                 await self._events.record(pods[misfit.guest.uid], "Warning", "LargerThanMachine", misfit.why)
 
     def _wrote(self, pod: Obj) -> None:
@@ -346,7 +346,7 @@ class MachineController:
             uid = before["metadata"]["uid"]
             self._written.pop(uid, None)
             self._read.pop(uid, None)
-            self._told = {key for key in self._told if key[0] != uid} if self._told else self._told
+            self._reported = {key for key in self._reported if key[0] != uid} if self._reported else self._reported
         elif after is not None:
             written = self._written.get(after["metadata"]["uid"])
             if written is not None and (

@@ -56,7 +56,7 @@ from moorage.model.names import MAP_LABEL, attempt_name
 log = logging.getLogger(__name__)
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-TELL_EVERY = timedelta(seconds=2)
+STATUS_EVERY = timedelta(seconds=2)
 
 
 class MapJobController:
@@ -88,7 +88,7 @@ class MapJobController:
         self.loop.hear(self._maps, lambda obj: [key_of(obj)])
         self.loop.hear(self._jobs, _map_of)
         self.loop.hear(self._pods, lambda pod: _map_of(pod) if is_noteworthy(pod) else ())
-        self._told_at: dict[str, float] = {}  # by uid
+        self._reported_at: dict[str, float] = {}  # by uid: when the status was written last
         self._refused: dict[tuple[str, str], str] = {}  # by uid and template: why no Job can be made of it
         self._maps.on_change(self._forget)
 
@@ -210,8 +210,8 @@ class MapJobController:
         if conditions == before:
             if same_workers:
                 return None
-            wait = self._told_at.get(view.uid, 0.0) + TELL_EVERY.total_seconds() - now
-            if view.uid in self._told_at and wait > 0:
+            wait = self._reported_at.get(view.uid, 0.0) + STATUS_EVERY.total_seconds() - now
+            if view.uid in self._reported_at and wait > 0:
                 return timedelta(seconds=wait)
             patch: Obj = {"metadata": {"uid": view.uid}, "status": status_patch(Writer.OPERATOR, status)}
         else:
@@ -223,8 +223,8 @@ class MapJobController:
             }
         with contextlib.suppress(NotFound):
             await self._api.patch(MAPJOBS, meta["name"], patch, meta["namespace"], subresource="status")
-            self._told_at[view.uid] = now
-            await self._tell(view, obj, decided)
+            self._reported_at[view.uid] = now
+            await self._record_failure(view, obj, decided)
         return None
 
     def _conditions(self, view: MapView, before: list[Obj], decided: Plan) -> list[Obj]:
@@ -249,7 +249,7 @@ class MapJobController:
             )
         return conditions
 
-    async def _tell(self, view: MapView, obj: Obj, decided: Plan) -> None:
+    async def _record_failure(self, view: MapView, obj: Obj, decided: Plan) -> None:
         if decided.failed is not None and decided.failed.status and not view.is_true(FAILED):
             log.warning(
                 "a map's workers failed",
@@ -261,7 +261,7 @@ class MapJobController:
     def _forget(self, before: Obj | None, after: Obj | None) -> None:
         if after is None and before is not None:
             uid = before["metadata"]["uid"]
-            self._told_at.pop(uid, None)
+            self._reported_at.pop(uid, None)
             for key in [key for key in self._refused if key[0] == uid]:
                 del self._refused[key]
 

@@ -22,12 +22,12 @@ from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS, REPLICASETS, 
 from moorage.clock import Clock
 from moorage.controllers.loop import Loop, LoopMetrics
 from moorage.controllers.memorykill.plan import (
+    held_message,
+    kill_message,
     ledger_of,
     ledger_patch,
     observe,
     release_patch,
-    told_of,
-    told_of_held,
 )
 from moorage.decide.runs.killplan import Action, Release, Renew, Seen, Stop, Write, plan
 from moorage.decide.runs.memorykills import BombRule, Ledger, Owner, is_gated, kill_of, owner_of, rule_of
@@ -75,7 +75,7 @@ class MemoryKillController:
         self.informers = (self._failed, self._marked, *self._keepers.values(), self._policies, self._namespaces)
         self.loop = Loop("memorykill", self.reconcile, clock=clock, metrics=metrics)
         self._noted: BoundedCache[str, Ledger] = BoundedCache(OTHERS_REMEMBERED)  # by owner's uid, of other kinds
-        self._told: BoundedCache[tuple[str, str], None] = BoundedCache(OTHERS_REMEMBERED)  # (pod's uid, state)
+        self._reported: BoundedCache[tuple[str, str], None] = BoundedCache(OTHERS_REMEMBERED)  # (pod's uid, state)
         for pods in (self._failed, self._marked):
             self.loop.hear(pods, _owner_key)
         for keepers in self._keepers.values():
@@ -117,7 +117,7 @@ class MemoryKillController:
             expected = plan(self._observe(owner, pods.values(), keeper, rule))
             for action in expected.actions:
                 await self._act(action, key.namespace, owner, keeper, pods, rule)
-        await self._tell(cached, pods)
+        await self._record_held(cached, pods)
         return expected.look_again_in
 
     # --- reads
@@ -187,27 +187,27 @@ class MemoryKillController:
             log.info(
                 "killed for memory", extra={"owner": f"{namespace}/{owner.kind}/{owner.name}", "pod": kill.pod}
             )
-            about = _whom_to_tell(owner, keeper, namespace)
-            await self._events.record(about, "Warning", "KilledForMemory", told_of(kill, owner, rule))
+            about = _involved_object(owner, keeper, namespace)
+            await self._events.record(about, "Warning", "KilledForMemory", kill_message(kill, owner, rule))
 
-    async def _tell(self, seen: Seen, pods: Mapping[str, Obj]) -> None:
+    async def _record_held(self, seen: Seen, pods: Mapping[str, Obj]) -> None:
         """Say on a held or raised pod what happened to it."""
         for pod in seen.pods:
             obj = pods.get(pod.uid)
             if obj is None or pod.state not in ("held", "raised") or (pod.state == "held" and not pod.gated):
                 continue
-            if (pod.uid, pod.state) in self._told:
+            if (pod.uid, pod.state) in self._reported:
                 continue
-            self._told.put((pod.uid, pod.state), None)
+            self._reported.put((pod.uid, pod.state), None)
             if pod.state == "held":
-                await self._events.record(obj, "Warning", "HeldForMemory", told_of_held(pod.name))
+                await self._events.record(obj, "Warning", "HeldForMemory", held_message(pod.name))
             else:
                 notes = obj["metadata"].get("annotations") or {}
                 text = notes.get(MEMORY_HELD_ANNOTATION) or "memory raised"
                 await self._events.record(obj, "Normal", "MemoryRaised", text[0].upper() + text[1:])
 
 
-def _whom_to_tell(owner: Owner, keeper: Obj | None, namespace: str) -> Obj:
+def _involved_object(owner: Owner, keeper: Obj | None, namespace: str) -> Obj:
     """People look at Deployments, not at their ReplicaSets."""
     involved = owner
     ref = controller_ref(keeper) if keeper is not None else None

@@ -86,8 +86,8 @@ def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
     }
 
 
-def told_of(kill: Kill, owner: Owner, rule: BombRule) -> str:
-    """What the owner's event says of a kill."""
+def kill_message(kill: Kill, owner: Owner, rule: BombRule) -> str:
+    """The message of the owner's event about a kill."""
     message = str(kill)
     message = message[0].upper() + message[1:]
     if not wanders(owner):
@@ -99,9 +99,9 @@ def told_of(kill: Kill, owner: Owner, rule: BombRule) -> str:
     return f"{message}; its replacement is held: give the template more memory to go on"
 
 
-def told_of_held(pod: str) -> str:
-    """What a held pod's event says can be done."""
+def held_message(pod: str) -> str:
+    """The message of the event of a held pod."""
     return (
-        "Held, for another pod of its owner was killed with the same memory. Give the template more memory, or let"
-        f" it go as it is: kubectl annotate pod {pod} {MEMORY_RELEASE_ANNOTATION}=yes"
+        "Held: another pod of its owner was killed with the same memory. Give the template more memory, or release"
+        f" the pod as it is: kubectl annotate pod {pod} {MEMORY_RELEASE_ANNOTATION}=yes"
     )

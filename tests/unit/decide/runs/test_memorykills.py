@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moorage.apimachinery.moments import rfc3339
-from moorage.controllers.memorykill.plan import ledger_patch, observe, release_patch, told_of
+from moorage.controllers.memorykill.plan import kill_message, ledger_patch, observe, release_patch
 from moorage.decide.admission.guardrails import admit
 from moorage.decide.admission.review import Request
 from moorage.decide.runs.killanswer import Hold, Known, Pass, Raise, answer, behind_gate, with_more_memory
@@ -416,7 +416,7 @@ def test_a_daemon_sets_kill_is_told_and_nothing_else():
     dead = killed(a_pod("d-1", kind="DaemonSet", owner="d"))
     decided = plan(seen_of([dead, a_pod("d-2", kind="DaemonSet", owner="d")], owner=owner))
     assert [type(action) for action in decided.actions] == [Write]
-    assert told_of(decided.actions[0].news[0], owner, HOLDS).endswith("its replacement stays on that node")
+    assert kill_message(decided.actions[0].news[0], owner, HOLDS).endswith("its replacement stays on that node")
 
 
 def test_a_ledger_keeps_the_newest_and_counts_all():
