@@ -368,6 +368,36 @@ async def test_logs_come_from_the_registered_source(http: Http, served: Any) -> 
     assert (status, body["message"]) == (400, "container other is not valid for pod p")
 
 
+@pytest.mark.parametrize(
+    ("query", "want"),
+    [
+        ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=0", "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        (
+            "sinceSeconds=5&sinceTime=2026-11-21T12:00:00Z",
+            "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+    ],
+)
+async def test_options_of_a_log_are_checked_in_the_real_servers_words(http: Http, query: str, want: str) -> None:
+    await http("POST", PATH, a_pod())
+    status, body, _ = await http("GET", f"{PATH}/p/log?{query}")
+    assert (status, body["message"]) == (422, f'PodLogOptions "p" is invalid: {want}')
+
+
+async def test_a_pod_of_several_containers_asks_for_a_name_and_lists_all(http: Http) -> None:
+    spec = {
+        "containers": [{"name": name, "image": "busybox:1"} for name in ("a", "b")],
+        "initContainers": [{"name": "first", "image": "busybox:1"}],
+    }
+    await http("POST", PATH, {"metadata": {"name": "p"}, "spec": spec})
+    for query in ("", "?container="):
+        status, body, _ = await http("GET", f"{PATH}/p/log{query}")
+        want = "a container name must be specified for pod p, choose one of: [first a b]"
+        assert (status, body["message"]) == (400, want)
+
+
 async def test_followed_logs_stream_and_end_with_the_client(http: Http, served: Any) -> None:
     ended = asyncio.Event()
 

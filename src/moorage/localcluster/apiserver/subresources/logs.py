@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 from moorage.apimachinery.resources import NODES, PODS, Resource
@@ -12,6 +13,7 @@ from moorage.errors import BadRequest
 from moorage.localcluster.apiserver.core import Core
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.pipeline.refusals import not_found
+from moorage.localcluster.apiserver.subresources.containers import container_of
 from moorage.localcluster.apiserver.types.fields import FieldErrors
 
 
@@ -22,45 +24,19 @@ async def logs(
     kind = core.kind_of(PODS)
     core.pipeline.authorise(call, "get", kind, namespace, name, "log")
     pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
-    containers = [container["name"] for container in pod["spec"].get("containers") or ()]
-    every = [container["name"] for container in pod["spec"].get("initContainers") or ()] + containers
-    container = options.get("container")
-    if container is None:
-        wanted = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
-        if wanted in every:
-            container = wanted
-        elif len(containers) == 1:
-            container = containers[0]
-        else:
-            raise BadRequest(
-                f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
-            )
-    if container not in every:
-        raise BadRequest(f"container {container} is not valid for pod {name}")
+    since = _checked(name, **options)
+    container = container_of(pod, options.get("container") or "")
     node = pod["spec"].get("nodeName")
     if not node:
         return None
     if core.log_source is None or core.pipeline.peek(core.kind_of(NODES), node) is None:
         raise not_found(kind.resource, node)  # pods, as the real server says
-    since = options.get("since_seconds")
-    if since is None and options.get("since_time"):
-        try:
-            moment = parse_rfc3339(options["since_time"])
-        except ValueError as error:
-            raise BadRequest(str(error)) from None
-        since = max(1, int((core.clock.now() - moment).total_seconds()) + 1)
-    for key in ("tail_lines", "limit_bytes"):
-        value = options.get(key)
-        if value is not None and value < (1 if key == "limit_bytes" else 0):
-            errors = FieldErrors()
-            errors.invalid(_camel(key), value, "must be greater than or equal to 0")
-            errors.raise_if_any(Resource("", "v1", "pods", "PodLogOptions"), name)
     source = core.log_source(
         pod,
         container,
         follow=options.get("follow", False),
         tail_lines=options.get("tail_lines"),
-        since_seconds=since,
+        since_seconds=_seconds_since(since, core.clock.now()) if since else options.get("since_seconds"),
         timestamps=options.get("timestamps", False),
         previous=options.get("previous", False),
         limit_bytes=options.get("limit_bytes"),
@@ -68,9 +44,31 @@ async def logs(
     return await _primed(source)
 
 
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+def _checked(name: str, **options: Any) -> datetime | None:
+    """Check the options as the real server does; return the moment of `since_time`. Raises BadRequest, Invalid."""
+    tail, most, seconds = options.get("tail_lines"), options.get("limit_bytes"), options.get("since_seconds")
+    since = None
+    if options.get("since_time"):
+        try:
+            since = parse_rfc3339(options["since_time"])
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+    errors = FieldErrors()
+    if tail is not None and tail < 0:
+        errors.invalid("tailLines", tail, "must be greater than or equal to 0")
+    if most is not None and most < 1:
+        errors.invalid("limitBytes", most, "must be greater than 0")
+    if since is not None and seconds is not None:
+        errors.forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified")
+    elif seconds is not None and seconds < 1:
+        errors.invalid("sinceSeconds", seconds, "must be greater than 0")
+    errors.raise_if_any(Resource("", "v1", "pods", "PodLogOptions"), name)
+    return since
+
+
+def _seconds_since(moment: datetime, now: datetime) -> int:
+    """Whole seconds, rounded up, which the node agent's log is cut by; at least 1."""
+    return max(1, int((now - moment).total_seconds()) + 1)
 
 
 async def _primed(source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

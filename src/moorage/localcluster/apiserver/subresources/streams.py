@@ -21,6 +21,7 @@ from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.core import Core, Running
 from moorage.localcluster.apiserver.pipeline.calls import Call
+from moorage.localcluster.apiserver.subresources.containers import container_of
 from moorage.localcluster.apiserver.subresources.portforward import serve_ports
 from moorage.localcluster.apiserver.wire.websocket import Receive, Scope, Send, Socket
 from moorage.localcluster.podspecs import container_statuses_of
@@ -72,26 +73,6 @@ def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str
         if container_status["name"] == container and (container_status.get("state") or {}).get("running"):
             return container
     raise NotFound(f'unable to upgrade connection: container not found ("{container}")')
-
-
-def container_of(pod: Obj, wanted: str) -> str:
-    """The container meant. Raises BadRequest."""
-    spec = pod["spec"]
-    containers = [container["name"] for container in spec.get("containers") or ()]
-    every = [container["name"] for container in spec.get("initContainers") or ()] + containers
-    default = (pod["metadata"].get("annotations") or {}).get("kubectl.kubernetes.io/default-container")
-    name = pod["metadata"]["name"]
-    if not wanted:
-        if default in every:
-            return str(default)
-        if len(containers) == 1:
-            return str(containers[0])
-        raise BadRequest(
-            f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
-        )
-    if wanted not in every:
-        raise BadRequest(f"container {wanted} is not valid for pod {name}")
-    return wanted
 
 
 def final_status(code: int) -> Obj:
