@@ -173,7 +173,7 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except (binascii.Error, ValueError) as error:
-        raise ConfigError(f"a value is no base64: {error}") from error
+        raise ConfigError(f"illegal base64 data: {error}") from error
 
 
 def _data(kind: str, ref: Mapping[str, Any], lookup: Lookup) -> dict[str, bytes] | None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Mapping
@@ -21,6 +23,7 @@ from moorage.clock import Clock
 from moorage.localcluster.nodeagent.addresses import HOST_IP
 from moorage.localcluster.nodeagent.execs import Beside
 
+SHOWN_BYTES = 100  # of a command, or of an answer that is not HTTP
 KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
@@ -86,25 +89,32 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
     for container_port in container.get("ports") or ():
         if container_port.get("name") == port:
             return int(container_port["containerPort"])
-    raise ValueError(f"no port is named {port!r}")
+    raise ValueError(f"port {port} not found")
 
 
 async def run_once(
     container: Mapping[str, Any], probe: Probe, main: Beside, address: str = HOST_IP
 ) -> tuple[bool, str]:
-    """(success, what was seen) of one try. `address` is the pod's."""
+    """(success, what a kubelet would say) of one try. `address` is the pod's."""
+    http, url = probe.action.get("httpGet"), ""
     try:
         if probe.action.get("exec"):
             command = list(probe.action["exec"].get("command") or ())
             return await asyncio.to_thread(_exec, command, main, probe.timeout_seconds)
-        async with asyncio.timeout(probe.timeout_seconds):
-            if probe.action.get("httpGet"):
-                return await _http(container, probe.action["httpGet"], address)
-            return await _tcp(container, probe.action["tcpSocket"], address)
-    except TimeoutError:
-        return False, f"no answer within {probe.timeout_seconds:g}s"
-    except (OSError, ValueError, ssl.SSLError) as error:
-        return False, str(error)
+        action = http or probe.action["tcpSocket"]
+        host, port = action.get("host") or address, port_of(container, action["port"])
+        if http:
+            url = f"{_scheme(http)}://{host}:{port}{_path(http)}"
+        try:
+            async with asyncio.timeout(probe.timeout_seconds):
+                return await (_http(http, host, port) if http else _tcp(host, port))
+        except TimeoutError:
+            answer = f"dial tcp {host}:{port}: i/o timeout"
+            if http:
+                answer = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    except (OSError, ValueError) as error:
+        answer = str(error)
+    return False, f'Get "{url}": {answer}' if url else answer
 
 
 async def watch(
@@ -167,41 +177,68 @@ async def watch(
                 tasks.create_task(loop(probes[kind]))
 
 
-async def _tcp(container: Mapping[str, Any], action: Mapping[str, Any], address: str) -> tuple[bool, str]:
-    port = port_of(container, action["port"])
-    _, writer = await asyncio.open_connection(action.get("host") or address, port)
+async def _dial(
+    host: str, port: int, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect; raises OSError in Go's words."""
+    try:
+        return await asyncio.open_connection(host, port, ssl=context)
+    except (TimeoutError, ssl.SSLError):
+        raise
+    except socket.gaierror:
+        raise OSError(f"dial tcp: lookup {host}: no such host") from None
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise OSError(f"dial tcp {host}:{port}: connect: {reason}") from None
+
+
+async def _tcp(host: str, port: int) -> tuple[bool, str]:
+    _, writer = await _dial(host, port)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return True, ""
 
 
-async def _http(container: Mapping[str, Any], action: Mapping[str, Any], address: str) -> tuple[bool, str]:
+def _scheme(action: Mapping[str, Any]) -> str:
+    return str(action.get("scheme") or "http").lower()
+
+
+def _path(action: Mapping[str, Any]) -> str:
+    path = str(action.get("path") or "")
+    return path if path.startswith("/") else f"/{path}"
+
+
+async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, str]:
     """Status 200 to 399 is success; certificates are not checked, as a kubelet does not."""
-    port = port_of(container, action["port"])
-    host = action.get("host") or address
     context = None
-    if (action.get("scheme") or "HTTP").upper() == "HTTPS":
+    if _scheme(action) == "https":
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    reader, writer = await _dial(host, port, context)
     try:
         headers = {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
         headers.setdefault("Host", f"{host}:{port}")
         headers |= {"Connection": "close", "User-Agent": "kube-probe/1.32"}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"GET {action.get('path') or '/'} HTTP/1.1\r\n{head}\r\n".encode())
+        writer.write(f"GET {_path(action)} HTTP/1.1\r\n{head}\r\n".encode())
         await writer.drain()
-        words = (await reader.readline()).split(None, 2)
+        line = await reader.readline()
     finally:
         writer.close()
         with contextlib.suppress(OSError, ssl.SSLError):
             await writer.wait_closed()
+    if not line:
+        raise OSError("EOF")
+    words = line.split(None, 2)
     if len(words) < 2 or not words[1].isdigit() or len(words[1]) > 3:
-        return False, "the answer is no HTTP"
+        shown = json.dumps(line[:SHOWN_BYTES].decode("utf-8", "replace").rstrip("\r\n"))
+        raise OSError(f"net/http: HTTP/1.x transport connection broken: malformed HTTP response {shown}")
     code = int(words[1])
-    return 200 <= code < 400, f"HTTP probe failed with statuscode: {code}"
+    if 200 <= code < 400:
+        return True, ""
+    return False, f"HTTP probe failed with statuscode: {code}"
 
 
 def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[bool, str]:
@@ -221,5 +258,6 @@ def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[boo
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            return False, f"no answer within {timeout_seconds:g}s"
+            shown = json.dumps(" ".join(command)[:SHOWN_BYTES])
+            return False, f"command {shown} timed out after {timeout_seconds:g}s"
     return process.returncode == 0, answer.decode("utf-8", "replace")[-400:].strip()

@@ -28,6 +28,7 @@ from moorage.localcluster.podspecs import containers_of
 
 TOKEN_SECONDS = 3600  # default lifetime of a projected token
 DEFAULT_MODE = 0o644
+_KEY_WORDS = {"ConfigMap": "config", "Secret": "secret"}  # as a kubelet calls their keys
 CONTENT = ("configMap", "secret", "downwardAPI", "projected")  # kinds whose files the agent writes
 
 
@@ -139,7 +140,8 @@ def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str
     path = (spec.get("hostPath") or spec.get("local") or {}).get("path")
     if not path:
         raise VolumeError(
-            f'Unable to attach or mount volume "{name}": persistentvolume "{bound}" is no folder of this machine'
+            f'Unable to attach or mount volume "{name}": this node cannot mount persistentvolume "{bound}": use'
+            " a volume of the type hostPath or local"
         )
     only = (stored.get("spec") or {}).get("accessModes") or []
     return path, bool(claim.get("readOnly")) or only == ["ReadOnlyMany"]
@@ -164,6 +166,8 @@ def make_ready(volume: Mapping[str, Any], path: str) -> None:
             os.chmod(path, 0o644)
             return
         mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise _setup_failed(volume["name"], f"hostPath {path} doesn't exist") from None
     except OSError as error:
         text = os.strerror(error.errno or 0).lower()
         raise _setup_failed(volume["name"], f"hostPath {path}: {text}") from error
@@ -176,7 +180,7 @@ def make_ready(volume: Mapping[str, Any], path: str) -> None:
         "BlockDevice": (stat.S_ISBLK, "is not a block device"),
     }
     if kind not in checks:
-        raise _setup_failed(volume["name"], f"hostPath type {kind!r} is not known")
+        raise _setup_failed(volume["name"], f"{kind} is an invalid volume type")
     check, message = checks[kind]
     if not check(mode):
         raise _type_failed(volume["name"], path, message)
@@ -247,7 +251,7 @@ def _render_source(
             if item["key"] not in data:
                 if ref.get("optional"):
                     continue
-                raise _setup_failed(name, f"references non-existent {kind.lower()} key: {item['key']}")
+                raise _setup_failed(name, f"references non-existent {_KEY_WORDS[kind]} key: {item['key']}")
             files[item["path"]] = File(data[item["key"]], _mode(int(item.get("mode") or mode), kind))
         return files
     if source.get("downwardAPI") is not None:

@@ -367,5 +367,5 @@ def test_probe_defaults_and_named_ports() -> None:
     (probe,) = probes_of(container)
     assert (probe.period_seconds, probe.timeout_seconds, probe.successes, probe.failures) == (10, 1, 1, 3)
     assert (port_of(container, "web"), port_of(container, 5), port_of(container, "6")) == (8080, 5, 6)
-    with pytest.raises(ValueError, match="no port is named 'x'"):
+    with pytest.raises(ValueError, match="port x not found"):
         port_of(container, "x")

@@ -90,7 +90,7 @@ def test_tokens_are_asked_for_and_written_for_the_owner_only() -> None:
         ({"secret": {"secretName": "no"}}, 'MountVolume.SetUp failed for volume "v" : secret "no" not found'),
         (
             {"configMap": {"name": "cfg", "items": [{"key": "z", "path": "z"}]}},
-            'MountVolume.SetUp failed for volume "v" : references non-existent configmap key: z',
+            'MountVolume.SetUp failed for volume "v" : references non-existent config key: z',
         ),
         (
             {"configMap": {"name": "cfg", "items": [{"key": "a", "path": "../x"}]}},
@@ -128,7 +128,7 @@ def test_claim_leads_to_the_folder_of_its_volume() -> None:
         (
             {"spec": {"volumeName": "pv1"}, "status": {"phase": "Bound"}},
             {"spec": {"nfs": {}}},
-            "is no folder of this machine",
+            'this node cannot mount persistentvolume "pv1": use a volume of the type hostPath or local',
         ),
     ],
 )
@@ -156,11 +156,11 @@ def test_host_path_types(tmp_path: Path) -> None:
     assert (tmp_path / "made").is_dir()
     assert (tmp_path / "untyped").is_dir()
     for kind, path, words in (
-        ("Directory", tmp_path / "none", "no such file or directory"),
+        ("Directory", tmp_path / "none", "doesn't exist"),
         ("Directory", tmp_path / "file", "is not a directory"),
         ("File", tmp_path / "made", "is not a file"),
         ("Socket", tmp_path / "file", "is not a socket file"),
-        ("Nonsense", tmp_path / "file", "'Nonsense' is not known"),
+        ("Nonsense", tmp_path / "file", "Nonsense is an invalid volume type"),
     ):
         with pytest.raises(VolumeError) as caught:
             ready(kind, path)
