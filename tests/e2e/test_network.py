@@ -267,6 +267,6 @@ async def test_an_ingress_leads_to_the_pods_that_are_ready(cluster, api, namespa
         await api.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace)
         await until("a pod to be back", lambda: ask(200))
         await api.delete(SERVICES, "web", namespace)
-        await until("the Service to be missed", lambda: ask(503, f"there is no Service {namespace}/web"))
+        await until("the Service to be missed", lambda: ask(503, f"Service {namespace}/web, which"))
         await api.delete(INGRESSES, "web", namespace)
         await until("the route to be gone", lambda: ask(404, host))

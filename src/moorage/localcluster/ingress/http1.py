@@ -243,7 +243,7 @@ def _length(fields: Fields, status: int) -> int | None:
     if not sizes:
         return 0
     if len(sizes) != 1 or not re.fullmatch(rb"[0-9]{1,18}", sizes[0]):
-        raise BadHead(status, "a Content-Length that is no single number")
+        raise BadHead(status, "a Content-Length must be one number")
     return int(sizes[0])
 
 

@@ -126,7 +126,7 @@ def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, A
     key = f"{namespace}/{named['name']}"
     service = seen.services.get(key)
     if service is None:
-        return {"addresses": [], "problem": f"there is no Service {key}, which {whose} names"}
+        return {"addresses": [], "problem": f"Service {key}, which {whose} names, does not exist"}
     wanted = named.get("port") or {}
     for port in (service.get("spec") or {}).get("ports") or ():
         if (wanted.get("name") and port.get("name") == wanted["name"]) or (

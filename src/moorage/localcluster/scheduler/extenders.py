@@ -95,7 +95,7 @@ def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
             f"the scheduler configuration {path} is not valid YAML: {error.located}", hint=error.hint
         ) from error
     if not isinstance(configuration, dict):
-        raise UsageError(f"the scheduler configuration {path} must be an object")
+        raise UsageError(f"the scheduler configuration {path} must be a YAML or JSON object")
     return parse_extenders(configuration)
 
 
@@ -107,10 +107,13 @@ def parse_extenders(configuration: Mapping[str, Any]) -> tuple[ExtenderConfig, .
     api_version, kind = configuration.get("apiVersion"), configuration.get("kind")
     if (api_version, kind) != (CONFIG_API_VERSION, "KubeSchedulerConfiguration"):
         raise UsageError(
-            f"apiVersion and kind are {api_version!r} and {kind!r}, not {CONFIG_API_VERSION!r} and"
-            " 'KubeSchedulerConfiguration'"
+            f"invalid scheduler configuration of apiVersion {api_version!r} and kind {kind!r}: use"
+            f" {CONFIG_API_VERSION!r} and 'KubeSchedulerConfiguration'"
         )
-    return tuple(_parse_extender(extender, at) for at, extender in enumerate(configuration.get("extenders") or ()))
+    extenders = configuration.get("extenders") or ()
+    if not isinstance(extenders, list | tuple):
+        raise UsageError("invalid extenders: use a list of objects")
+    return tuple(_parse_extender(extender, at) for at, extender in enumerate(extenders))
 
 
 def parse_go_duration(text: str) -> timedelta:
@@ -315,26 +318,32 @@ _KNOWN_FIELDS = frozenset(
 )
 
 
-def _parse_extender(extender: Mapping[str, Any], at: int) -> ExtenderConfig:
+def _parse_extender(extender: Any, at: int) -> ExtenderConfig:
     path = f"extenders[{at}]"
-    unknown = sorted(set(extender) - _KNOWN_FIELDS)
+    if not isinstance(extender, dict):
+        raise UsageError(f"invalid {path}: use an object, such as {{urlPrefix: http://…}}")
+    unknown = sorted(str(field) for field in extender.keys() - _KNOWN_FIELDS)
     if unknown:
-        raise UsageError(
-            f"{path}.{unknown[0]}: no such field", hint="known are " + ", ".join(sorted(_KNOWN_FIELDS))
-        )
+        raise UsageError(f'unknown field "{path}.{unknown[0]}"', hint="use " + ", ".join(sorted(_KNOWN_FIELDS)))
     url = extender.get("urlPrefix")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-        raise UsageError(f"{path}.urlPrefix: {url!r} must be an http:// or https:// URL")
+        raise UsageError(f"invalid {path}.urlPrefix {url!r}: use an http:// or https:// URL")
     weight = extender.get("weight", 1)
-    if extender.get("prioritizeVerb") and (not isinstance(weight, int) or weight <= 0):
-        raise UsageError(f"{path}.weight: {weight!r} must be a positive integer")
+    if extender.get("prioritizeVerb") and (type(weight) is not int or weight <= 0):
+        raise UsageError(f"invalid {path}.weight {weight!r}: use a positive integer")
     try:
         timeout = (
             parse_go_duration(str(extender["httpTimeout"])) if extender.get("httpTimeout") else DEFAULT_TIMEOUT
         )
     except ValueError as error:
-        raise UsageError(f"{path}.httpTimeout: {error}", hint="write for instance 500ms or 5s") from error
-    tls = extender.get("tlsConfig") or {}
+        raise UsageError(f"{path}.httpTimeout: {error}", hint="use a number with a unit, such as 500ms") from error
+    tls, managed = extender.get("tlsConfig") or {}, extender.get("managedResources") or ()
+    if not isinstance(tls, dict):
+        raise UsageError(f"invalid {path}.tlsConfig: use an object")
+    if not isinstance(managed, list | tuple) or not all(
+        isinstance(resource, dict) and resource.get("name") for resource in managed
+    ):
+        raise UsageError(f"invalid {path}.managedResources: use a list of objects, each with a name")
     return ExtenderConfig(
         url_prefix=url,
         filter_verb=extender.get("filterVerb") or "",
@@ -354,8 +363,7 @@ def _parse_extender(extender: Mapping[str, Any], at: int) -> ExtenderConfig:
         http_timeout=timeout or DEFAULT_TIMEOUT,
         node_cache_capable=bool(extender.get("nodeCacheCapable")),
         managed_resources=tuple(
-            ManagedResource(resource["name"], bool(resource.get("ignoredByScheduler")))
-            for resource in extender.get("managedResources") or ()
+            ManagedResource(resource["name"], bool(resource.get("ignoredByScheduler"))) for resource in managed
         ),
         ignorable=bool(extender.get("ignorable")),
     )
@@ -368,8 +376,8 @@ def _pem(encoded: str | None, path: str) -> str:
         return ""
     try:
         return base64.b64decode(encoded, validate=True).decode("ascii")
-    except ValueError as error:
-        raise UsageError(f"{path}.tlsConfig.caData is no base64 of PEM text") from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"invalid {path}.tlsConfig.caData: use a PEM certificate in base64") from error
 
 
 def _tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:

@@ -192,7 +192,7 @@ def test_rules_without_a_host_are_shared() -> None:
 @pytest.mark.parametrize(
     ("services", "slices", "backend", "why"),
     [
-        ([a_service("x")], [], to("a"), "there is no Service lab/a, which Ingress lab/i names"),
+        ([a_service("x")], [], to("a"), "Service lab/a, which Ingress lab/i names, does not exist"),
         ([a_service("a")], [], to("a"), "no pod behind Service lab/a is ready"),
         (
             [a_service("a")],

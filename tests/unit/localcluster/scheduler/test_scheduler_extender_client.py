@@ -247,18 +247,34 @@ def test_a_scheduler_configuration_gives_its_extenders(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"urlPrefix": "ftp://x"}, r"extenders\[0\].urlPrefix: 'ftp://x'"),
-        ({"weight": 0}, r"extenders\[0\].weight: 0"),
-        ({"httpTimeout": "5 minutes"}, r"extenders\[0\].httpTimeout: invalid duration '5 minutes'"),
-        ({"prioritiseVerb": "x"}, r"extenders\[0\].prioritiseVerb: no such field"),
-        ({"tlsConfig": {"caData": "%"}}, r"extenders\[0\].tlsConfig.caData"),
+        ({"urlPrefix": "ftp://x"}, "invalid extenders[0].urlPrefix 'ftp://x': use an http:// or https:// URL"),
+        ({"weight": 0}, "invalid extenders[0].weight 0: use a positive integer"),
+        ({"weight": True}, "invalid extenders[0].weight True: use a positive integer"),
+        ({"httpTimeout": "5 minutes"}, "extenders[0].httpTimeout: invalid duration '5 minutes'"),
+        ({"prioritiseVerb": "x"}, 'unknown field "extenders[0].prioritiseVerb"'),
+        ({"tlsConfig": {"caData": "%"}}, "invalid extenders[0].tlsConfig.caData: use a PEM certificate in base64"),
+        ({"tlsConfig": {"caData": 5}}, "invalid extenders[0].tlsConfig.caData: use a PEM certificate in base64"),
+        ({"tlsConfig": "x"}, "invalid extenders[0].tlsConfig: use an object"),
+        (
+            {"managedResources": ["example.com/x"]},
+            "invalid extenders[0].managedResources: use a list of objects, each with a name",
+        ),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_the_field(change, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_wrong_configuration_is_refused_with_the_field(change, message):
+    with pytest.raises(UsageError) as caught:
         parse_extenders(CONFIGURATION | {"extenders": [CONFIGURATION["extenders"][0] | change]})
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("extenders", "message"), [("x", "invalid extenders: "), (["x"], r"invalid extenders\[0\]")]
+)
+def test_extenders_are_a_list_of_objects(extenders, message):
+    with pytest.raises(UsageError, match=message):
+        parse_extenders(CONFIGURATION | {"extenders": extenders})
 
 
 def test_another_kind_of_file_is_refused(tmp_path):
@@ -273,7 +289,7 @@ def test_another_kind_of_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="is not valid YAML: (?!line)"):
         load_extenders(tmp_path / "broken.yaml")
     (tmp_path / "broken.yaml").write_text("- a")
-    with pytest.raises(UsageError, match="must be an object"):
+    with pytest.raises(UsageError, match="must be a YAML or JSON object"):
         load_extenders(tmp_path / "broken.yaml")
 
 

@@ -76,7 +76,7 @@ class Folders:
         """
         folder = Path(path)
         if folder.parent != self.root or folder.name.startswith("."):
-            raise StorageError(f"{path} is no folder of a volume under {self.root}: it is left alone")
+            raise StorageError(f"cannot remove {path}: it is not a volume's folder under {self.root}")
         trash = self.root / f"{TRASH}{folder.name}-{secrets.token_hex(4)}"
         try:
             os.rename(folder, trash)
