@@ -232,49 +232,65 @@ def _render_source(
     default_mode: int,
 ) -> dict[str, File]:
     for field, kind in (("configMap", "ConfigMap"), ("secret", "Secret")):
-        ref = source.get(field)
-        if ref is None:
-            continue
-        wanted = ref.get("secretName") or ref.get("name") or ""
-        obj = lookup.get(Ref(kind, wanted))
-        mode = int(ref.get("defaultMode") or default_mode)
-        if obj is None:
-            if ref.get("optional"):
-                return {}
-            raise _setup_failed(name, f'{kind.lower()} "{wanted}" not found')
-        data = object_data(kind, obj)
-        items = ref.get("items")
-        if not items:
-            return {key: File(value, _mode(mode, kind)) for key, value in data.items()}
-        files = {}
-        for item in items:
-            if item["key"] not in data:
-                if ref.get("optional"):
-                    continue
-                raise _setup_failed(name, f"references non-existent {_KEY_WORDS[kind]} key: {item['key']}")
-            files[item["path"]] = File(data[item["key"]], _mode(int(item.get("mode") or mode), kind))
-        return files
+        if source.get(field) is not None:
+            return _object_files(name, kind, source[field], lookup, default_mode)
     if source.get("downwardAPI") is not None:
-        mode = int(source["downwardAPI"].get("defaultMode") or default_mode)
-        files = {}
-        for item in source["downwardAPI"].get("items") or ():
-            if item.get("fieldRef"):
-                text = field_value(pod, item["fieldRef"]["fieldPath"])
-            else:
-                owner = item["resourceFieldRef"].get("containerName") or ""
-                named = [container for container in containers_of(pod["spec"]) if container["name"] == owner]
-                if not named:
-                    raise _setup_failed(name, f"container {owner!r} not found")
-                text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)
-            files[item["path"]] = File(text.encode(), int(item.get("mode") or mode) & 0o777)
-        return files
+        return _downward_files(name, source["downwardAPI"], pod, allocatable, default_mode)
     if source.get("serviceAccountToken"):
-        wanted_path = source["serviceAccountToken"].get("path") or "token"
-        for request, token in tokens.items():
-            if request.volume == name and request.path == wanted_path:
-                return {wanted_path: File(token.encode(), 0o600)}
-        raise _setup_failed(name, "no token for the service account")
+        return _token_file(name, source["serviceAccountToken"], tokens)
     return {}
+
+
+def _object_files(
+    name: str, kind: str, source: Mapping[str, Any], lookup: Lookup, default_mode: int
+) -> dict[str, File]:
+    """All keys of a ConfigMap or Secret, or those that `items` names."""
+    wanted = source.get("secretName") or source.get("name") or ""
+    obj = lookup.get(Ref(kind, wanted))
+    mode = int(source.get("defaultMode") or default_mode)
+    if obj is None:
+        if source.get("optional"):
+            return {}
+        raise _setup_failed(name, f'{kind.lower()} "{wanted}" not found')
+    data = object_data(kind, obj)
+    items = source.get("items")
+    if not items:
+        return {key: File(value, _mode(mode, kind)) for key, value in data.items()}
+    files = {}
+    for item in items:
+        if item["key"] in data:
+            files[item["path"]] = File(data[item["key"]], _mode(int(item.get("mode") or mode), kind))
+        elif not source.get("optional"):
+            raise _setup_failed(name, f"references non-existent {_KEY_WORDS[kind]} key: {item['key']}")
+    return files
+
+
+def _downward_files(
+    name: str, source: Mapping[str, Any], pod: Obj, allocatable: Mapping[str, str], default_mode: int
+) -> dict[str, File]:
+    """Fields of the pod, and requests and limits of its containers."""
+    mode = int(source.get("defaultMode") or default_mode)
+    files = {}
+    for item in source.get("items") or ():
+        if item.get("fieldRef"):
+            text = field_value(pod, item["fieldRef"]["fieldPath"])
+        else:
+            owner = item["resourceFieldRef"].get("containerName") or ""
+            named = [container for container in containers_of(pod["spec"]) if container["name"] == owner]
+            if not named:
+                raise _setup_failed(name, f"container {owner!r} not found")
+            text = resource_value(pod, named[0], item["resourceFieldRef"], allocatable)
+        files[item["path"]] = File(text.encode(), int(item.get("mode") or mode) & 0o777)
+    return files
+
+
+def _token_file(name: str, source: Mapping[str, Any], tokens: Mapping[TokenRequest, str]) -> dict[str, File]:
+    """The token that was requested for this path of the volume, for the owner only."""
+    wanted = source.get("path") or "token"
+    for request, token in tokens.items():
+        if request.volume == name and request.path == wanted:
+            return {wanted: File(token.encode(), 0o600)}
+    raise _setup_failed(name, "no token for the service account")
 
 
 def _mode(mode: int, kind: str) -> int:
