@@ -48,6 +48,7 @@ def kinds_of(obj: Obj) -> list[Kind]:
 
 
 def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> Kind:
+    # names, scope and schema
     names, group = spec["names"], spec["group"]
     namespaced = spec.get("scope") == "Namespaced"
     resource = Resource(group, version["name"], names["plural"], names["kind"], namespaced)
@@ -55,6 +56,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
     preserve = (
         bool(spec.get("preserveUnknownFields")) or schema.get("x-kubernetes-preserve-unknown-fields") is True
     )
+    # subresources
     given = version.get("subresources") or {}
     has_status = "status" in given
     scale = given.get("scale")
@@ -66,6 +68,7 @@ def _kind(spec: Obj, version: Obj, storage_version: str, terminating: bool) -> K
         subresources["scale"] = Subresource(
             name="scale", kind="Scale", verbs=read_write, group="autoscaling", version="v1"
         )
+    # columns, selectable fields and the warning
     columns = version.get("additionalPrinterColumns") or [_AGE]
     stored_version = f"{group}/{storage_version}"
     selectable = frozenset(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ())
@@ -246,6 +249,7 @@ class CustomResources:
         try:
             if kind is None:
                 kind = _kind(spec, spec["versions"][0], spec["versions"][0]["name"], True)
+            # delete every object, then wait until their finalizers let them go
             while True:
                 start = pipeline.storage.revision
                 records = pipeline.storage.list(kind.prefix).records
@@ -265,6 +269,7 @@ class CustomResources:
                 finally:
                     watch.close()
 
+            # let the definition go
             async def release(current: Obj) -> Obj:
                 meta = current["metadata"]
                 meta["finalizers"] = [

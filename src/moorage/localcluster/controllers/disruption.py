@@ -50,6 +50,7 @@ def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
     """The status the budget should have, and when to look again."""
     pdb, spec = seen.pdb, seen.pdb["spec"]
     old = pdb.get("status") or {}
+    # evicted pods that are not deleted yet count as unhealthy, for a while
     disrupted: dict[str, str] = {}
     waits: list[timedelta] = []
     by_name = {pod["metadata"]["name"]: pod for pod in seen.pods}
@@ -58,11 +59,13 @@ def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
         if name in by_name and not is_deleting(by_name[name]) and left > timedelta(0):
             disrupted[name] = since
             waits.append(left)
+    # how many are healthy
     healthy = sum(
         1
         for pod in seen.pods
         if is_ready(pod) and not is_deleting(pod) and pod["metadata"]["name"] not in disrupted
     )
+    # how many there should be
     message = ""
     if spec.get("maxUnavailable") is not None:
         expected = seen.scale
@@ -76,6 +79,7 @@ def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
         else:
             expected = seen.scale
             desired = None if expected is None else scaled(least, expected, up=True)
+    # how many may go
     if expected is None or desired is None:
         expected, desired, allowed = 0, 0, 0
         message = "found no controller that tells how many pods there should be; use minAvailable with a number"

@@ -189,12 +189,14 @@ class Proxy:
     async def _forward(
         self, request: Request, backend: Backend, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
+        # a link to a backend: a kept one, for a request that can be sent again
         peer = writer.get_extra_info("peername")
         head = request_head(request, client=peer[0] if peer else "127.0.0.1", port=self.port)
         address, link = await self._connect(backend, fresh=request.websocket or request.has_body)
         sending: asyncio.Task[None] | None = None
         kept = False
         try:
+            # send the request, its body beside the wait for the answer
             if request.expects_continue and request.has_body:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             try:
@@ -212,12 +214,14 @@ class Proxy:
                     raise BackendGone from None
                 link.writer.write(head)
                 answer = await self._answer(request, link, None)
+            # a WebSocket: pass bytes both ways until one side ends
             if answer.status == 101:
                 if not request.websocket:
                     raise BadHead(502, "the backend changes the protocol without being asked to")
                 writer.write(answer_head(answer, chunked=False, close=False, upgrade=True))
                 await _join(reader, writer, link)
                 return False
+            # pass the answer back, then keep the link if both sides allow it
             sent = sending is None or sending.done()
             chunked = answer.length is None and bool(request.minor)
             close = not request.keep_alive or not sent or (answer.length is None and not chunked)

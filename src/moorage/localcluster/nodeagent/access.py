@@ -41,6 +41,7 @@ class Access:
 
         Raises BadRequest, in kubelet's words, when there is none. With `follow`, goes on until that attempt ended.
         """
+        # the attempt that is asked for
         folder = self._context.pod_folder(uid_of(pod))
         name = container or pod["spec"]["containers"][0]["name"]
         kept = logs.attempts(folder.path / "logs" / name)
@@ -63,6 +64,7 @@ class Access:
             running = report.get("attempt") == attempt and (report.get("state") or {}).get("running")
             return not running or not folder.is_locked()
 
+        # from when on
         since = None
         if since_seconds is not None:
             since = self._context.clock.now() - span_of(since_seconds)

@@ -33,6 +33,7 @@ class Admitting:
         info = parse_pod(pod)
         asked = info.requests.get(gpu.RESOURCE, 0)
         async with self._admitting:
+            # what the other admitted pods hold
             held = [
                 state.admission
                 for other, state in self._context.states.items()
@@ -43,12 +44,14 @@ class Admitting:
                 for name, count in admission.requests.items():
                     used[name] = used.get(name, 0) + count
             taken = [index for admission in held for index in admission.gpus]
+            # GPUs for this pod, and what is short
             indices = gpu.assign(self._context.node.gpus, taken, asked)
             offers = {name: amount(name, text) for name, text in self._context.offers().items()}
             short = shortages(info, NodeInfo(name=self._context.node.name, allocatable=offers), used)
             if short and any(not self._context.pods.by_index("uid", holder.uid) for holder in held):
                 self._context.queue.add_after(uid, 0.1)  # deleted by force, still ending
                 return False
+            # the admission, or the reason against it, written before anything is started
             rejected = _rejection(
                 asked,
                 free=self._context.node.gpus - len(taken),

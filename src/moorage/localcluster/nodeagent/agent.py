@@ -254,6 +254,7 @@ class NodeAgent:
 
     async def _reconcile(self, uid: str) -> None:
         """See, decide, act."""
+        # the object, its folder and the processes in it
         pods = self._context.pods.by_index("uid", uid)
         pod = pods[0] if pods else None
         folder = self._context.pod_folder(uid)
@@ -269,6 +270,7 @@ class NodeAgent:
         if pod is None and body is Body.NONE:
             self._context.forget(uid)  # it went before anything was written, or its folder was taken away
             return
+        # what is to be done, and doing it
         decided = plan(
             Seen(
                 body=body,
@@ -301,6 +303,7 @@ class NodeAgent:
                     await self._remove(uid, folder)
                 case _:
                     assert_never(action)
+        # while it runs its volumes follow their sources
         if body is Body.ALIVE and pod is not None:
             self._keep_deadline(pod, folder)
             await self._volumes.refresh(pod, folder)

@@ -136,6 +136,7 @@ async def read_log(
     reader = Reader(path)
     writer = _Writer(timestamps=timestamps, since=since, limit=limit_bytes)
     try:
+        # the last lines of what is there: a line may be in several parts
         if tail_lines is not None:
             last: deque[list[Line]] = deque(maxlen=max(0, tail_lines))
             group: list[Line] = []
@@ -147,6 +148,7 @@ async def read_log(
             lines = [line for kept in last for line in kept] + (group if tail_lines else [])
             if data := writer.write(lines):
                 yield data
+        # the rest, until the log has ended
         while not writer.full:
             over = is_over()  # before the read: all that was written by then is seen
             data = b""

@@ -168,6 +168,7 @@ async def watch(
                     return
             await clock.sleep(probe.period_seconds)
 
+    # the startup probe comes before the others
     if "startupProbe" in probes and not started_before:
         await loop(probes["startupProbe"])
     tell(started=True)

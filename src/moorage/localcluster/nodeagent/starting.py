@@ -63,6 +63,7 @@ class Starting:
         admission = self._context.admission_of(uid)
         if admission is None or admission.rejected:
             return
+        # a pod whose deadline has passed is not started
         active = pod["spec"].get("activeDeadlineSeconds")
         if active is not None and self._context.clock.now() >= parse_rfc3339(admission.at) + timedelta(
             seconds=int(active)
@@ -72,6 +73,7 @@ class Starting:
             folder.write_admission(admission)
             self._context.state_of(uid).admission = admission
             return
+        # make volumes and order ready, then launch; note what stands against it
         state = self._context.state_of(uid)
         addressed = with_address(pod, admission.address)
         problems = unrunnable(pod)
@@ -107,6 +109,7 @@ class Starting:
                     container["name"]: ("RunContainerError", error.message)
                     for container in pod["spec"]["containers"]
                 }
+        # started, or to be tried again
         if not problems and not failed:
             state.started(folder.state_mark(), self._context.clock.monotonic())
             return

@@ -63,7 +63,7 @@ class Rule:
         return bool(asked.subresource) and f"*/{asked.subresource}" in self.resources
 
     def covers(self, rule: Rule) -> bool:
-        """Whether this rule allows all that `one`, a rule of one verb on one thing, does."""
+        """Whether this rule allows all that `rule`, which names one verb and one thing, does."""
         if EVERYTHING not in self.verbs and not set(rule.verbs) <= set(self.verbs):
             return False
         if rule.paths:

@@ -127,6 +127,7 @@ def _watch(server: Operations, request: Request, call: Call, target: Target, fie
         bookmarks=bookmarks,
         initial_events=initial,
     )
+    # the form of each event: the object, its metadata alone, or a row of a table
     table = wants_table(request)
     partial = wants_metadata(request)
     shape = Table(kind, server.clock, query.get("includeObject", "Metadata")) if table else None
@@ -139,6 +140,7 @@ def _watch(server: Operations, request: Request, call: Call, target: Target, fie
             obj = partial_object(obj)
         return msgspec.json.encode({"type": event.type, "object": obj}) + b"\n"
 
+    # the events as they come, and bookmarks while none come
     async def lines() -> AsyncIterator[bytes]:
         pending: asyncio.Task[Sequence[Event]] | None = None
         try:

@@ -111,6 +111,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
 
 
 def validate_job_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
+    # numbers
     not_negative(
         spec,
         (
@@ -127,6 +128,7 @@ def validate_job_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
     )
     if spec.get("maxFailedIndexes") is not None and spec.get("backoffLimitPerIndex") is None:
         errors.required(f"{path}.backoffLimitPerIndex", "when maxFailedIndexes is specified")
+    # fields that need, or do not allow, indexes
     indexed = spec.get("completionMode") == "Indexed"
     if indexed:
         if spec.get("completions") is None:
@@ -143,9 +145,11 @@ def validate_job_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -
                 errors.invalid(f"{path}.{key}", spec[key], "requires indexed completion mode")
         if spec.get("successPolicy") is not None:
             errors.invalid(f"{path}.successPolicy", spec["successPolicy"], "requires indexed completion mode")
+    # policies
     _validate_failure_policy(spec, f"{path}.podFailurePolicy", errors)
     if spec.get("podFailurePolicy") is not None and spec.get("podReplacementPolicy") not in (None, "Failed"):
         errors.unsupported(f"{path}.podReplacementPolicy", spec["podReplacementPolicy"], ["Failed"])
+    # the pod template, which must not restart for ever
     pod = spec["template"].get("spec") or {}
     validate_pod_spec(pod, f"{path}.template.spec", errors)
     where = f"{path}.template.spec.restartPolicy"

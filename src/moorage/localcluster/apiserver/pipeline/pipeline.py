@@ -53,6 +53,7 @@ class Pipeline(Writer):
         key = kind.key(name, namespace)
         admitted = not admit
         for _ in range(ATTEMPTS):
+            # may this version be deleted? Admission is asked once
             record = self.read(kind, name, namespace)
             old = self.view(kind, record, own=True)
             check_preconditions(kind.resource, name, old, options)
@@ -71,6 +72,7 @@ class Pipeline(Writer):
                     )
                 )
                 admitted = True
+            # mark it, or remove it when nothing holds it
             new, gone = marked(kind, old, options, call, self.clock.now())
             if call.dry_run:
                 return new, gone

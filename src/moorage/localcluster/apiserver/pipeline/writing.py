@@ -55,6 +55,7 @@ class Writer(Reader):
         """Returns what is stored (or would be, with `dry_run`). Raises AlreadyExists, Invalid,
         NotFound (namespace).
         """
+        # check the request, then read the body
         self.check_verb(kind, "create")
         obj = shaped(self.kinds, kind, obj, namespace)
         meta = obj["metadata"]
@@ -64,6 +65,7 @@ class Writer(Reader):
         dated = meta.get("resourceVersion")
         obj, errors = self._decode(call, kind, obj)
         meta = obj["metadata"]
+        # set what only the server sets
         for key in (
             "resourceVersion",
             "deletionTimestamp",
@@ -78,6 +80,7 @@ class Writer(Reader):
         if call.applying:
             obj = with_manager(obj, call, kind, None, rfc3339(self.clock.now()))
             meta = obj["metadata"]
+        # fill in defaults, then let admission change the object
         kind.rules.default(obj)
         request = Admission(
             operation="CREATE",
@@ -93,6 +96,7 @@ class Writer(Reader):
         obj, errors = await self._mutate(request, obj, errors)
         if dated:
             raise ServerError("resourceVersion should not be set on objects to be created", reason="")
+        # store it; a generated name that is taken is generated anew
         base = obj["metadata"].get("generateName")
         for attempt in range(GENERATE_ATTEMPTS):
             if not name and base:
@@ -190,6 +194,7 @@ class Writer(Reader):
         sends wins; the manager is recorded in `metadata.managedFields` without the set of its fields, so
         fields that it stops sending stay, and there are no conflicts between managers.
         """
+        # check the request
         self.check_verb(kind, "patch")
         self.authorise(call, "patch", kind, namespace, name, subresource)
         if patch_kind == "strategic" and kind.codec.patch_type is None:
@@ -197,6 +202,7 @@ class Writer(Reader):
                 "the body of the request was in an unknown format - accepted media types include:"
                 " application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
             )
+        # apply creates an object that does not exist
         if patch_kind == "apply":
             if not call.field_manager:
                 errors = FieldErrors()
@@ -214,6 +220,7 @@ class Writer(Reader):
                 except AlreadyExists:
                     log.debug("somebody else created what was to be applied", extra={"object": name})
 
+        # change the object that exists
         async def make(current: Obj) -> Obj:
             wanted = patched(kind, current, body, patch_kind)
             if patch_kind == "apply":
@@ -268,9 +275,11 @@ class Writer(Reader):
     ) -> Obj:
         key = kind.key(name, namespace)
         for _ in range(ATTEMPTS):
+            # make the new object from the stored one
             record = self.read(kind, name, namespace)
             old = self.view(kind, record, own=True)
             new = await make(self.view(kind, record, own=True))
+            # check that the client meant this object in this version
             managed = new["metadata"].get("managedFields")
             version = new["metadata"].get("resourceVersion")
             if version and version != old["metadata"]["resourceVersion"]:
@@ -284,6 +293,7 @@ class Writer(Reader):
                     f" precondition: {uid}, UID in object meta: {old['metadata']['uid']}",
                     details=details_of(kind.resource, name),
                 )
+            # default, admit and validate it
             problems = errors
             if decode:
                 new, problems = self._decode(call, kind, new)
@@ -293,6 +303,7 @@ class Writer(Reader):
             if applied and managed:
                 new["metadata"]["managedFields"] = managed
             new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+            # store it, unless nothing changed
             if new == old:
                 return old
             if call.dry_run:
@@ -344,12 +355,14 @@ class Writer(Reader):
         settle: Settle,
     ) -> tuple[Obj, FieldErrors]:
         """From what the client sent to what may be stored. Raises Invalid and what admission raises."""
+        # keep what clients may not change, and fill in defaults
         rules = kind.rules
         all_errors = FieldErrors()
         metadata.validate_identity(new, old, all_errors)
         metadata.keep_system_fields(new, old)
         rules.default(new)
         keep_other_side(kind, new, old, subresource)
+        # let admission change it; what it may not change is put back
         request = Admission(
             operation="UPDATE",
             kind=kind,
@@ -368,6 +381,7 @@ class Writer(Reader):
             keep_other_side(kind, new, old, subresource)
         if rules.generation is not None and subresource != "status" and rules.generation(new, old):
             new["metadata"]["generation"] = (old["metadata"].get("generation") or 0) + 1
+        # validate the result, then let admission refuse it
         all_errors.causes += errors.causes
         metadata.validate_meta(
             new,

@@ -136,6 +136,7 @@ def validate_meta(
 ) -> None:
     """Everything about `metadata` that holds for every kind. Custom kinds may have finalizers without a domain."""
     meta = obj["metadata"]
+    # name and namespace
     base = meta.get("generateName")
     if base:
         for problem in name_problems(base.rstrip("-") or "a" if form != "path" else base, form):
@@ -150,6 +151,7 @@ def validate_meta(
         errors.required("metadata.namespace")
     if not namespaced and meta.get("namespace"):
         errors.forbidden("metadata.namespace", "not allowed on this type")
+    # labels and annotations
     validate_labels(meta.get("labels"), "metadata.labels", errors)
     size = 0
     for key, value in (meta.get("annotations") or {}).items():
@@ -158,6 +160,7 @@ def validate_meta(
         size += len(key) + len(value)
     if size > ANNOTATIONS_MAX_BYTES:
         errors.too_long("metadata.annotations", ANNOTATIONS_MAX_BYTES)
+    # finalizers and owners
     for at, finalizer in enumerate(meta.get("finalizers") or ()):
         for problem in qualified_name_problems(finalizer):
             errors.invalid(f"metadata.finalizers[{at}]", finalizer, problem)

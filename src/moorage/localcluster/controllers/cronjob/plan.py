@@ -120,6 +120,7 @@ def plan(seen: Observed) -> Plan:
     def done(*more: Tell, look_again: timedelta | None = None) -> Plan:
         return Plan(status=status, events=(*events, *more), delete=delete, look_again=look_again)
 
+    # a CronJob that starts nothing now
     if is_deleting(cron):
         return Plan(status=status, events=tuple(events))
     try:
@@ -128,6 +129,7 @@ def plan(seen: Observed) -> Plan:
         return done(Tell("Warning", error.reason, str(error)))
     if spec.get("suspend"):
         return done()
+    # the moment that is due, if there is one
     following = schedule.after(seen.now)
     look_again = following - seen.now + LATE if following is not None else None
     earliest = parse_rfc3339(status.get("lastScheduleTime") or cron["metadata"]["creationTimestamp"])
@@ -141,6 +143,7 @@ def plan(seen: Observed) -> Plan:
     if _missed(schedule, earliest, seen.now) > MANY_MISSED:
         text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
         warnings.append(Tell("Warning", "TooManyMissedTimes", text))
+    # start its Job, unless an earlier one stands in the way
     name = job_name(cron, scheduled)
     active = status.get("active") or []
     if any(ref.get("name") == name for ref in active):

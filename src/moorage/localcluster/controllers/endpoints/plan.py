@@ -66,6 +66,7 @@ def is_managed(service: Mapping[str, Any]) -> bool:
 
 def plan_slices(seen: Seen) -> SlicePlan:
     """Changes that make the slices right; none when they are. Endpoints stay in the slice where they are."""
+    # keep endpoints in the slices where they are
     groups = _groups(seen)
     labels = _slice_labels(seen.service)
     deleted: list[Obj] = []
@@ -85,6 +86,7 @@ def plan_slices(seen: Seen) -> SlicePlan:
                 kept.append(new)
         contents.append((endpoint_slice, kept))
         room.setdefault(key, []).append((endpoint_slice, kept))
+    # fill the room that is left, then new slices
     created: list[Obj] = []
     for key, group in groups.items():
         left = list(group.endpoints.values())
@@ -94,6 +96,7 @@ def plan_slices(seen: Seen) -> SlicePlan:
         while left:
             part, left = left[:ENDPOINTS_MAX], left[ENDPOINTS_MAX:]
             created.append(_slice(seen, group.ports, part, labels))
+    # drop empty slices and write changed ones
     updated: list[Obj] = []
     used = sum(1 for _, kept in contents if kept) + len(created)
     spare = used == 0  # a Service without endpoints keeps one slice that says so
@@ -108,6 +111,7 @@ def plan_slices(seen: Seen) -> SlicePlan:
             updated.append({**content, "metadata": meta, "endpoints": kept})
     if spare:
         created.append(_slice(seen, [], [], labels))
+    # make new slices from those that would be deleted
     reused = [endpoint_slice for endpoint_slice in deleted if endpoint_slice.get("addressType") == "IPv4"]
     while created and reused:  # one write instead of two, and no moment with both
         new, old = created.pop(0), reused.pop(0)
@@ -121,6 +125,7 @@ def endpoints_object(seen: Seen) -> Obj:
     """The Endpoints the Service should have."""
     service = seen.service
     publish = bool((service.get("spec") or {}).get("publishNotReadyAddresses"))
+    # addresses by the ports that they serve, ready and not ready
     subsets: dict[str, tuple[list[Obj], list[Obj], list[Obj]]] = {}
     total = 0
     cut = False
@@ -143,6 +148,7 @@ def endpoints_object(seen: Seen) -> Obj:
             key = json.dumps(ports, sort_keys=True)
             subset = subsets.setdefault(key, ([], [], ports))
             subset[0 if ready else 1].append(address)
+    # the subsets, in an order that does not change
     made: list[Obj] = []
     for _, (addresses, not_ready, ports) in sorted(subsets.items()):
         entry: Obj = {}
@@ -153,6 +159,7 @@ def endpoints_object(seen: Seen) -> Obj:
         if ports:
             entry["ports"] = ports
         made.append(entry)
+    # the object, with the labels of its Service
     meta = service["metadata"]
     labels = {name: value for name, value in labels_of(service).items() if name != HEADLESS}
     labels[ENDPOINTS_MANAGED_BY] = ENDPOINTS_MANAGER

@@ -226,6 +226,7 @@ class _Pass:
         self.uncounted_failed: list[str] = list(uncounted.get("failed") or ())
 
     def decide(self) -> Plan:
+        # count pods, ended ones once each
         self._count_released()
         active = [pod for pod in self.pods if is_active(pod)]
         terminating = sum(1 for pod in self.pods if is_terminating(pod))
@@ -239,6 +240,7 @@ class _Pass:
         )
         if not self.old.get("startTime") and not self.suspended:
             self.status["startTime"] = self.now
+        # has the Job ended, and how?
         backoff = self._backoff(succeeded_now, failed_now)
         outcome = self._outcome()
         if self.indexed:
@@ -250,6 +252,7 @@ class _Pass:
             self.done = self.done_before | {index for index in indexes if index is not None and index < limit}
             self.succeeded = len(self.done)
             outcome = outcome or self._success_policy()
+        # delete and make pods
         left, deleted, made = active, [], 0
         if outcome is not None:
             deleted = active
@@ -259,6 +262,7 @@ class _Pass:
             deleted, made = self._manage(active, terminating, backoff)
             gone = {pod["metadata"]["uid"] for pod in deleted}
             left = [pod for pod in active if pod["metadata"]["uid"] not in gone]
+        # is it complete with the pods that are left?
         if outcome is None:
             if self._complete(len(left) + made):
                 outcome = _Outcome(
@@ -266,6 +270,7 @@ class _Pass:
                 )
             elif not is_deleting(self.job):
                 self._suspend_condition()
+        # write down what was counted, then the outcome
         self.status["active"] = len(left) + made
         self.status["ready"] = sum(1 for pod in left if is_ready(pod))
         self.status["terminating"] = terminating + len(deleted)

@@ -79,6 +79,7 @@ class StatefulSetController:
         if owner is None:
             self._writer.forget(key)
             return None
+        # observe: pods, revisions and the claims of its templates
         uid = owner["metadata"]["uid"]
         candidates = self._pods.by_index("controller", uid)
         candidates += [
@@ -91,6 +92,7 @@ class StatefulSetController:
             for claim in (self._claims.all() if names else ())
             if claim["metadata"].get("namespace") == key.namespace
         }
+        # decide
         decided = plan(
             Observed(
                 set=owner,
@@ -100,6 +102,7 @@ class StatefulSetController:
                 now=self._clock.now(),
             )
         )
+        # act; a refusal ends the steps but the status
         refused: MoorageError | None = None
         for action in decided.actions:
             if refused is not None and not isinstance(action, WriteStatus):

@@ -125,10 +125,12 @@ def plan_claim(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
 
 def _plan_unbound(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
     claim = seen.claim
+    # a claim that names no class gets the default one, if there is one
     if claim["spec"].get("storageClassName") is None:
         name = default_class(seen.classes)
         if name is not None:
             return (PatchClaim({"spec": {"storageClassName": name}}),)
+    # bind it to a volume that exists, once a pod needs it if its class says so
     wanted = class_of(claim)
     storage_class = next(
         (candidate for candidate in seen.classes if candidate["metadata"]["name"] == wanted), None
@@ -142,6 +144,7 @@ def _plan_unbound(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
         )
     if match is not None:
         return _bind(claim, match, by_controller=True)
+    # no volume serves it: make one, or say why none is made
     if not wanted:
         return _pending(
             claim,

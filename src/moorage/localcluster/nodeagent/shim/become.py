@@ -23,12 +23,13 @@ START_ERROR = 128  # exit code containerd gives a container that could not be st
 
 
 def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
-    """Start a container of the pod whose order is `pod`; its process and its pipes are in `one` then.
+    """Start a container of the pod whose order is `pod`; it has its process and its pipes then.
 
     `mode` says how it sees its mounts: "namespace", "translated" or "none". Returns what went wrong and the text
     for it, both empty when it runs.
     """
     spec = container.spec
+    # what to run; without namespaces the paths of mounts become paths of this machine
     argv: list[str] = list(spec["argv"])
     env: dict[str, str] = dict(spec["env"])
     workdir: str = spec["workingDir"]
@@ -39,6 +40,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
         workdir = translate(workdir, mounts)
     env[UID_MARK] = pod["uid"]
     env[CONTAINER_MARK] = container.name
+    # pipes for its output and for what goes wrong before it runs
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     tell_read, tell_write = os.pipe2(os.O_CLOEXEC)
@@ -49,6 +51,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
             os.makedirs(scratch, exist_ok=True)
     shim = os.getpid()
     pid = os.fork()
+    # the child: becomes the container, or writes why it cannot
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
@@ -75,6 +78,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
             os.write(tell_write, b"start\0" + repr(error).encode())
         finally:
             os._exit(START_ERROR)
+    # the shim: waits until the child runs, which closes the pipe, or has failed
     for fd in (out_write, err_write, tell_write):
         os.close(fd)
     answer = b""
@@ -107,6 +111,7 @@ def _exec(
     inode: list[int] | None,
 ) -> None:
     """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
+    # leave the shim's session, signals and OOM score behind
     import_no_more()
     os.setsid()
     for number in (
@@ -124,6 +129,7 @@ def _exec(
         write_proc("oom_score_adj", str(spec.get("oomScoreAdj", 500)))
     except OSError:
         pass  # already higher than this user may lower
+    # its mounts, then its fence
     if mounts or hidden:
         enter_mounts(mounts, workdir, env.get("HOME", ""), scratch, hidden=hidden, kept=kept, inode=inode)
     if hidden:
@@ -137,6 +143,7 @@ def _exec(
         text = os.strerror(error.errno or 0).lower()
         raise StartError(f'chdir to cwd ("{workdir}") set in config.json failed: {text}') from error
     env["PWD"] = workdir
+    # the program, which ends with the shim
     path = find_program(argv[0], env.get("PATH", ""))
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # last: changed credentials would clear it
     if os.getppid() != shim:

@@ -27,6 +27,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
     os.umask(0o022)  # as the container's own processes have it, whatever the agent's is
     libc = libc_of()
     try:
+        # read what the process has: environment, folder and namespaces
         process = os.pidfd_open(pid)
         if not _is_main(pid, folder):
             raise StartError(f"process {pid} is not the main process of a container of this pod")
@@ -41,6 +42,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
                 namespaces.append((kind, os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)))
         if select.select([process], [], [], 0)[0]:  # its number may be another's by now
             raise ProcessLookupError(errno.ESRCH, "the container has ended")
+        # join its namespaces and its folder
         import_no_more()
         for kind, fd in namespaces:
             if libc.setns(fd, 0) != 0:
@@ -49,6 +51,7 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
             os.chdir(env.get("PWD") or workdir)  # where the container began, wherever its process is now
         except OSError:
             os.chdir(workdir)
+        # end with the agent's helper, and take the terminal
         if parent:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:

@@ -53,14 +53,16 @@ def serve(sock: int, argv: list[str]) -> int:
     """
     import socket
 
-    libc_of()  # what shims load is loaded once, here
+    # load all that shims need, once
+    libc_of()
     words = _argument_words()
     with socket.socket(fileno=sock) as channel:
         wake, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # for the forks
+        # wait for folders, and for launchers that end
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         poll.register(wake, select.POLLIN)
@@ -77,6 +79,7 @@ def serve(sock: int, argv: list[str]) -> int:
                 if pid:
                     launching[pid] = folder
                     continue
+                # the child: launches the shim of this folder
                 code = BROKEN
                 try:
                     signal.set_wakeup_fd(before)
@@ -91,6 +94,7 @@ def serve(sock: int, argv: list[str]) -> int:
                     print(f"cannot launch the shim: {error!r}", file=sys.stderr, flush=True)
                 finally:
                     os._exit(code)
+            # report the launchers that have ended
             while launching:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:

@@ -426,12 +426,14 @@ class Shim:
     def _ended(
         self, container: Container, code: int, number: int, reason: str, message: str, *, started: bool
     ) -> None:
+        # the log is complete: it may explain the end
         now = time.time()
         if code and not message and container.spec.get("messageFromLogs") and container.log is not None:
             message = container.log.tail(2048, 80)
         if container.log is not None:
             container.log.close()
             container.log = None
+        # report the end
         terminated: dict[str, Any] = {
             "startedAt": stamp(container.started_wall) if started else "1970-01-01T00:00:00Z",
             "finishedAt": stamp(now),
@@ -450,6 +452,7 @@ class Shim:
         container.report["state"] = {"terminated": terminated}
         container.failed = code != 0
         self._dirty = True
+        # is it started again?
         policy = "Always" if container.role == "sidecar" else self._policy
         if container.role == "init" and policy == "Always":
             policy = "OnFailure"
@@ -457,6 +460,7 @@ class Shim:
         if not again or self._stop_at is not None:
             container.done = True
             return
+        # when: at once, then after a wait that doubles
         base = float(self._spec.get("backoffSeconds") or BACKOFF_SECONDS)
         if started and now - container.started_wall > 2 * BACKOFF_MAX_SECONDS:
             container.backoff = 0.0

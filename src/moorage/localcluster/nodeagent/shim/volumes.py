@@ -68,6 +68,7 @@ def open_volume(volume: str, below: str, folder: int | None = None) -> int:
     try:
         while names:
             name = names.pop()
+            # one name further, or one folder back, never above the volume
             if name in ("", "."):
                 continue
             if name == "..":
@@ -84,6 +85,7 @@ def open_volume(volume: str, below: str, folder: int | None = None) -> int:
                     pass  # another container was faster
                 fd = os.open(name, flags, dir_fd=path[-1])
             path.append(fd)
+            # a link: go on from its folder by the names in it
             if stat.S_ISLNK(os.fstat(fd).st_mode):
                 target = os.readlink("", dir_fd=fd)
                 os.close(path.pop())
