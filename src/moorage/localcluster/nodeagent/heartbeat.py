@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 
 from moorage.apimachinery.resources import LEASES, NAMESPACES, NODES
@@ -61,8 +60,7 @@ class Heartbeat:
             change = dict(wanted) | {label: None for label in stale}
             node = await self._context.api.patch(NODES, self._context.node.name, {"metadata": {"labels": change}})
         self._uid = node["metadata"]["uid"]
-        node = json.loads(json.dumps(node))
-        node["status"] = node_status(
+        status = node_status(
             self._context.node,
             node.get("status") or {},
             now=rfc3339(self._context.clock.now()),
@@ -72,12 +70,10 @@ class Heartbeat:
         )
         for _ in range(5):
             try:
-                await self._context.api.update(NODES, node, subresource="status")
+                await self._context.api.update(NODES, {**node, "status": status}, subresource="status")
                 return
             except Conflict:
-                status = node["status"]
-                node = json.loads(json.dumps(await self._context.api.get(NODES, self._context.node.name)))
-                node["status"] = status
+                node = await self._context.api.get(NODES, self._context.node.name)
 
     async def _write_lease(self) -> None:
         now = rfc3339_micro(self._context.clock.now())

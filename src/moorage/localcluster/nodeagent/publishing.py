@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -56,10 +55,8 @@ class Publishing:
         pod = await self._annotate_peak(pod, state, over=status["phase"] in TERMINAL or status != before)
         if status == before or known.sent == (status, before):
             return pod  # in the second case the API keeps it in its own words
-        changed = json.loads(json.dumps(pod))
-        changed["status"] = status
         try:
-            pod = await self._context.api.update(PODS, changed, subresource="status")
+            pod = await self._context.api.update(PODS, {**pod, "status": status}, subresource="status")
         except NotFound:
             return pod
         known.sent = (status, pod.get("status") or {})

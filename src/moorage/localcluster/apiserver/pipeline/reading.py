@@ -91,13 +91,13 @@ class Reader(Records):
             page = self.storage.list(prefix, after=after, limit=limit or None, revision=revision)
             if revision is None:
                 revision = page.revision
-            for record in page.records:
+            for at, record in enumerate(page.records):
                 obj = self.view(kind, record)
                 if matcher.matches(obj):
                     items.append(obj)
                     if limit and len(items) == limit:
                         after = record.key
-                        more = page.remaining + len(page.records) - page.records.index(record) - 1
+                        more = page.remaining + len(page.records) - at - 1
                         if not more:
                             return Listed(items=items, resource_version=str(revision))
                         token = continue_at(revision, after)
