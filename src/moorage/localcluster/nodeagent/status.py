@@ -230,6 +230,7 @@ def _conditions(
         _set(conditions, "PodScheduled", True, now)
     if local.rejected is None:
         _set(conditions, "PodReadyToStartContainers", local.state is not None and not over, now)
+        # init containers: all have ended, sidecars have started
         sidecars = sidecar_names(pod["spec"])
         undone = [
             container["name"]
@@ -245,6 +246,7 @@ def _conditions(
         else:
             message = f"containers with incomplete status: [{' '.join(undone)}]"
             _set(conditions, "Initialized", False, now, reason="ContainersNotInitialized", message=message)
+        # containers, and the gates that others open
         unready = [container["name"] for container in mains if not container["ready"]]
         if succeeded or over:
             why = "PodCompleted" if succeeded else "PodFailed"
@@ -267,6 +269,7 @@ def _conditions(
                 reason="ReadinessGatesNotReady" if shut else "",
                 message=message,
             )
+    # a pod that was lost, or stopped with its node
     stopped = ((local.state or {}).get("pod") or {}).get("reason") == SHUTDOWN_REASON
     if (local.lost_at is not None or stopped) and conditions.get("DisruptionTarget", {}).get("status") != "True":
         message = LOST_MESSAGE if local.lost_at is not None else SHUTDOWN_MESSAGE

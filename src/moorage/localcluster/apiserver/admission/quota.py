@@ -187,6 +187,7 @@ def _judge(
         meta = obj["metadata"]
         return forbidden(resource, asked.name or meta.get("name") or meta.get("generateName") or "", why)
 
+    # quotas that track something of the object
     matching: list[tuple[str, Obj, list[str]]] = []
     for quota in quotas:
         name, status = quota["metadata"]["name"], quota.get("status") or {}
@@ -199,6 +200,7 @@ def _judge(
         if any(name not in (status.get("used") or {}) for name in names):
             return refuse(f"status unknown for quota: {name}, resources: {','.join(sorted(names))}")
         matching.append((name, hard, names))
+    # what the write adds
     taken = q.usage(resource, obj, now)
     if asked.old is not None:
         before = q.usage(resource, asked.old, now)
@@ -206,6 +208,7 @@ def _judge(
             name: q.Quantity(max(amount.value - before.get(name, q.ZERO).value, q.ZERO.value), amount.binary)
             for name, amount in taken.items()
         }
+    # what is used then, unless a quota does not allow it
     out: dict[str, Amounts] = {}
     for name, hard, names in matching:
         wanted = {name: taken[name] for name in names if name in taken and taken[name].value}

@@ -36,6 +36,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
     seen: set[str] = set()
     for at, hook in enumerate(obj.get("webhooks") or ()):
         path = f"webhooks[{at}]"
+        # a name, once
         name = hook.get("name", "")
         if name in seen:
             errors.duplicate(f"{path}.name", name)
@@ -45,6 +46,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
             problems = ["should be a domain with at least three segments separated by dots"]
         for problem in problems:
             errors.invalid(f"{path}.name", name, problem)
+        # how it is called
         if not hook.get("sideEffects"):
             errors.required(f"{path}.sideEffects", "must specify one of None, NoneOnDryRun")
         elif hook["sideEffects"] not in ("None", "NoneOnDryRun"):
@@ -62,6 +64,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
             )
         if hook.get("matchConditions"):
             errors.forbidden(f"{path}.matchConditions", "CEL is not evaluated by the local cluster")
+        # where it is: an https URL
         config = hook.get("clientConfig") or {}
         if ("url" in config) == ("service" in config):
             errors.required(f"{path}.clientConfig", "exactly one of url or service is required")

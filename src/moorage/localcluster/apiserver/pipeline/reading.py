@@ -67,9 +67,11 @@ class Reader(Records):
         return self.view(kind, self.read(kind, name, namespace), own=True)
 
     async def list(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Listed:
+        # check the request
         self.authorise(call, "list", kind, namespace, named_by(options.field_selector))
         self.check_verb(kind, "list")
         matcher = Matcher(kind, options.label_selector, options.field_selector)
+        # from which version and key on
         revision: int | None = None
         after: str | None = None
         if options.cont:
@@ -84,6 +86,7 @@ class Reader(Records):
             wanted = listed_version(str(options.resource_version))
             if wanted > self.storage.revision:
                 raise from_the_future(wanted, self.storage.revision)
+        # read pages of the store until as many match as are wanted
         prefix = kind.list_prefix(namespace)
         items: list[Obj] = []
         limit = max(0, options.limit or 0)  # the real server, too, takes none and a negative one for no limit

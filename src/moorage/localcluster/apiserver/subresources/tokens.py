@@ -28,6 +28,7 @@ TOKEN_REQUEST = BuiltinCodec(
 
 async def create_token(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
     """`serviceaccounts/token`: a TokenRequest answered with a bearer token that this server accepts."""
+    # check the request
     body = read_as(body, TOKEN_REQUEST)
     account = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
     spec = body.get("spec") or {}
@@ -38,6 +39,7 @@ async def create_token(core: Core, call: Call, kind: Kind, name: str, namespace:
     elif seconds > TOKEN_SECONDS_MAX:
         errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
     errors.raise_if_any(TOKEN_REQUEST.resource, "")
+    # sign the token; a dry run gets none
     audiences = list(spec.get("audiences") or (ISSUER,))
     now = core.clock.now()
     expires = now + timedelta(seconds=seconds)
@@ -59,6 +61,7 @@ async def create_token(core: Core, call: Call, kind: Kind, name: str, namespace:
                 "kubernetes.io": bound,
             }
         )
+    # the answer
     out_spec: Obj = {"audiences": audiences, "expirationSeconds": seconds}
     if reference:
         out_spec["boundObjectRef"] = reference

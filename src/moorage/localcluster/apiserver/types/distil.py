@@ -142,6 +142,7 @@ class Source:
 
 def distil(source: Source) -> dict[str, Any]:
     """Read it all."""
+    # types, and which of them a kind is
     types = types_of(source.get("/openapi/v2")["definitions"])
     by_kind = {
         tuple(kind): name
@@ -149,6 +150,7 @@ def distil(source: Source) -> dict[str, Any]:
         for kind in definition.get("k", ())
         if len(definition["k"]) == 1
     }
+    # groups and versions, without alpha and beta
     versions = [("", "v1", "/api/v1")]
     for group in source.get("/apis")["groups"]:
         if group["name"] in LEFT_OUT_GROUPS:
@@ -158,6 +160,7 @@ def distil(source: Source) -> dict[str, Any]:
                 continue
             if "alpha" not in served["version"] and "beta" not in served["version"]:
                 versions.append((group["name"], served["version"], f"/apis/{served['groupVersion']}"))
+    # resources, with their subresources and columns
     resources: list[dict[str, Any]] = []
     roots: set[str] = set()
     for group, version, path in versions:
@@ -200,6 +203,7 @@ def distil(source: Source) -> dict[str, Any]:
                 ]
             roots.add(entry["type"])
             resources.append(entry)
+    # types that a resource needs
     roots |= {
         f"io.k8s.apimachinery.pkg.apis.meta.v1.{name}"
         for name in ("DeleteOptions", "Status", "ObjectMeta", "ListMeta")

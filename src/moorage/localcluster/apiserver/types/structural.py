@@ -297,6 +297,7 @@ def _cause(error: Any) -> Cause:
     kind = error.kind
     name = _name(error)
     where = path or "<nil>"
+    # rules that Kubernetes words by a reason of their own
     match name:
         case "Required":
             missing = str(kind.property)
@@ -320,6 +321,7 @@ def _cause(error: Any) -> Cause:
             return Cause(
                 "FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {kind.limit} items"
             )
+    # rules that are all FieldValueInvalid
     rules: dict[str, Callable[[], str]] = {
         "Minimum": lambda: f"should be greater than or equal to {kind.limit}",
         "Maximum": lambda: f"should be less than or equal to {kind.limit}",
@@ -341,6 +343,7 @@ def _cause(error: Any) -> Cause:
     rule = rules.get(name)
     if rule is None:
         return Cause("FieldValueInvalid", where, f"Invalid value: {shown(value)}: {error.message}")
+    # those of alternatives name no field
     problem = (
         f'"{path}" {rule()}'
         if name in ("OneOfNotValid", "OneOfMultipleValid", "AnyOf", "Not")
