@@ -54,13 +54,13 @@ def decided(cron: Any, *jobs: Any, now: datetime = NOON) -> Plan:
     return plan(Observed(cron=cron, jobs=jobs, now=now))
 
 
-def reasons(found: Plan) -> list[str]:
-    return [one.reason for one in found.events]
+def reasons(steps: Plan) -> list[str]:
+    return [event.reason for event in steps.events]
 
 
 def test_a_job_is_named_by_its_moment_and_says_it() -> None:
-    found = decided(a_cron(timeZone="Europe/Berlin"))
-    assert found.start == {
+    steps = decided(a_cron(timeZone="Europe/Berlin"))
+    assert steps.start == {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
@@ -81,11 +81,11 @@ def test_a_job_is_named_by_its_moment_and_says_it() -> None:
         },
         "spec": {"template": {}},
     }
-    assert found.look_again == timedelta(seconds=30, milliseconds=100)
+    assert steps.look_again == timedelta(seconds=30, milliseconds=100)
 
 
 @pytest.mark.parametrize(
-    ("cron", "starts", "told"),
+    ("cron", "starts", "events"),
     [
         pytest.param(a_cron(), True, [], id="due since it was made"),
         pytest.param(a_cron(last=NOON - MINUTE), True, [], id="due since the last time"),
@@ -102,9 +102,9 @@ def test_a_job_is_named_by_its_moment_and_says_it() -> None:
         pytest.param(a_cron(meta={"deletionTimestamp": "2026-03-05T12:00:00Z"}), False, [], id="being deleted"),
     ],
 )
-def test_when_a_job_is_started(cron: Any, starts: bool, told: list[str]) -> None:
-    found = decided(cron)
-    assert (found.start is not None, reasons(found)) == (starts, told)
+def test_when_a_job_is_started(cron: Any, starts: bool, events: list[str]) -> None:
+    steps = decided(cron)
+    assert (steps.start is not None, reasons(steps)) == (starts, events)
 
 
 def test_what_still_runs_is_let_run_forbids_or_is_replaced() -> None:
@@ -118,7 +118,7 @@ def test_what_still_runs_is_let_run_forbids_or_is_replaced() -> None:
     assert replaced.scheduled is not None
     job = {**replaced.start, "metadata": replaced.start["metadata"] | {"uid": "new", "resourceVersion": "7"}}
     status = started(replaced.status, job, replaced.scheduled, ["uid-c-1"])
-    assert [one["name"] for one in status["active"]] == ["c-29545200"]
+    assert [ref["name"] for ref in status["active"]] == ["c-29545200"]
     assert status["lastScheduleTime"] == "2026-03-05T12:00:00Z"
 
 
@@ -126,11 +126,11 @@ def test_what_became_of_jobs_is_told_and_the_oldest_are_deleted() -> None:
     done = [a_job(f"c-{at}", "Complete", at=NOON - at * MINUTE) for at in range(5)]
     failed = [a_job(f"f-{at}", "Failed", at=NOON - at * MINUTE) for at in range(2)]
     cron = a_cron(active=[a_ref("c-0"), a_ref("gone")], last=NOON)
-    found = decided(cron, *done, *failed, a_job("odd"))
-    assert reasons(found) == ["SawCompletedJob", "MissingJob", "UnexpectedJob"]
-    assert [one["metadata"]["name"] for one in found.delete] == ["c-4", "c-3", "f-1"]
-    assert "active" not in found.status
-    assert found.status["lastSuccessfulTime"] == rfc3339(NOON + MINUTE)
+    steps = decided(cron, *done, *failed, a_job("odd"))
+    assert reasons(steps) == ["SawCompletedJob", "MissingJob", "UnexpectedJob"]
+    assert [job["metadata"]["name"] for job in steps.delete] == ["c-4", "c-3", "f-1"]
+    assert "active" not in steps.status
+    assert steps.status["lastSuccessfulTime"] == rfc3339(NOON + MINUTE)
 
 
 @given(

@@ -75,7 +75,7 @@ def decide(deployment, *sets, live=None, now=NOON):
 
 
 def sizes(decided, *sets):
-    out = {one["metadata"]["uid"]: size_of(one) for one in sets}
+    out = {replica_set["metadata"]["uid"]: size_of(replica_set) for replica_set in sets}
     for action in decided.actions:
         if isinstance(action, UpdateSet) and "replicas" in action.patch.get("spec", {}):
             out[action.set["metadata"]["uid"]] = action.patch["spec"]["replicas"]
@@ -114,7 +114,7 @@ def test_what_is_neither_number_nor_percentage_is_refused(value):
 
 def test_a_new_deployment_creates_its_set_at_full_size():
     decided = decide(a_deployment(3))
-    assert [type(one).__name__ for one in decided.actions] == ["CreateSet", "SetRevision", "WriteStatus"]
+    assert [type(action).__name__ for action in decided.actions] == ["CreateSet", "SetRevision", "WriteStatus"]
     made = decided.actions[0].set
     assert made["spec"]["replicas"] == 3
     digest = made["metadata"]["labels"]["pod-template-hash"]
@@ -129,10 +129,10 @@ def test_a_new_deployment_creates_its_set_at_full_size():
 
 
 def test_the_hash_does_not_depend_on_the_order_of_keys():
-    one = a_deployment()
-    other = copy.deepcopy(one)
+    deployment = a_deployment()
+    other = copy.deepcopy(deployment)
     other["spec"]["template"] = dict(reversed(list(other["spec"]["template"].items())))
-    assert make_set(one)["metadata"]["name"] == make_set(other)["metadata"]["name"]
+    assert make_set(deployment)["metadata"]["name"] == make_set(other)["metadata"]["name"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_paused_deployment_is_scaled_but_not_rolled():
     sets = (a_set("v1", 4),)
     decided = decide(a_deployment(2, "v2", paused=True), *sets)
     assert sizes(decided, *sets) == {"v1": 2}
-    assert not any(isinstance(one, CreateSet) for one in decided.actions)
+    assert not any(isinstance(action, CreateSet) for action in decided.actions)
 
 
 def test_going_back_to_an_old_template_takes_the_highest_revision():
@@ -188,22 +188,22 @@ def test_going_back_to_an_old_template_takes_the_highest_revision():
 def test_old_sets_beyond_the_history_limit_go_oldest_first():
     sets = tuple(a_set(f"v{n}", 0, revision=n, age=99 - n) for n in range(1, 6)) + (a_set("v9", 4, revision=9),)
     decided = decide(a_deployment(4, "v9", revisionHistoryLimit=2), *sets)
-    gone = [one.set["metadata"]["uid"] for one in decided.actions if isinstance(one, DeleteSet)]
+    gone = [action.set["metadata"]["uid"] for action in decided.actions if isinstance(action, DeleteSet)]
     assert gone == ["v1", "v2", "v3"]
 
 
 def test_a_rollout_that_does_not_move_is_said_to_have_timed_out():
     deployment = a_deployment(4, "v2", progressDeadlineSeconds=60)
     sets = (a_set("v1", 3, age=9), a_set("v2", 2, 0, revision=2))
-    status = next(one.status for one in decide(deployment, *sets).actions if isinstance(one, WriteStatus))
+    status = next(action.status for action in decide(deployment, *sets).actions if isinstance(action, WriteStatus))
     deployment["status"] = status
     deployment["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "2"}
     waiting = decide(deployment, *sets, now=NOON + timedelta(seconds=30))
     assert waiting.actions == ()
     assert waiting.look_again_in == timedelta(seconds=31)
     late = decide(deployment, *sets, now=NOON + timedelta(seconds=61))
-    found = condition({"status": late.actions[-1].status}, "Progressing")
-    assert (found["status"], found["reason"]) == ("False", "ProgressDeadlineExceeded")
+    progressing = condition({"status": late.actions[-1].status}, "Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "ProgressDeadlineExceeded")
 
 
 class World:
@@ -215,9 +215,9 @@ class World:
         self.serial = 0
 
     def observe(self):
-        for uid, one in self.sets.items():
+        for uid, replica_set in self.sets.items():
             pods = self.pods[uid]
-            one["status"] = {
+            replica_set["status"] = {
                 "replicas": len(pods),
                 "readyReplicas": sum(pods),
                 "availableReplicas": sum(pods),
@@ -233,7 +233,10 @@ class World:
     def apply(self, action):
         match action:
             case CreateSet(made):
-                if any(one["metadata"]["name"] == made["metadata"]["name"] for one in self.sets.values()):
+                if any(
+                    replica_set["metadata"]["name"] == made["metadata"]["name"]
+                    for replica_set in self.sets.values()
+                ):
                     return
                 self.serial += 1
                 uid = f"set-{self.serial}"
@@ -255,9 +258,9 @@ class World:
 
     def run_sets(self):
         """What the ReplicaSet controller does: those not ready go first."""
-        for uid, one in self.sets.items():
+        for uid, replica_set in self.sets.items():
             pods = sorted(self.pods[uid], reverse=True)
-            wanted = size_of(one)
+            wanted = size_of(replica_set)
             self.pods[uid] = (pods + [False] * wanted)[:wanted]
 
 
@@ -282,7 +285,7 @@ def test_a_rollout_cut_off_anywhere_ends_and_keeps_both_limits(replicas, surge, 
             cut = rng.randrange(len(decided.actions) + 1) if rng.random() < 0.3 else len(decided.actions)
             for action in decided.actions[:cut]:
                 world.apply(action)
-                assert sum(size_of(one) for one in world.sets.values()) <= replicas + more
+                assert sum(size_of(replica_set) for replica_set in world.sets.values()) <= replicas + more
             world.run_sets()
             if steady:
                 assert sum(sum(pods) for pods in world.pods.values()) >= replicas - less
@@ -293,7 +296,7 @@ def test_a_rollout_cut_off_anywhere_ends_and_keeps_both_limits(replicas, surge, 
         new = find_new(world.deployment, list(world.sets.values()))
         assert plan(observed).actions == ()
         assert (size_of(new), available_of(new)) == (replicas, replicas)
-        assert all(size_of(one) == 0 for one in world.sets.values() if one is not new)
+        assert all(size_of(replica_set) == 0 for replica_set in world.sets.values() if replica_set is not new)
         assert revision_of(new) == {"v1": 1, "v2": 2, "v3": 3}[image]
         assert condition(world.deployment, "Progressing")["reason"] == "NewReplicaSetAvailable"
     assert len(world.sets) == 2  # the newest and one of history

@@ -34,11 +34,11 @@ def a_pod(
     container = {"name": "c", "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}]}
     address = f"127.64.1.{sum(map(ord, name)) % 200}"
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    told = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": conditions}
+    running = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": conditions}
     return {
         "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"} | (meta or {}),
         "spec": {"nodeName": "n1", "containers": [container]} | spec,
-        "status": told | (status or {}),
+        "status": running | (status or {}),
     }
 
 
@@ -48,9 +48,9 @@ def seen(*pods: Any, service: Any = None, slices: Any = ()) -> Seen:
 
 def conditions_of(plan: SlicePlan) -> dict[str, tuple[bool, bool, bool]]:
     return {
-        one["targetRef"]["name"]: tuple(one["conditions"].values())  # type: ignore[misc]
+        endpoint["targetRef"]["name"]: tuple(endpoint["conditions"].values())  # type: ignore[misc]
         for made in (*plan.create, *plan.update)
-        for one in made["endpoints"]
+        for endpoint in made["endpoints"]
     }
 
 
@@ -126,8 +126,8 @@ DELETING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     ],
 )
 def test_conditions_of_an_endpoint(pod: Any, service: Any, want: Any) -> None:
-    found = conditions_of(plan_slices(seen(pod, service=a_service(**service))))
-    assert found == ({} if want is None else {"a": want})
+    conditions = conditions_of(plan_slices(seen(pod, service=a_service(**service))))
+    assert conditions == ({} if want is None else {"a": want})
 
 
 def test_a_service_without_endpoints_has_one_empty_slice() -> None:
@@ -139,7 +139,7 @@ def test_a_service_without_endpoints_has_one_empty_slice() -> None:
 def test_pods_that_name_their_port_differently_are_in_slices_of_their_own() -> None:
     service = a_service(ports=[{"port": 80, "targetPort": "http"}])
     made = plan_slices(seen(a_pod("a"), a_pod("b", port=9000), service=service)).create
-    assert sorted(one["ports"][0]["port"] for one in made) == [8000, 9000]
+    assert sorted(endpoint_slice["ports"][0]["port"] for endpoint_slice in made) == [8000, 9000]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_services_without_selector_and_external_names_are_left_alone() -> None:
 def test_endpoints_tell_ready_and_unready_addresses_apart() -> None:
     made = endpoints_object(seen(a_pod("a"), a_pod("b", ready=False), a_pod("c", meta=DELETING)))
     (subset,) = made["subsets"]
-    assert [one["targetRef"]["name"] for one in subset["addresses"]] == ["a"]
-    assert [one["targetRef"]["name"] for one in subset["notReadyAddresses"]] == ["b"]
+    assert [address["targetRef"]["name"] for address in subset["addresses"]] == ["a"]
+    assert [address["targetRef"]["name"] for address in subset["notReadyAddresses"]] == ["b"]
     assert subset["ports"] == [{"port": 80, "protocol": "TCP"}]
 
 
@@ -179,7 +179,7 @@ def test_endpoints_of_a_headless_service_without_ports_have_addresses_all_the_sa
 worlds = st.lists(
     st.tuples(st.sampled_from("abcdefghijkl"), st.booleans(), st.sampled_from([8000, 9000]), st.booleans()),
     max_size=12,
-    unique_by=lambda one: one[0],
+    unique_by=lambda entry: entry[0],
 )
 
 
@@ -194,19 +194,19 @@ def test_after_any_changes_every_pod_stands_in_exactly_one_slice_and_nothing_is_
         for world in steps:
             pods = [a_pod(name, ready=ready, port=port) for name, ready, port, _ in world]
             made = plan_slices(seen(*pods, service=service, slices=list(slices.values())))
-            for one in (*made.create, *made.update):
-                slices[one["metadata"]["name"]] = one
-            for one in made.delete:
-                del slices[one["metadata"]["name"]]
+            for endpoint_slice in (*made.create, *made.update):
+                slices[endpoint_slice["metadata"]["name"]] = endpoint_slice
+            for endpoint_slice in made.delete:
+                del slices[endpoint_slice["metadata"]["name"]]
             again = plan_slices(seen(*pods, service=service, slices=list(slices.values())))
             assert again == SlicePlan()
-            found = sorted(
-                (one["targetRef"]["name"], one["conditions"]["ready"], made["ports"][0]["port"])
+            published = sorted(
+                (endpoint["targetRef"]["name"], endpoint["conditions"]["ready"], made["ports"][0]["port"])
                 for made in slices.values()
-                for one in made["endpoints"]
+                for endpoint in made["endpoints"]
             )
-            assert found == sorted((name, ready, port) for name, ready, port, _ in world)
-            assert all(len(one["endpoints"]) <= 3 for one in slices.values())
+            assert published == sorted((name, ready, port) for name, ready, port, _ in world)
+            assert all(len(endpoint_slice["endpoints"]) <= 3 for endpoint_slice in slices.values())
             assert len(slices) >= 1
     finally:
         module.ENDPOINTS_MAX = limit

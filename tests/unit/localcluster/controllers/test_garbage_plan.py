@@ -145,9 +145,9 @@ def a_pod(name, phase="Running", *, node="n1", deleting=False, age=0, finalizers
     ],
 )
 def test_which_pods_are_left_over(pods, limit, want):
-    found = leftovers.plan(leftovers.Observed(pods=pods, nodes={"n1"}, finished_max=limit))
-    assert {one.pod["metadata"]["name"]: one.message for one in found} == want
-    assert all(isinstance(one, Remove) for one in found)
+    actions = leftovers.plan(leftovers.Observed(pods=pods, nodes={"n1"}, finished_max=limit))
+    assert {action.pod["metadata"]["name"]: action.message for action in actions} == want
+    assert all(isinstance(action, Remove) for action in actions)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_collections_are_found_by_group_and_kind_whatever_the_version():
     assert str(catalogue.of("batch/v1beta1", "Job")) == "jobs.batch"
     assert catalogue.of("v1", "Pod").plural == "pods"
     assert catalogue.of("v1", "Job") is None
-    assert len({(one.group, one.plural) for one in KNOWN}) == len(KNOWN)
+    assert len({(resource.group, resource.plural) for resource in KNOWN}) == len(KNOWN)
 
 
 def test_a_definition_counts_once_it_is_established():
@@ -237,5 +237,5 @@ def test_a_definition_counts_once_it_is_established():
     }
     assert resource_of_crd(crd) is None
     crd["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
-    found = resource_of_crd(crd)
-    assert (found.api_version, found.plural, found.namespaced) == ("sea.test/v2", "boats", False)
+    resource = resource_of_crd(crd)
+    assert (resource.api_version, resource.plural, resource.namespaced) == ("sea.test/v2", "boats", False)

@@ -40,8 +40,8 @@ def test_what_is_written_is_read_back(indexes):
 
 @given(st.sets(st.integers(0, 20)), st.integers(0, 20), st.integers(0, 20))
 def test_the_first_missing_indexes_are_the_lowest(done, completions, count):
-    found = first_missing(done, completions, count)
-    assert found == [one for one in range(completions) if one not in done][:count]
+    indexes = first_missing(done, completions, count)
+    assert indexes == [index for index in range(completions) if index not in done][:count]
 
 
 def a_pod(*codes, conditions=(), init=()):

@@ -94,13 +94,13 @@ def kinds(decided):
 
 
 def status_of(decided):
-    found = [action.status for action in decided.actions if isinstance(action, WriteStatus)]
-    assert len(found) <= 1
-    return found[0] if found else None
+    statuses = [action.status for action in decided.actions if isinstance(action, WriteStatus)]
+    assert len(statuses) <= 1
+    return statuses[0] if statuses else None
 
 
 def reasons(status):
-    return {one["type"]: (one["status"], one["reason"]) for one in status.get("conditions", ())}
+    return {entry["type"]: (entry["status"], entry["reason"]) for entry in status.get("conditions", ())}
 
 
 def test_a_new_job_gets_its_pods_with_labels_finalizer_and_owner():
@@ -327,11 +327,11 @@ POLICY = {
 def test_a_pod_failure_policy_fails_the_job_with_upstreams_words(pod, want):
     job = a_job(podFailurePolicy=POLICY)
     decided = decide(job, pod)
-    found = condition({"status": status_of(decided)}, "FailureTarget")
-    assert (found or {}).get("message") == want
+    target = condition({"status": status_of(decided)}, "FailureTarget")
+    assert (target or {}).get("message") == want
     if want is None:
         return
-    assert found["reason"] == "PodFailurePolicy"
+    assert target["reason"] == "PodFailurePolicy"
     job["status"] = status_of(decided)
     gone = decide(job)
     failed = condition({"status": status_of(gone)}, "Failed")

@@ -26,7 +26,7 @@ NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unr
 
 
 def a_node(ready="True", *, cordoned=False, taints=(), **conditions):
-    found = {
+    statuses = {
         "Ready": ready,
         "MemoryPressure": "False",
         "DiskPressure": "False",
@@ -41,7 +41,7 @@ def a_node(ready="True", *, cordoned=False, taints=(), **conditions):
         "status": {
             "conditions": [
                 {"type": kind, "status": status, "lastTransitionTime": rfc3339(NOON)}
-                for kind, status in found.items()
+                for kind, status in statuses.items()
                 if status is not None
             ]
         },
@@ -60,11 +60,11 @@ def test_a_node_that_reports_is_left_alone_until_its_grace_may_be_over():
 
 def test_a_silent_node_becomes_unknown_and_is_tainted():
     decided = decide(a_node(), silent=40)
-    status, told, taints = decided.actions
-    assert {one["type"]: (one["status"], one["reason"]) for one in status.conditions} == dict.fromkeys(
+    status, event, taints = decided.actions
+    assert {entry["type"]: (entry["status"], entry["reason"]) for entry in status.conditions} == dict.fromkeys(
         ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure"), ("Unknown", "NodeStatusUnknown")
     )
-    assert told.reason == "NodeNotReady"
+    assert event.reason == "NodeNotReady"
     assert taints == SetTaints(
         (
             {"key": UNREACHABLE, "effect": "NoSchedule"},
@@ -87,7 +87,7 @@ def test_what_was_decided_for_a_lost_node_is_not_decided_again():
 def test_a_node_that_never_reported_gets_all_four_conditions():
     node = a_node(None, MemoryPressure=None, DiskPressure=None, PIDPressure=None)
     status = decide(node, silent=40).actions[0]
-    assert [one["reason"] for one in status.conditions] == ["NodeStatusNeverUpdated"] * 4
+    assert [entry["reason"] for entry in status.conditions] == ["NodeStatusNeverUpdated"] * 4
 
 
 OTHER = {"key": "gpu", "value": "a100", "effect": "NoSchedule"}
@@ -107,7 +107,7 @@ OTHER = {"key": "gpu", "value": "a100", "effect": "NoSchedule"}
     ],
 )
 def test_taints_follow_conditions_and_those_of_others_stay(node, want):
-    assert [(one["key"], one["effect"]) for one in taints_for(node, NOON)] == want
+    assert [(taint["key"], taint["effect"]) for taint in taints_for(node, NOON)] == want
 
 
 def test_a_taint_keeps_the_time_it_was_added():
@@ -156,7 +156,10 @@ def test_a_pod_of_a_lost_node_is_not_ready_any_more():
     pod = a_pod()
     pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}, {"type": "Initialized", "status": "True"}]
     conditions = not_ready_conditions(pod, NOON)
-    assert [(one["type"], one["status"]) for one in conditions] == [("Ready", "False"), ("Initialized", "True")]
+    assert [(entry["type"], entry["status"]) for entry in conditions] == [
+        ("Ready", "False"),
+        ("Initialized", "True"),
+    ]
     pod["status"]["conditions"] = conditions
     assert not_ready_conditions(pod, NOON) is None
 
@@ -165,7 +168,7 @@ def test_a_disruption_is_said_once():
     pod = a_pod()
     pod["status"]["conditions"] = disrupted_conditions(pod, "A", "first", NOON)
     again = disrupted_conditions(pod, "DeletionByPodGC", "second", NOON)
-    assert [one["reason"] for one in again] == ["DeletionByPodGC"]
+    assert [entry["reason"] for entry in again] == ["DeletionByPodGC"]
 
 
 @given(
@@ -180,7 +183,7 @@ def test_taints_settle_at_once(ready, cordoned, pressure, extra):
     once = taints_for(node, NOON)
     node["spec"]["taints"] = once
     assert taints_for(node, NOON + timedelta(hours=1)) == once
-    assert [one for one in once if one["key"] == "team"] == others
+    assert [taint for taint in once if taint["key"] == "team"] == others
 
 
 @pytest.mark.parametrize(

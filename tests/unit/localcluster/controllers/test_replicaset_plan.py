@@ -57,8 +57,8 @@ def a_pod(
     }
 
 
-def decide(one, *pods):
-    return plan(Observed(set=one, pods=pods, now=NOON))
+def decide(replica_set, *pods):
+    return plan(Observed(set=replica_set, pods=pods, now=NOON))
 
 
 def removed(decided):
@@ -127,8 +127,10 @@ def test_orphans_are_adopted_and_strangers_let_go():
     stranger = a_pod("stranger", labels={"app": "y"})
     others = a_pod("others", owner="somebody else")
     going = a_pod("going", owner=None, deleting=True)
-    found = claims(owner, label_selector_of(owner["spec"]["selector"]), [owned, orphan, stranger, others, going])
-    assert (found.owned, found.adopt, found.release) == ((owned,), (orphan,), (stranger,))
+    sorted_out = claims(
+        owner, label_selector_of(owner["spec"]["selector"]), [owned, orphan, stranger, others, going]
+    )
+    assert (sorted_out.owned, sorted_out.adopt, sorted_out.release) == ((owned,), (orphan,), (stranger,))
     assert adoption(owner, orphan)["metadata"]["ownerReferences"][0]["uid"] == "rs-1"
     assert release(owner, stranger)["metadata"]["ownerReferences"] is None
 
@@ -136,8 +138,8 @@ def test_orphans_are_adopted_and_strangers_let_go():
 def test_a_set_being_deleted_adopts_nothing():
     owner = a_set()
     owner["metadata"]["deletionTimestamp"] = rfc3339(NOON)
-    found = claims(owner, label_selector_of({"matchLabels": {"app": "x"}}), [a_pod("a", owner=None)])
-    assert found.adopt == ()
+    sorted_out = claims(owner, label_selector_of({"matchLabels": {"app": "x"}}), [a_pod("a", owner=None)])
+    assert sorted_out.adopt == ()
 
 
 def test_when_a_pod_ended_is_found_in_several_places():

@@ -102,10 +102,10 @@ class World:
             case CreateRevision(made):
                 assert made["metadata"]["name"] not in self.revisions
                 self.revisions[made["metadata"]["name"]] = made | {"metadata": made["metadata"] | born}
-            case RenumberRevision(one, number):
-                self.revisions[one["metadata"]["name"]]["revision"] = number
-            case DeleteRevision(one):
-                del self.revisions[one["metadata"]["name"]]
+            case RenumberRevision(revision, number):
+                self.revisions[revision["metadata"]["name"]]["revision"] = number
+            case DeleteRevision(revision):
+                del self.revisions[revision["metadata"]["name"]]
             case CreatePod(made):
                 self._create_pod(made, born)
             case DeletePod(pod):
@@ -115,7 +115,9 @@ class World:
                 self.claims[made["metadata"]["name"]] = made | {"metadata": made["metadata"] | born}
             case OwnClaim(claim, owners):
                 meta = self.claims[claim["metadata"]["name"]]["metadata"]
-                assert {one["uid"] for one in owners} != {one["uid"] for one in meta.get("ownerReferences", ())}
+                assert {owner["uid"] for owner in owners} != {
+                    ref["uid"] for ref in meta.get("ownerReferences", ())
+                }
                 meta["ownerReferences"] = owners
             case WriteStatus(status):
                 assert status != self.set.get("status")
@@ -129,7 +131,7 @@ class World:
         for volume in made["spec"].get("volumes", ()):
             assert volume["persistentVolumeClaim"]["claimName"] in self.claims
         if self.in_order:
-            assert all(self.is_up(one) for one in self.wanted()[: ordinal_of("web", made) - self.start])
+            assert all(self.is_up(name) for name in self.wanted()[: ordinal_of("web", made) - self.start])
         self.pods[name] = made | {"metadata": made["metadata"] | born, "status": {"phase": "Pending"}}
 
     def _delete_pod(self, name):
@@ -137,19 +139,19 @@ class World:
         assert not is_deleting(pod), "deleted twice"
         ended = pod["status"]["phase"] in ("Failed", "Succeeded")
         if self.in_order and not ended:
-            assert all(self.is_up(one) for one in self.wanted())
-            surplus = [one for one in self.pods.values() if one["metadata"]["name"] not in self.wanted()]
+            assert all(self.is_up(name) for name in self.wanted())
+            surplus = [pod for pod in self.pods.values() if pod["metadata"]["name"] not in self.wanted()]
             if name in self.wanted():
                 assert not surplus
             else:
-                assert pod is max(surplus, key=lambda one: ordinal_of("web", one))
+                assert pod is max(surplus, key=lambda pod: ordinal_of("web", pod))
         pod["metadata"]["deletionTimestamp"] = rfc3339(self.now)
 
     def remove(self, name):
         """A pod that was being deleted is gone, and claims that only it owned go with it."""
         uid = self.pods.pop(name)["metadata"]["uid"]
         for claim in list(self.claims.values()):
-            if [one["uid"] for one in claim["metadata"].get("ownerReferences") or ()] == [uid]:
+            if [ref["uid"] for ref in claim["metadata"].get("ownerReferences") or ()] == [uid]:
                 self.deleted_claims.add(claim["metadata"]["name"])
                 del self.claims[claim["metadata"]["name"]]
 
@@ -198,7 +200,7 @@ class World:
         """The wished size at the newest revision, and a status that says so."""
         assert self.plan().actions == ()
         assert sorted(self.pods) == sorted(self.wanted())
-        newest = max(self.revisions.values(), key=lambda one: one["revision"])
+        newest = max(self.revisions.values(), key=lambda revision: revision["revision"])
         assert template_of(newest) == self.set["spec"]["template"]
         name = newest["metadata"]["name"]
         assert {labels_of(pod)[HASH_LABEL] for pod in self.pods.values()} <= {name}
@@ -225,7 +227,7 @@ def steps(decided):
             case CreateClaim(claim):
                 words.append("+" + claim["metadata"]["name"])
             case OwnClaim(claim, owners):
-                words.append(f"{claim['metadata']['name']} of {[one['kind'] for one in owners]}")
+                words.append(f"{claim['metadata']['name']} of {[owner['kind'] for owner in owners]}")
     return words
 
 
@@ -454,7 +456,7 @@ def with_claims(size, deleted="Retain", scaled="Retain", **spec):
 
 def owners_of(world):
     return {
-        name: [one["kind"] for one in claim["metadata"].get("ownerReferences") or ()]
+        name: [ref["kind"] for ref in claim["metadata"].get("ownerReferences") or ()]
         for name, claim in world.claims.items()
     }
 
@@ -525,13 +527,13 @@ def test_a_claim_that_a_waiting_pod_lost_is_made_again():
 
 
 def test_the_name_of_a_revision_follows_from_the_template_alone():
-    one = make_revision(a_set(), 1)
+    revision = make_revision(a_set(), 1)
     other = a_set(9)
     other["spec"]["template"] = dict(reversed(list(other["spec"]["template"].items())))
-    assert make_revision(other, 1) == one
-    assert make_revision(a_set(image="v2"), 1)["metadata"]["name"] != one["metadata"]["name"]
-    assert one["metadata"]["name"] == "web-" + one["metadata"]["labels"][REVISION_HASH]
-    assert template_of(one) == a_template()
+    assert make_revision(other, 1) == revision
+    assert make_revision(a_set(image="v2"), 1)["metadata"]["name"] != revision["metadata"]["name"]
+    assert revision["metadata"]["name"] == "web-" + revision["metadata"]["labels"][REVISION_HASH]
+    assert template_of(revision) == a_template()
 
 
 def test_an_old_template_serves_again_under_the_highest_number():
@@ -549,7 +551,7 @@ def test_revisions_beyond_the_limit_go_oldest_first_but_never_those_in_use(limit
     known = [make_revision(a_set(image=f"v{n}"), n) for n in range(1, 6)]
     live = [known[1]["metadata"]["name"], known[4]["metadata"]["name"]]
     surplus = surplus_revisions(a_set(revisionHistoryLimit=limit), list(reversed(known)), live)
-    images = [template_of(one.revision)["spec"]["containers"][0]["image"] for one in surplus]
+    images = [template_of(action.revision)["spec"]["containers"][0]["image"] for action in surplus]
     assert images == want
 
 
@@ -636,12 +638,12 @@ def test_a_new_template_takes_down_one_pod_at_a_time_from_the_last_to_the_partit
 
 
 @settings(max_examples=examples(20, full=60))
-@given(policy=policies, before=st.integers(0, 6), after=st.integers(0, 6), told=st.booleans(), seed=seeds)
-def test_a_resized_set_grows_from_the_first_and_shrinks_from_the_last(policy, before, after, told, seed):
-    world = with_claims(before, scaled="Delete" if told else "Retain", podManagementPolicy=policy)
+@given(policy=policies, before=st.integers(0, 6), after=st.integers(0, 6), deletes=st.booleans(), seed=seeds)
+def test_a_resized_set_grows_from_the_first_and_shrinks_from_the_last(policy, before, after, deletes, seed):
+    world = with_claims(before, scaled="Delete" if deletes else "Retain", podManagementPolicy=policy)
     kept = {name: world.pods[name]["metadata"]["uid"] for name in world.wanted()[:after]}
     sized(after)(world)
     world.settle(random.Random(seed))
     world.check_settled()
     assert {name: world.pods[name]["metadata"]["uid"] for name in kept} == kept
-    assert sorted(world.claims) == [f"data-web-{at}" for at in range(after if told else max(before, after))]
+    assert sorted(world.claims) == [f"data-web-{at}" for at in range(after if deletes else max(before, after))]

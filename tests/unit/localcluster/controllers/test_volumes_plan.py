@@ -218,8 +218,8 @@ def test_a_late_binding_claim_waits_for_a_pod_that_may_run(pods, provisioned):
     ],
 )
 def test_the_smallest_volume_that_serves_is_chosen_reserved_ones_first(volumes, want):
-    found = best_volume(a_claim(), volumes)
-    assert (found or {"metadata": {"name": None}})["metadata"]["name"] == want
+    volume = best_volume(a_claim(), volumes)
+    assert (volume or {"metadata": {"name": None}})["metadata"]["name"] == want
 
 
 def test_a_selector_narrows_the_choice():
@@ -266,7 +266,7 @@ def test_a_folder_grows_with_its_claim(ours, grow, grows):
     volume = a_volume(ref=ref_to(claim), phase="Bound", ours=ours)
     actions = decide(claim, volume, classes=[a_class(grow=grow)])
     assert ("PatchVolume" in kinds(actions)) is grows
-    status = next(one.status for one in actions if isinstance(one, SetClaimStatus))
+    status = next(action.status for action in actions if isinstance(action, SetClaimStatus))
     assert status["capacity"] == {"storage": "2Gi" if grows else "1Gi"}
 
 
@@ -330,7 +330,7 @@ def test_which_claims_a_pod_names():
 class World:
     def __init__(self, claim, volumes, classes):
         self.claim = claim
-        self.volumes = {one["metadata"]["name"]: one for one in volumes}
+        self.volumes = {volume["metadata"]["name"]: volume for volume in volumes}
         self.classes = classes
         self.folders = set()
 
@@ -379,12 +379,12 @@ class World:
 def test_a_binding_cut_off_anywhere_ends_bound_to_exactly_one_volume(sizes, dynamic, named, seed):
     rng = random.Random(seed)
     volumes = [a_volume(f"pv-{at}", size) for at, size in enumerate(sizes)]
-    fitting = [one["metadata"]["name"] for one in volumes if one["spec"]["capacity"]["storage"] != "1Mi"]
+    fitting = [volume["metadata"]["name"] for volume in volumes if volume["spec"]["capacity"]["storage"] != "1Mi"]
     wanted = rng.choice(fitting) if named and fitting else None
     world = World(a_claim(volume=wanted), volumes, [a_class()] if dynamic else [])
     quiet = 0
     for _ in range(200):
-        actions = [one for one in world.claim_actions() if not isinstance(one, Tell)]
+        actions = [action for action in world.claim_actions() if not isinstance(action, Tell)]
         cut = rng.randrange(len(actions) + 1) if rng.random() < 0.5 else len(actions)
         for action in actions[:cut]:
             world.apply_claim(action)
@@ -398,10 +398,10 @@ def test_a_binding_cut_off_anywhere_ends_bound_to_exactly_one_volume(sizes, dyna
         if quiet == 3:
             break
     assert quiet == 3
-    held = [one for one in world.volumes.values() if one["spec"].get("claimRef")]
+    held = [volume for volume in world.volumes.values() if volume["spec"].get("claimRef")]
     if fitting or dynamic:
         assert world.claim["status"]["phase"] == "Bound"
-        assert [one["metadata"]["name"] for one in held] == [world.claim["spec"]["volumeName"]]
+        assert [volume["metadata"]["name"] for volume in held] == [world.claim["spec"]["volumeName"]]
         assert held[0]["status"]["phase"] == "Bound"
         assert wanted in (None, world.claim["spec"]["volumeName"])
         assert not fitting or not world.folders
@@ -431,7 +431,7 @@ def test_removals_that_were_cut_short_are_finished_at_the_start(tmp_path):
     (tmp_path / ".deleted-pvc-1-ab" / "deep").mkdir(parents=True)
     folders.make("pvc-2")
     folders.sweep()
-    assert [one.name for one in tmp_path.iterdir()] == ["pvc-2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["pvc-2"]
     Folders(tmp_path / "missing").sweep()
 
 
