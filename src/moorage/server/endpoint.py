@@ -69,6 +69,18 @@ Handler = Callable[[Call[B, Q]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a route takes and answers, as OpenAPI says it. Without `answer` and `media_type` it answers 204."""
+
+    query: type | None = None
+    body: type | None = None
+    answer: Any = None  # a type
+    status: int = 200
+    once: bool = False
+    media_type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint(Generic[B, Q]):
     """A row of the table. A handler returns an `answer` (None: 204), a (status, answer), or a Response.
 
@@ -88,12 +100,23 @@ class Endpoint(Generic[B, Q]):
     any_media_type: bool = False  # the body is JSON whatever it is called: no cookie gives the right to send it
     media_type: str = ""  # of an answer that is no JSON
 
+    @property
+    def described(self) -> Described:
+        return Described(
+            query=self.query,
+            body=self.body,
+            answer=self.answer,
+            status=self.status,
+            once=self.once,
+            media_type=self.media_type,
+        )
+
     def route(self, context: Context) -> Route:
         @functools.wraps(self.handler)
         async def endpoint(request: Request) -> Response:
             return await self.respond(context, request)
 
-        return EndpointRoute(self, endpoint)
+        return DescribedRoute(self.path, endpoint, self.method, self.described)
 
     async def respond(self, context: Context, request: Request) -> Response:
         """Decode, call, encode. An ApiError is the asker's own: cluster rights decided."""
@@ -123,12 +146,15 @@ class Endpoint(Generic[B, Q]):
         return decode(await read_bytes(request, self.body_bytes) or b"{}", self.body)
 
 
-class EndpointRoute(Route):
-    """A route that knows its row of the table."""
+class DescribedRoute(Route):
+    """A route that knows what it takes and answers."""
 
-    def __init__(self, declared: Endpoint[Any, Any], endpoint: Callable[[Request], Awaitable[Response]]) -> None:
-        super().__init__(declared.path, endpoint, methods=[declared.method])
-        self.declared = declared
+    def __init__(
+        self, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str, described: Described
+    ) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        self.method = method
+        self.described = described
 
 
 def bound(

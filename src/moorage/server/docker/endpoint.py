@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from starlette.datastructures import QueryParams
@@ -15,10 +15,12 @@ from moorage.api.errors import ErrorCode
 from moorage.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
+from moorage.server.endpoint import Described, DescribedRoute
 from moorage.server.identity.auth import User
 from moorage.server.problems import Problem
 
 OURS = "/api/v1"
+NOTHING = Described()
 DOCKERS = ("", "/v{version:float}")  # Docker's clients put the version of its API in front, or nothing
 
 
@@ -54,14 +56,18 @@ Handler = Callable[[DockerCall], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerEndpoint:
-    """A row of the table. `ours` is its path under /api/v1, `dockers` that in Docker's API; empty: none."""
+    """A row of the table. `ours` is its path under /api/v1, `dockers` that in Docker's API; empty: none.
+
+    `described`: what `ours` takes and answers, in Docker's words.
+    """
 
     method: str
     handler: Handler
     ours: str = ""
     dockers: str = ""
+    described: Described = NOTHING
 
-    def routes(self, context: Context) -> Iterable[Route]:
+    def routes(self, context: Context) -> Iterator[Route]:
         @functools.wraps(self.handler)
         async def endpoint(request: Request) -> Response:
             try:
@@ -69,9 +75,11 @@ class DockerEndpoint:
             except ApiError as error:
                 raise docker_problem(error) from error
 
-        paths = [OURS + self.ours] if self.ours else []
-        paths += [prefix + self.dockers for prefix in DOCKERS] if self.dockers else []
-        return [Route(path, endpoint, methods=[self.method]) for path in paths]
+        if self.ours:
+            yield DescribedRoute(OURS + self.ours, endpoint, self.method, self.described)
+        if self.dockers:
+            for prefix in DOCKERS:
+                yield Route(prefix + self.dockers, endpoint, methods=[self.method])
 
 
 def docker_problem(error: ApiError) -> Problem:

@@ -18,7 +18,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from moorage import __version__
+from moorage.api.containers import (
+    ContainerCreated,
+    ContainerCreation,
+    ContainerExit,
+    ContainerLogs,
+    ContainerPage,
+    NewContainer,
+)
 from moorage.api.errors import ErrorCode
+from moorage.api.fields import Force
 from moorage.apimachinery.documents import parse_json
 from moorage.apimachinery.resources import Obj
 from moorage.decide.docker.containers import (
@@ -37,6 +46,7 @@ from moorage.errors import ApiError, DocumentError
 from moorage.server.docker.containers import Containers
 from moorage.server.docker.endpoint import DockerCall, DockerEndpoint
 from moorage.server.docker.streams import frame
+from moorage.server.endpoint import Described
 from moorage.server.inputs import number, read_bytes, read_object
 from moorage.server.problems import Json, Problem
 
@@ -128,7 +138,7 @@ async def create(call: DockerCall) -> Response:
         key=call.request.headers.get("idempotency-key", ""),
         dry_run=_is_true(call.query.get("dryRun")),
     )
-    return Json({"Id": container_id(pod), "Warnings": list(warnings), "Name": container_name(pod)}, 201)
+    return Json(ContainerCreated(id=container_id(pod), warnings=warnings, name=container_name(pod)), 201)
 
 
 async def show(call: DockerCall) -> Response:
@@ -198,7 +208,7 @@ async def wait(call: DockerCall) -> Response:
             code = mine.state(last).exit_code if last is not None else 0
             if last is not None and (condition == "removed" or is_removed_at_end(last)):
                 await mine.sweep(last)
-        yield msgspec.json.encode({"StatusCode": code, "Error": None})
+        yield msgspec.json.encode(ContainerExit(status_code=code))
 
     return StreamingResponse(end(), media_type="application/json")
 
@@ -318,18 +328,58 @@ async def attach(call: DockerCall) -> Response:
 
 
 ENDPOINTS = (
-    DockerEndpoint(method="GET", handler=list_containers, ours="/containers", dockers="/containers/json"),
-    DockerEndpoint(method="POST", handler=create, ours="/containers", dockers="/containers/create"),
-    DockerEndpoint(method="GET", handler=show, ours="/containers/{id}"),
-    DockerEndpoint(method="GET", handler=show, ours=f"{ONE}/json", dockers=f"{ONE}/json"),
-    DockerEndpoint(method="GET", handler=logs, ours=f"{ONE}/logs", dockers=f"{ONE}/logs"),
+    DockerEndpoint(
+        method="GET",
+        handler=list_containers,
+        ours="/containers",
+        dockers="/containers/json",
+        described=Described(query=ContainerPage, answer=list[dict[str, Any]]),
+    ),
+    DockerEndpoint(
+        method="POST",
+        handler=create,
+        ours="/containers",
+        dockers="/containers/create",
+        described=Described(
+            query=ContainerCreation, body=NewContainer, answer=ContainerCreated, status=201, once=True
+        ),
+    ),
+    DockerEndpoint(
+        method="GET", handler=show, ours="/containers/{id}", described=Described(answer=dict[str, Any])
+    ),
+    DockerEndpoint(
+        method="GET",
+        handler=show,
+        ours=f"{ONE}/json",
+        dockers=f"{ONE}/json",
+        described=Described(answer=dict[str, Any]),
+    ),
+    DockerEndpoint(
+        method="GET",
+        handler=logs,
+        ours=f"{ONE}/logs",
+        dockers=f"{ONE}/logs",
+        described=Described(query=ContainerLogs, media_type="text/plain"),
+    ),
     DockerEndpoint(method="POST", handler=start, ours=f"{ONE}/start", dockers=f"{ONE}/start"),
     DockerEndpoint(method="POST", handler=stop, ours=f"{ONE}/stop", dockers=f"{ONE}/stop"),
     DockerEndpoint(method="POST", handler=kill, ours=f"{ONE}/kill", dockers=f"{ONE}/kill"),
     DockerEndpoint(method="POST", handler=restart, ours=f"{ONE}/restart", dockers=f"{ONE}/restart"),
-    DockerEndpoint(method="POST", handler=wait, ours=f"{ONE}/wait", dockers=f"{ONE}/wait"),
-    DockerEndpoint(method="POST", handler=attach, ours=f"{ONE}/attach", dockers=f"{ONE}/attach"),
-    DockerEndpoint(method="DELETE", handler=remove, ours=ONE, dockers=ONE),
+    DockerEndpoint(
+        method="POST",
+        handler=wait,
+        ours=f"{ONE}/wait",
+        dockers=f"{ONE}/wait",
+        described=Described(answer=ContainerExit),
+    ),
+    DockerEndpoint(
+        method="POST",
+        handler=attach,
+        ours=f"{ONE}/attach",
+        dockers=f"{ONE}/attach",
+        described=Described(media_type=RAW_STREAM),
+    ),
+    DockerEndpoint(method="DELETE", handler=remove, ours=ONE, dockers=ONE, described=Described(query=Force)),
     DockerEndpoint(method="GET", handler=ping, dockers="/_ping"),
     DockerEndpoint(method="GET", handler=version, dockers="/version"),
     DockerEndpoint(method="GET", handler=info, dockers="/info"),
