@@ -15,9 +15,10 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 import moorage
@@ -66,6 +67,7 @@ class Case:
     message: str = ""
     exit_code: int | None = None
     asks_server: bool = False
+    lists: bool = False  # what it gives is compared, too
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Outcome:
     message: str = ""
     hint: str = ""
     objects: dict[str, Any] = field(default_factory=dict)
+    listed: Any = None  # by a case that lists
 
 
 class Cluster(FakeApi):
@@ -150,12 +153,15 @@ class CommandLine:
 
         self._capsys.readouterr()
         exit_code = main(list(case.moor), opener=opener)
-        lines = self._capsys.readouterr().err.splitlines()
+        printed = self._capsys.readouterr()
+        lines = printed.err.splitlines()
         message = "; ".join(line.removeprefix("error: ") for line in lines if line.startswith("error: "))
         hints = dict.fromkeys(line.removeprefix("hint: ") for line in lines if line.startswith("hint: "))
         wanted = EXIT_CODES.get(case.code, 1) if case.exit_code is None else case.exit_code
         assert exit_code == wanted, message
-        return Outcome(case.code, message, "; ".join(hints))  # of the code, a terminal shows the exit code alone
+        listed = json.loads(printed.out) if case.lists else None
+        # of the code, a terminal shows the exit code alone
+        return Outcome(case.code, message, "; ".join(hints), listed=listed)
 
 
 class CommandLineByServer(CommandLine):
@@ -190,12 +196,12 @@ class Rest:
             )
             try:
                 with urllib.request.urlopen(request) as answer:
-                    answer.read()
+                    body = answer.read()
             except urllib.error.HTTPError as error:
                 with error:
                     told = json.loads(error.read())
                 return Outcome(told["code"], told["message"], told.get("hint") or "")
-        return Outcome()
+        return Outcome(listed=next(value for value in json.loads(body).values() if value) if case.lists else None)
 
 
 class PythonClient:
@@ -204,10 +210,11 @@ class PythonClient:
     def __call__(self, case: Case, cluster: Cluster) -> Outcome:
         with served(cluster) as url, moorage.Client(url, TOKEN, namespace=NAMESPACE) as client:
             try:
-                case.sdk(client)
+                answer = case.sdk(client)
+                listed = json.loads(msgspec.json.encode(answer)) if case.lists else None
             except MoorageError as error:
                 return Outcome(error.code, error.message, error.hint or "")
-        return Outcome()
+        return Outcome(listed=listed)
 
 
 @contextlib.contextmanager
@@ -590,6 +597,38 @@ def sharing(case: str, readers: Sequence[str], /, *, words: Sequence[str], **out
     )
 
 
+def a_shared_dataset(*names: str) -> Seed:
+    """What the namespace vision shares with this one: the claims that the operator made here."""
+
+    def seed(cluster: Cluster) -> None:
+        for name in names:
+            cluster.put(
+                PVCS,
+                {
+                    "metadata": {
+                        "namespace": NAMESPACE,
+                        "name": f"dataset-vision-{name}",
+                        "labels": {"moorage.dev/dataset-namespace": "vision", "moorage.dev/dataset": name},
+                    },
+                    "spec": {},
+                    "status": {"phase": "Bound", "capacity": {"storage": "10Gi"}},
+                },
+            )
+
+    return seed
+
+
+def listing(case: str, noun: str, /, *words: str, query: str = f"?namespace={NAMESPACE}", **outcome: Any) -> Case:
+    return Case(
+        name=case,
+        moor=[noun, "list", "-o", "json", *words],
+        rest=("GET", f"/api/v1/{noun}s{query}", None),
+        sdk=lambda client: list(getattr(client, f"{noun}s").list(all_namespaces="-A" in words)),
+        lists=True,
+        **outcome,
+    )
+
+
 NO_DATASET = "there is no dataset 'photos' in namespace lab"
 
 DATASET_CASES = [
@@ -605,6 +644,9 @@ DATASET_CASES = [
             seed=a_dataset()),
     sharing("a dataset is shared with one less", [], words=["--without", "vision"], seed=a_dataset()),
     sharing("no dataset to share", ["speech"], words=["--with", "speech"], code="not_found", message=NO_DATASET),
+    listing("datasets are listed", "dataset", seed=a_dataset()),
+    listing("datasets that others share are listed, too", "dataset",
+            seed=seeds(a_dataset(), a_shared_dataset("scans", "faces"))),
     deleting("a dataset is deleted", "dataset", "photos", seed=a_dataset()),
     deleting("a dataset in use here", "dataset", "photos", code="in_use",
              seed=seeds(a_dataset(), a_volume("dataset-photos", used=True)),
@@ -631,7 +673,8 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
         cluster = Cluster()
         case.seed(cluster)
         outcome = way(case, cluster)
-        outcomes[type(way).__name__] = Outcome(outcome.code, outcome.message, outcome.hint, cluster.objects())
+        outcomes[type(way).__name__] = replace(outcome, objects=cluster.objects())
     first = outcomes["CommandLine"]
+    assert not case.lists or first.listed
     assert (first.code, first.message) == (case.code, case.message)
     assert outcomes == dict.fromkeys(outcomes, first)

@@ -14,10 +14,11 @@ from moorage.actions.volumes import PodsEnded, end_pods, pods_with
 from moorage.api.datasets import Dataset, NewDataset, Progress, Reader, Use
 from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.meta import annotations_of, condition, is_deleting, labels_of
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import PVCS, Obj
-from moorage.errors import Conflict, NotFound, UsageError
+from moorage.errors import Conflict, Forbidden, NotFound, UsageError
 from moorage.model.dataset import (
     AUTO,
     DATASET_OF_LABEL,
@@ -34,6 +35,8 @@ from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, RUN_LABEL, label_
 DATASET = Kind(DATASETS, "dataset")
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {"access": (AUTO,), "readers": ([],)}  # stored as if left out
 NAME_LABEL = "moorage.dev/dataset"
+SHARED = "Shared"  # reason of a dataset that another namespace shares
+SHARED_PAGE = "shared/"  # begins the token of a page of shared datasets; those of Kubernetes are base64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,40 @@ class Users:
 async def list_datasets(
     api: Api, namespace: str | None, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Dataset], str | None]:
-    """The datasets of a namespace (None: of all), and the token of the next page. Raises ApiError, and NotReady
-    where the cluster does not know the kind."""
+    """The datasets of a namespace (None: of all), those shared with it, and the token of the next page.
+
+    Raises ApiError, and NotReady where the cluster does not know the kind.
+    """
+    if namespace is not None and after is not None and after.startswith(SHARED_PAGE):
+        return _page_of(await list_shared(api, namespace), limit, integer_or(after.removeprefix(SHARED_PAGE), 0))
     try:
         page = await api.list(DATASETS, namespace, limit=limit, cont=after)
     except NotFound as error:
         raise DATASET.unknown(error) from error
-    return [dataset_of(obj) for obj in page.items], page.cont
+    own = [dataset_of(obj) for obj in page.items]
+    if namespace is None or page.cont is not None:
+        return own, page.cont
+    shared = await list_shared(api, namespace)
+    if limit is not None and shared and len(own) >= limit:
+        return own, f"{SHARED_PAGE}0"
+    more, token = _page_of(shared, None if limit is None else limit - len(own), 0)
+    return own + more, token
 
 
 async def list_shared(api: Api, namespace: str) -> list[Dataset]:
-    """Datasets of other namespaces that this one may read, by their claims here."""
-    claims = await api.list(PVCS, namespace, label_selector=DATASET_OF_LABEL)
-    return [shared_of(claim) for claim in claims.items]
+    """Datasets of other namespaces that this one may read, by their claims here; none without the right to."""
+    try:
+        claims = await api.list(PVCS, namespace, label_selector=DATASET_OF_LABEL)
+    except Forbidden:
+        return []
+    shared = (shared_of(claim) for claim in claims.items)
+    return sorted(shared, key=lambda dataset: (dataset.namespace, dataset.name))
+
+
+def _page_of(datasets: Sequence[Dataset], limit: int | None, first: int) -> tuple[list[Dataset], str | None]:
+    """Those from number `first` on, at most `limit`, and the token of the rest."""
+    end = len(datasets) if limit is None else first + limit
+    return list(datasets[first:end]), f"{SHARED_PAGE}{end}" if end < len(datasets) else None
 
 
 def plan_dataset(request: NewDataset, owner: str) -> Obj:
@@ -208,9 +232,9 @@ def shared_of(claim: Obj) -> Dataset:
     labels, meta, status = labels_of(claim), claim["metadata"], claim.get("status") or {}
     return Dataset(
         namespace=labels[DATASET_OF_LABEL],
-        name=f"{labels[DATASET_OF_LABEL]}/{labels.get(NAME_LABEL, '')}",
+        name=labels.get(NAME_LABEL, ""),
         phase=READY if status.get("phase") == "Bound" else "Pending",
-        reason="Shared",
+        reason=SHARED,
         size=str((status.get("capacity") or {}).get("storage") or ""),
         access="shared",
         claim=meta["name"],

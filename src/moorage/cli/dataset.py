@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from moorage.actions import datasets
-from moorage.api.datasets import NewDataset
+from moorage.api.datasets import Dataset, NewDataset
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
@@ -171,15 +171,18 @@ def list_(target: Target, output: str) -> int:
     """List the datasets of a namespace, and those that others share with it."""
 
     async def work(session: Session) -> int:
-        own, _ = await datasets.list_datasets(session.api, session.namespace)
-        rows = own + await datasets.list_shared(session.api, session.namespace)
+        rows, _ = await datasets.list_datasets(session.api, session.namespace)
         now = session.clock.now()
+
+        def name_of(row: Dataset) -> str:
+            return row.name if row.namespace == session.namespace else f"{row.namespace}/{row.name}"
+
         console.print_listing(
             output,
             headers=("NAME", "PHASE", "FILES", "SIZE", "SOURCE", "OWNER", "IN-USE", "AGE"),
             rows=lambda: [
                 [
-                    row.name,
+                    name_of(row),
                     row.phase,
                     "" if row.files is None else f"{row.files:,}",
                     "" if row.bytes is None else bytes_text(row.bytes),
@@ -191,7 +194,7 @@ def list_(target: Target, output: str) -> int:
                 for row in rows
             ],
             items=[msgspec.to_builtins(row) for row in rows],
-            names=[row.name for row in rows],
+            names=[name_of(row) for row in rows],
             nothing=f"no datasets in namespace {session.namespace}; make one:"
             " moor dataset create photos --from s3://bucket/photos",
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions import datasets
+from moorage.actions.datasets import SHARED
 from moorage.actions.objects import get_object
 from moorage.api.datasets import Dataset
 from moorage.errors import MoorageError
@@ -69,8 +72,18 @@ async def _list(desk: Desk, request: Request) -> str:
     async def in_namespace(namespace: str | None) -> list[Dataset]:
         return (await datasets.list_datasets(api, namespace))[0]
 
-    shown, more = rows(await desk.everywhere(user, DATASETS, in_namespace), dataset_row, desk.context.now())
+    listed = await desk.everywhere(user, DATASETS, in_namespace)
+    shown, more = rows(_each_once(listed), dataset_row, desk.context.now())
     return fragment("datasets_live.html", rows=shown, more=more)
+
+
+def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:
+    """Without what another namespace shares that is listed itself, or shared with several."""
+    own_first = sorted(listed, key=lambda dataset: dataset.reason == SHARED)
+    by_key: dict[tuple[str, str], Dataset] = {}
+    for dataset in own_first:
+        by_key.setdefault((dataset.namespace, dataset.name), dataset)
+    return list(by_key.values())
 
 
 async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+from moorage.actions.datasets import SHARED
 from moorage.api.datasets import Dataset, Progress
 from moorage.api.volumes import Volume
 from moorage.api.workspaces import Workspace
@@ -140,6 +141,7 @@ class DatasetRow:
     readers: tuple[str, ...]
     used_by: tuple[str, ...]
     filled: When | None
+    is_shared: bool  # by another namespace, whose it is
 
     @property
     def share(self) -> int:
@@ -242,7 +244,9 @@ def volume_row(item: Volume, hue: int, _: datetime) -> VolumeRow:
 
 def dataset_row(item: Dataset, hue: int, now: datetime) -> DatasetRow:
     state, progress = item.phase, item.progress or Progress()
-    if state == datasets.READY:
+    if item.reason == SHARED:
+        done, total, words = 0, 0, item.size
+    elif state == datasets.READY:
         done = total = item.bytes or 0
         words = f"{format_bytes(done)}, {_files(item.files or 0)}"
     else:
@@ -264,6 +268,7 @@ def dataset_row(item: Dataset, hue: int, now: datetime) -> DatasetRow:
         readers=tuple(reader.tenant for reader in item.readers),
         used_by=tuple(f"{use.namespace}/{use.name}" for use in item.used_by if use.active),
         filled=_ago(moment(item.filled_at), now) if state == datasets.READY else None,
+        is_shared=item.reason == SHARED,
     )
 
 

@@ -14,7 +14,10 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_datasets(call: Call[None, Page]) -> DatasetList:
-    """Datasets of a namespace, or of all where the asker may; `limit` and `continue` page."""
+    """Datasets of a namespace and those shared with it, or of all namespaces where the user may list them.
+
+    `limit` and `continue` page.
+    """
     page = call.query
     namespace = page.namespace or None
     rows, after = await datasets.list_datasets(call.api, namespace, limit=page.limit, after=page.after)
