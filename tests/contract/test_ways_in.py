@@ -30,7 +30,7 @@ from moorage.client.cluster import SELF_SUBJECT_REVIEWS
 from moorage.client.connection import Connection, at_url
 from moorage.clock import rfc3339
 from moorage.decide.rates import Rate
-from moorage.errors import MoorageError, NotFound, NotReady
+from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 from moorage.model.dataset import DATASETS
 from moorage.model.names import REQUEST_ANNOTATION
 from moorage.model.workspace import WORKSPACES
@@ -68,6 +68,7 @@ class Case:
     exit_code: int | None = None
     asks_server: bool = False
     lists: bool = False  # what it gives is compared, too
+    needs_server: bool = False  # by kubeconfig alone it cannot be answered
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,17 @@ class Cluster(FakeApi):
 
     def __init__(self) -> None:
         super().__init__(users={TOKEN: USER})
+        self.confines = False
         self.put(PVCS, {"metadata": {"namespace": NAMESPACE, "name": "code"}, "spec": {}})
         self.node("gpu-1", gpus=2)
         self.node("cpu-1", gpus=0)
 
-    def with_token(self, *_: str) -> Cluster:
-        return self
+    def with_token(self, *_: str) -> Any:
+        return self.as_user()
+
+    def as_user(self) -> Any:
+        """The API as USER, who may be confined to NAMESPACE."""
+        return Confined(self) if self.confines else self
 
     async def create(self, resource: Resource, obj: Obj, *args: Any, **options: Any) -> Obj:
         if resource == SELF_SUBJECT_REVIEWS:
@@ -129,6 +135,21 @@ class Cluster(FakeApi):
         return stored
 
 
+class Confined:
+    """A cluster for a user who may list in single namespaces only."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    async def list(self, resource: Resource, namespace: str | None = None, **options: Any) -> Any:
+        if namespace is None:
+            raise Forbidden(f"{USER} cannot list {resource.plural} of all namespaces")
+        return await self._cluster.list(resource, namespace, **options)
+
+
 # -- the ways in
 
 
@@ -145,7 +166,7 @@ class CommandLine:
         @contextlib.asynccontextmanager
         async def opener(_target: Any) -> Any:
             server = server_of()
-            session = Session(api=cluster, namespace=NAMESPACE, server=server, clock=FakeClock())  # type: ignore[arg-type]
+            session = Session(api=cluster.as_user(), namespace=NAMESPACE, server=server, clock=FakeClock())  # type: ignore[arg-type]
             try:
                 yield session
             finally:
@@ -540,9 +561,31 @@ def deleting_workspace(case: str, /, *, home: bool = False, **outcome: Any) -> C
     )
 
 
+def listing(case: str, noun: str, /, *words: str, query: str = f"?namespace={NAMESPACE}", **outcome: Any) -> Case:
+    return Case(
+        name=case,
+        moor=[noun, "list", "-o", "json", *words],
+        rest=("GET", f"/api/v1/{noun}s{query}", None),
+        sdk=lambda client: list(getattr(client, f"{noun}s").list(all_namespaces="-A" in words)),
+        lists=True,
+        **outcome,
+    )
+
+
+def confined(cluster: Cluster) -> None:
+    """USER may list nothing of all namespaces; beside theirs there is another with a workspace."""
+    cluster.confines = True
+    cluster.readers.add((USER, NAMESPACE))
+    cluster.put(WORKSPACES, {"metadata": {"namespace": "vision", "name": "other"}, "spec": {"type": "jupyterlab"}})
+
+
 NO_WORKSPACE = "there is no workspace 'desk' in namespace lab"
 
 WORKSPACE_CASES = [
+    listing("workspaces are listed", "workspace", seed=a_workspace()),
+    listing("workspaces of all namespaces are listed", "workspace", "-A", query="", seed=a_workspace()),
+    listing("workspaces of the namespaces in which the user may list them", "workspace", "-A", query="",
+            seed=seeds(a_workspace(), confined), needs_server=True),
     creating_workspace("a workspace is created"),
     creating_workspace("a workspace whose name is taken", seed=a_workspace(), code="exists", exit_code=1,
                        message="the name 'desk' is taken: another workspace in namespace lab has it"),
@@ -618,17 +661,6 @@ def a_shared_dataset(*names: str) -> Seed:
     return seed
 
 
-def listing(case: str, noun: str, /, *words: str, query: str = f"?namespace={NAMESPACE}", **outcome: Any) -> Case:
-    return Case(
-        name=case,
-        moor=[noun, "list", "-o", "json", *words],
-        rest=("GET", f"/api/v1/{noun}s{query}", None),
-        sdk=lambda client: list(getattr(client, f"{noun}s").list(all_namespaces="-A" in words)),
-        lists=True,
-        **outcome,
-    )
-
-
 NO_DATASET = "there is no dataset 'photos' in namespace lab"
 
 DATASET_CASES = [
@@ -666,15 +698,17 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
     outcomes = {}
-    ways: list[Way] = [CommandLine(capsys), Rest(), PythonClient()]
-    if case.asks_server:
+    ways: list[Way] = [Rest(), PythonClient()]
+    if not case.needs_server:
+        ways.append(CommandLine(capsys))
+    if case.asks_server or case.needs_server:
         ways.append(CommandLineByServer(capsys))
     for way in ways:
         cluster = Cluster()
         case.seed(cluster)
         outcome = way(case, cluster)
         outcomes[type(way).__name__] = replace(outcome, objects=cluster.objects())
-    first = outcomes["CommandLine"]
+    first = outcomes["CommandLineByServer" if case.needs_server else "CommandLine"]
     assert not case.lists or first.listed
     assert (first.code, first.message) == (case.code, case.message)
     assert outcomes == dict.fromkeys(outcomes, first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,12 +13,12 @@ import msgspec
 from moorage.actions import workspaces
 from moorage.actions.objects import get_object
 from moorage.api.explain import Explanation
-from moorage.api.workspaces import Address, NewWorkspace, Workspace
+from moorage.api.workspaces import Address, NewWorkspace, Workspace, WorkspaceList
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, UsageError
+from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
 from moorage.model.names import PROCESS_RUNTIME
 from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING, STOPPED, WAITING
 
@@ -86,7 +86,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     """List workspaces and their phases."""
 
     async def work(session: Session) -> int:
-        listed, _ = await workspaces.list_workspaces(session.api, None if all_namespaces else session.namespace)
+        listed = await (_listed_everywhere(session) if all_namespaces else _listed(session))
         now = session.clock.now()
 
         def name_of(item: Workspace) -> str:
@@ -338,6 +338,21 @@ async def _address(session: Session, name: str) -> str:
     if way.password:
         console.say(f"its password is {way.password}")
     return way.url
+
+
+async def _listed(session: Session) -> Sequence[Workspace]:
+    return (await workspaces.list_workspaces(session.api, session.namespace))[0]
+
+
+async def _listed_everywhere(session: Session) -> Sequence[Workspace]:
+    """Of all namespaces; for a user who may not list these, the server knows where they may."""
+    try:
+        return (await workspaces.list_workspaces(session.api, None))[0]
+    except Forbidden as refused:
+        try:
+            return (await session.server.ask(WorkspaceList, "GET", "/api/v1/workspaces")).workspaces
+        except (NotReady, ServerError, Unauthorized, Forbidden):
+            raise refused from None
 
 
 async def _explained(session: Session, pod: str) -> str:

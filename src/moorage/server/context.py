@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.clock import Clock
 from moorage.model.people import is_account
@@ -17,6 +18,7 @@ from moorage.server.problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from moorage.apimachinery.informer import Informer
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.cluster import Cluster
@@ -87,13 +89,18 @@ class Context:
     async def ready(self) -> Cluster:
         """The cluster, once it is known. Raises Problem 503 when that takes too long."""
         if not self.cluster.synced:
-            from moorage.apimachinery.informer import wait_synced
-
-            try:
-                async with asyncio.timeout(SYNC_WAIT_SECONDS):
-                    await wait_synced(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)
-            except TimeoutError as exc:
-                raise Problem(
-                    503, "starting", "the server has not read the cluster yet", "try again in a moment"
-                ) from exc
+            await listed_once(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)
         return self.cluster
+
+
+async def listed_once(*informers: Informer) -> None:
+    """Return when each was listed. Raises Problem 503 when that takes too long."""
+    from moorage.apimachinery.informer import wait_synced
+
+    try:
+        async with asyncio.timeout(SYNC_WAIT_SECONDS):
+            await wait_synced(*informers)
+    except TimeoutError as error:
+        raise Problem(
+            503, ErrorCode.STARTING, "the server has not read the cluster yet", "try again in a moment"
+        ) from error

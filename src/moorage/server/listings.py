@@ -10,7 +10,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, Forbidden
 from moorage.model.names import GROUP
 from moorage.model.workspace import WORKSPACES
-from moorage.server.context import Context
+from moorage.server.context import Context, listed_once
 from moorage.server.identity.auth import User
 
 
@@ -30,6 +30,7 @@ async def _where_allowed(context: Context, user: User) -> list[Obj]:
     """Workspaces of the namespaces in which the user may list them."""
     allowed: dict[str, bool] = {}
     visible = []
+    await listed_once(context.gateway.workspaces)
     for workspace in context.gateway.workspaces.all():
         namespace = key_of(workspace).namespace
         if namespace not in allowed:

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from moorage.apimachinery.resources import NAMESPACES, PODS, PVCS, SECRETS, STORAGECLASSES
-from moorage.model.dataset import DATASETS, make_dataset
+from moorage.model.dataset import DATASET_OF_LABEL, DATASETS, make_dataset
 from moorage.model.workspace import WORKSPACES
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +121,16 @@ async def test_a_volume_is_created_resized_and_deleted_by_forms(ada):
     assert (refused.status, "is in use by train" in refused.text) == (409, True)
     assert (await ada.post("/volumes/team/data/delete", force="yes")).status == 303
     assert (await ada.api.list(PVCS)).items == (await ada.api.list(PODS)).items == []
+
+
+async def test_a_dataset_that_another_namespace_shares_is_listed_and_not_deleted(ada):
+    ada.api.readers.discard(("ada", None))
+    labels = {DATASET_OF_LABEL: "vision", "moorage.dev/dataset": "scans"}
+    ada.api.put(PVCS, {"metadata": {"namespace": "team", "name": "c", "labels": labels}, "spec": {}})
+    page = (await ada.get("/datasets")).text
+    assert "scans" in page
+    assert "shared by namespace vision" in page
+    assert "/datasets/vision/scans/delete" not in page
 
 
 async def test_a_dataset_is_listed_and_deleted_by_forms(ada):
