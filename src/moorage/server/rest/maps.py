@@ -47,7 +47,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 async def create_map(call: Call[NewMap, None]) -> Map:
-    """Make a map; its items are added next."""
+    """Make a map in the queue, without workers: those are of a MapJob, as `moor map create` creates one."""
     await allow(call, "create", call.namespace)
     queue = call.context.queue
     return await maps.show_map(queue, await maps.create_map(queue, call.namespace, call.body, call.user.name))
