@@ -19,6 +19,13 @@ HUES = 9  # owner colours in moorage.css
 QUEUE_SHOWN = 25
 RUNS_SHOWN = 50
 USERS_SHOWN = 10
+_RUN_TONES = {
+    State.RUNNING: "good",
+    State.RESTARTING: "busy",
+    State.WAITING: "wait",
+    State.SUCCEEDED: "done",
+    State.CANCELLED: "done",
+}
 RUN_ORDER = {State.RUNNING: 0, State.RESTARTING: 1, State.WAITING: 2}  # what has ended comes after
 
 
@@ -160,6 +167,11 @@ def lay_out(
     )
 
 
+def run_tone(state: State) -> str:
+    """How the state of a run is coloured; one that went wrong is bad."""
+    return _RUN_TONES.get(state, "bad")
+
+
 def spoken(counts: Counts, waiting: int) -> str:
     """The sentence that a screen reader hears when it changes."""
     if not counts.total:
@@ -251,7 +263,7 @@ def _tile(gpu: Gpu, hues: dict[str, int], now: datetime, usuals: Mapping[tuple[s
         owner="no owner" if holder.owner == NOBODY else holder.owner,
         hue=hues.get(holder.owner, 0),
         run=holder.run or holder.pod,
-        since=_ago(holder.since, now),
+        since=ago(holder.since, now),
         left=left,
         overdue=overdue,
         percent=percent,
@@ -275,20 +287,13 @@ def _queue_row(place: int, waiting: Waiting, hues: dict[str, int], now: datetime
         owner=explanation.owner,
         hue=hues.get(explanation.owner, 0),
         asks=_asks(explanation.gpus, ", ".join(explanation.gpu_types)),
-        since=_ago(waiting.since, now),
+        since=ago(waiting.since, now),
         reason=short_reason(explanation, typed=False),
         start=start,
     )
 
 
 def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
-    tones = {
-        State.RUNNING: "good",
-        State.RESTARTING: "busy",
-        State.WAITING: "wait",
-        State.SUCCEEDED: "done",
-        State.CANCELLED: "done",
-    }
     stale = (
         run.state is State.RUNNING and run.checkpoint_at is not None and now - run.checkpoint_at > STALE_CHECKPOINT
     )
@@ -296,14 +301,14 @@ def _run_row(run: RunView, hues: dict[str, int], now: datetime) -> RunRow:
         name=run.name,
         namespace=run.namespace,
         state=str(run.state),
-        tone=tones.get(run.state, "bad"),
+        tone=run_tone(run.state),
         reason=run.reason,
         owner=run.owner,
         hue=hues.get(run.owner, 0),
         gpus=_asks(run.gpus, run.gpu_type),
         node=run.node,
-        age=_ago(run.created, now),
-        checkpoint=_ago(run.checkpoint_at, now),
+        age=ago(run.created, now),
+        checkpoint=ago(run.checkpoint_at, now),
         checkpoint_words="none yet" if run.checkpoint else "not kept",
         stale=stale,
         restarts=run.restarts,
@@ -331,5 +336,6 @@ def _asks(gpus: int, kind: str) -> str:
     return f"{gpus} × {type_name(kind)}" if kind else f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
-def _ago(moment: datetime | None, now: datetime) -> When | None:
+def ago(moment: datetime | None, now: datetime) -> When | None:
+    """How long a moment is over."""
     return When(span(now - moment), rfc3339(moment)) if moment else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -11,16 +12,14 @@ from moorage.actions import datasets
 from moorage.actions.datasets import SHARED
 from moorage.actions.objects import get_object
 from moorage.api.datasets import Dataset
-from moorage.errors import MoorageError
 from moorage.model.dataset import DATASETS
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import (
     Desk,
     Page,
+    change,
     deletion,
-    done,
     key_in,
-    problem_to_show,
     read_form,
 )
 from moorage.server.pages.rows import dataset_row, rows
@@ -40,21 +39,19 @@ async def live_list(desk: Desk, request: Request) -> Response:
     return HTMLResponse(await _list(desk, request))
 
 
-async def ask_delete(desk: Desk, request: Request) -> Response:
+async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a dataset is deleted."""
-    return await _ask_delete(desk, request)
+    namespace, name = key_in(request)
+    api = desk.context.acting(request.state.user)
+    users = await datasets.users_of(api, await get_object(api, datasets.DATASET, namespace, name))
+    question = deletion("dataset", namespace, name, HERE, "Its volume goes with it.", users.all)
+    return desk.ask(request, HERE, question, problem)
 
 
 async def delete(desk: Desk, request: Request) -> Response:
     form = await read_form(request)
-    namespace, name = key_in(request)
-    desk.context.audit(request, "delete dataset", f"{namespace}/{name}")
-    try:
-        api = desk.context.acting(request.state.user)
-        await datasets.delete_dataset(api, namespace, name, force=bool(form.get("force")))
-    except (Problem, MoorageError) as error:
-        return await _ask_delete(desk, request, problem_to_show(error))
-    return done(HERE, "deleted", f"{namespace}/{name}")
+    act = partial(datasets.delete_dataset, force=bool(form.get("force")))
+    return await change(desk, request, "delete dataset", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
 PAGES = (
@@ -84,11 +81,3 @@ def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:
     for dataset in own_first:
         by_key.setdefault((dataset.namespace, dataset.name), dataset)
     return list(by_key.values())
-
-
-async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    namespace, name = key_in(request)
-    api = desk.context.acting(request.state.user)
-    users = await datasets.users_of(api, await get_object(api, datasets.DATASET, namespace, name))
-    question = deletion("dataset", namespace, name, HERE, "Its volume goes with it.", users.all)
-    return desk.ask(request, HERE, question, problem)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import key_of
 from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, Resource
@@ -184,6 +185,29 @@ DONE = {
     "resized": "{} is being made larger.",
     "cancelled": "{} is cancelled.",
 }
+
+
+async def change(
+    desk: Desk,
+    request: Request,
+    what: str,
+    act: Callable[[Api, str, str], Awaitable[object]],
+    *,
+    again: Callable[[Desk, Request, Problem], Awaitable[Response]],
+    back: str,
+    outcome: str,
+) -> Response:
+    """Do to the object of the path what a form asks for, as its user: `act` gets namespace and name.
+
+    Then back to the list; where it fails the page is shown `again`, with the problem. `what` is for the audit log.
+    """
+    namespace, name = key_in(request)
+    desk.context.audit(request, what, f"{namespace}/{name}")
+    try:
+        await act(desk.context.acting(request.state.user), namespace, name)
+    except (Problem, MoorageError) as error:
+        return await again(desk, request, problem_to_show(error))
+    return done(back, outcome, f"{namespace}/{name}")
 
 
 def done(here: str, verb: str, what: str) -> Response:

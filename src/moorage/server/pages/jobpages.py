@@ -98,9 +98,26 @@ async def log(desk: Desk, request: Request) -> Response:
     return HTMLResponse(escape(text), STOP_ASKING if run.state.ended else 200)
 
 
-async def ask_cancel(desk: Desk, request: Request) -> Response:
+async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a run is cancelled, or deleted when it has ended."""
-    return await _ask_cancel(desk, request)
+    namespace, name = key_in(request)
+    run = await _run(desk.context, request)
+    has_ended = run.state.ended
+    question = Question(
+        title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
+        lines=(
+            f"It is {run.state.lower()} in namespace {namespace}.",
+            "Its pods and logs go; checkpoints are kept, and the name is free again."
+            if has_ended
+            else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
+        ),
+        button="Delete the run" if has_ended else "Cancel the run",
+        action=f"{HERE}/{namespace}/{name}/cancel",
+        back=f"{HERE}/{namespace}/{name}",
+        danger=True,
+        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods and logs"),),
+    )
+    return desk.ask(request, HERE, question, problem)
 
 
 async def cancel(desk: Desk, request: Request) -> Response:
@@ -113,7 +130,7 @@ async def cancel(desk: Desk, request: Request) -> Response:
     try:
         await cancel_run(context.acting(user), namespace, name, by=user.name, now=context.now, delete=delete)
     except (Problem, MoorageError) as error:
-        return await _ask_cancel(desk, request, problem_to_show(error))
+        return await ask_cancel(desk, request, problem_to_show(error))
     if delete:
         return done(HERE, "deleted", f"{namespace}/{name}")
     return done(f"{HERE}/{namespace}/{name}", "cancelled", f"{namespace}/{name}")
@@ -148,27 +165,6 @@ def _state(desk: Desk, request: Request, run: RunView) -> str:
     row = job_row(run, owner_hues([run.owner])[run.owner], desk.context.now())
     chosen = _chosen(run, request.query_params.get("pod"))
     return fragment("job_live.html", row=row, run=run, chosen=chosen, may_act=bool(request.state.user.account))
-
-
-async def _ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    namespace, name = key_in(request)
-    run = await _run(desk.context, request)
-    has_ended = run.state.ended
-    question = Question(
-        title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
-        lines=(
-            f"It is {run.state.lower()} in namespace {namespace}.",
-            "Its pods and logs go; checkpoints are kept, and the name is free again."
-            if has_ended
-            else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
-        ),
-        button="Delete the run" if has_ended else "Cancel the run",
-        action=f"{HERE}/{namespace}/{name}/cancel",
-        back=f"{HERE}/{namespace}/{name}",
-        danger=True,
-        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods and logs"),),
-    )
-    return desk.ask(request, HERE, question, problem)
 
 
 async def _run(context: Context, request: Request) -> RunView:

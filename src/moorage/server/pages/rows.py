@@ -11,14 +11,14 @@ from moorage.actions.datasets import SHARED
 from moorage.api.datasets import Dataset, Progress
 from moorage.api.volumes import Volume
 from moorage.api.workspaces import Workspace
-from moorage.apimachinery.moments import moment, rfc3339
+from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import format_bytes, parse_count
-from moorage.decide.runs.state import RunView, State
+from moorage.decide.runs.state import RunView
 from moorage.errors import QuantityError
 from moorage.model import dataset as datasets
 from moorage.model import workspace as workspaces
 from moorage.model.storageclass import RWO
-from moorage.server.pages.board import When, owner_hues, span
+from moorage.server.pages.board import When, ago, owner_hues, run_tone
 
 SHOWN = 200  # rows of one page
 _WORKSPACE_TONES = {
@@ -34,13 +34,6 @@ _DATASET_TONES = {
     datasets.PUBLISHING: "busy",
     datasets.PENDING: "wait",
     datasets.FAILED: "bad",
-}
-_RUN_TONES = {
-    State.RUNNING: "good",
-    State.RESTARTING: "busy",
-    State.WAITING: "wait",
-    State.SUCCEEDED: "done",
-    State.CANCELLED: "done",
 }
 
 Row = TypeVar("Row")
@@ -179,7 +172,7 @@ def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
         why=(waiting.message or waiting.reason) if waiting else "",
         size=size_words(item),
         node=item.node if wanted else "",
-        started=_ago(item.ready_at, now) if state == workspaces.RUNNING else None,
+        started=ago(item.ready_at, now) if state == workspaces.RUNNING else None,
         home=item.home,
         switch="" if state == "Deleting" else "stop" if wanted else "start",
         can_open=state == workspaces.RUNNING and bool(item.url),
@@ -214,11 +207,11 @@ def job_row(run: RunView, hue: int, now: datetime) -> JobRow:
         owner=run.owner,
         hue=hue,
         state=str(run.state),
-        tone=_RUN_TONES.get(run.state, "bad"),
+        tone=run_tone(run.state),
         why=run.reason if run.reason != str(run.state) else "",
         gpus=gpus,
         node=run.node,
-        age=When(span(now - run.created), rfc3339(run.created)) if run.created else None,
+        age=ago(run.created, now),
         has_ended=run.state.ended,
     )
 
@@ -267,7 +260,7 @@ def dataset_row(item: Dataset, hue: int, now: datetime) -> DatasetRow:
         total=total,
         readers=tuple(reader.tenant for reader in item.readers),
         used_by=tuple(f"{use.namespace}/{use.name}" for use in item.used_by if use.active),
-        filled=_ago(moment(item.filled_at), now) if state == datasets.READY else None,
+        filled=ago(moment(item.filled_at), now) if state == datasets.READY else None,
         is_shared=item.reason == SHARED,
     )
 
@@ -281,7 +274,3 @@ def _bytes(text: str) -> int:
         return parse_count(text) if text else 0
     except QuantityError:
         return 0
-
-
-def _ago(at: datetime | None, now: datetime) -> When | None:
-    return When(span(now - at), rfc3339(at)) if at is not None else None

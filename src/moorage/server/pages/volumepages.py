@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -19,6 +20,7 @@ from moorage.server.pages.desk import (
     Desk,
     Page,
     Question,
+    change,
     checked_name,
     deletion,
     done,
@@ -63,9 +65,21 @@ async def create(desk: Desk, request: Request) -> Response:
     return done(HERE, "created", f"{body.namespace}/{body.name}")
 
 
-async def ask_size(desk: Desk, request: Request) -> Response:
+async def ask_size(
+    desk: Desk, request: Request, problem: Problem | None = None, given: str | None = None
+) -> Response:
     """The page that asks for a volume's new size."""
-    return await _ask_size(desk, request)
+    namespace, name = key_in(request)
+    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    question = Question(
+        title=f"Resize volume {name}",
+        lines=(f"It has {volume.size}. A volume cannot become smaller.",),
+        button="Resize",
+        action=f"{HERE}/{namespace}/{name}/resize",
+        back=HERE,
+        entry=("size", "New size", volume.size if given is None else given),
+    )
+    return desk.ask(request, HERE, question, problem)
 
 
 async def resize(desk: Desk, request: Request) -> Response:
@@ -76,25 +90,22 @@ async def resize(desk: Desk, request: Request) -> Response:
     try:
         await volumes.resize_volume(desk.context.acting(request.state.user), namespace, name, size)
     except (Problem, MoorageError) as error:
-        return await _ask_size(desk, request, problem_to_show(error), size)
+        return await ask_size(desk, request, problem_to_show(error), size)
     return done(HERE, "resized", f"{namespace}/{name}")
 
 
-async def ask_delete(desk: Desk, request: Request) -> Response:
+async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a volume is deleted."""
-    return await _ask_delete(desk, request)
+    namespace, name = key_in(request)
+    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    question = deletion("volume", namespace, name, HERE, "All that is on it is lost.", volume.used_by)
+    return desk.ask(request, HERE, question, problem)
 
 
 async def delete(desk: Desk, request: Request) -> Response:
     form = await read_form(request)
-    namespace, name = key_in(request)
-    desk.context.audit(request, "delete volume", f"{namespace}/{name}")
-    try:
-        api = desk.context.acting(request.state.user)
-        await volumes.delete_volume(api, namespace, name, force=bool(form.get("force")))
-    except (Problem, MoorageError) as error:
-        return await _ask_delete(desk, request, problem_to_show(error))
-    return done(HERE, "deleted", f"{namespace}/{name}")
+    act = partial(volumes.delete_volume, force=bool(form.get("force")))
+    return await change(desk, request, "delete volume", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
 PAGES = (
@@ -136,26 +147,3 @@ async def _list_page(
         classes=await visible_storage_classes(desk.context, request.state.user),
         modes=MODES,
     )
-
-
-async def _ask_size(
-    desk: Desk, request: Request, problem: Problem | None = None, given: str | None = None
-) -> Response:
-    namespace, name = key_in(request)
-    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
-    question = Question(
-        title=f"Resize volume {name}",
-        lines=(f"It has {volume.size}. A volume cannot become smaller.",),
-        button="Resize",
-        action=f"{HERE}/{namespace}/{name}/resize",
-        back=HERE,
-        entry=("size", "New size", volume.size if given is None else given),
-    )
-    return desk.ask(request, HERE, question, problem)
-
-
-async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    namespace, name = key_in(request)
-    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
-    question = deletion("volume", namespace, name, HERE, "All that is on it is lost.", volume.used_by)
-    return desk.ask(request, HERE, question, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from moorage.server.pages.desk import (
     Page,
     Question,
     Tick,
+    change,
     checked_name,
     done,
     key_in,
@@ -78,21 +80,32 @@ async def stop(desk: Desk, request: Request) -> Response:
     return await _switch(desk, request, running=False)
 
 
-async def ask_delete(desk: Desk, request: Request) -> Response:
+async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workspace is deleted."""
-    return await _ask_delete(desk, request)
+    namespace, name = key_in(request)
+    item = await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
+    home = item.home
+    question = Question(
+        title=f"Delete workspace {name}?",
+        lines=(
+            f"It is {item.phase.lower()} in namespace {namespace}; what it has only in memory is lost.",
+            f"Its home, volume {home}, stays unless you tick the box." if home else "It has no home yet.",
+        ),
+        button="Delete",
+        action=f"{HERE}/{namespace}/{name}/delete",
+        back=HERE,
+        danger=True,
+        ticks=(Tick(name="home", words=f"Delete its home too, volume {home}, with all that is in it"),)
+        if home
+        else (),
+    )
+    return desk.ask(request, HERE, question, problem)
 
 
 async def delete(desk: Desk, request: Request) -> Response:
     form = await read_form(request)
-    namespace, name = key_in(request)
-    desk.context.audit(request, "delete workspace", f"{namespace}/{name}")
-    try:
-        api = desk.context.acting(request.state.user)
-        await workspaces.delete_workspace(api, namespace, name, with_home=bool(form.get("home")))
-    except (Problem, MoorageError) as error:
-        return await _ask_delete(desk, request, problem_to_show(error))
-    return done(HERE, "deleted", f"{namespace}/{name}")
+    act = partial(workspaces.delete_workspace, with_home=bool(form.get("home")))
+    return await change(desk, request, "delete workspace", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
 async def open_workspace(desk: Desk, request: Request) -> Response:
@@ -183,35 +196,9 @@ async def _list_page(
 
 async def _switch(desk: Desk, request: Request, *, running: bool) -> Response:
     await read_form(request)
-    namespace, name = key_in(request)
-    desk.context.audit(request, f"{'start' if running else 'stop'} workspace", f"{namespace}/{name}")
-    try:
-        api = desk.context.acting(request.state.user)
-        await workspaces.switch_workspace(api, namespace, name, running=running)
-    except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error))
-    return done(HERE, "starting" if running else "stopping", f"{namespace}/{name}")
-
-
-async def _ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    namespace, name = key_in(request)
-    item = await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
-    home = item.home
-    question = Question(
-        title=f"Delete workspace {name}?",
-        lines=(
-            f"It is {item.phase.lower()} in namespace {namespace}; what it has only in memory is lost.",
-            f"Its home, volume {home}, stays unless you tick the box." if home else "It has no home yet.",
-        ),
-        button="Delete",
-        action=f"{HERE}/{namespace}/{name}/delete",
-        back=HERE,
-        danger=True,
-        ticks=(Tick(name="home", words=f"Delete its home too, volume {home}, with all that is in it"),)
-        if home
-        else (),
-    )
-    return desk.ask(request, HERE, question, problem)
+    what, outcome = ("start workspace", "starting") if running else ("stop workspace", "stopping")
+    act = partial(workspaces.switch_workspace, running=running)
+    return await change(desk, request, what, act, again=_list_page, back=HERE, outcome=outcome)
 
 
 def _gpu_types(desk: Desk) -> list[str]:
