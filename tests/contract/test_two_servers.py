@@ -343,6 +343,18 @@ async def test_a_command_whose_client_leaves_has_ended_for_every_server(servers:
     assert (state["Running"], state["ExitCode"]) == (False, KILLED)
 
 
+async def test_who_follows_a_pod_at_one_server_holds_its_removal_at_the_other(servers: TwoServers) -> None:
+    first, second = (service.context.followers for service in (servers.first, servers.second))
+    assert not await second.has("uid")
+    async with first.following("uid"), first.following("uid"):
+        assert await second.has("uid")
+        async with second.following("uid"):
+            pass
+        assert await second.has("uid")
+    assert not await first.has("uid")
+    assert not await second.has("uid")
+
+
 def test_shared_values_are_bounded_and_end(where: Path | str) -> None:
     kind = Kind("test", 3)
     with ExitStack() as stack:

@@ -138,7 +138,7 @@ class ServerService:
             tenants=KnownTenants(api, clock=clock),
             past=PastRuns(self.usage, clock=clock),
             reports=CheckpointReports(clock=clock),
-            followers=Followers(),
+            followers=Followers(self.desk, clock=clock),
             execs=Execs(self.desk, clock=clock),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)

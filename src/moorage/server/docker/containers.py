@@ -7,7 +7,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, cast
 
 from moorage.api.errors import ErrorCode
@@ -270,7 +270,7 @@ class Containers:
                     await self._until(one, lambda _: False)
 
     async def sweep(self, pod: Obj) -> None:
-        """Remove one that is to go once it has ended, and once those who follow it here have read to its end.
+        """Remove one that is to go once it has ended, and once those who follow it have read to its end.
 
         A pod has nobody else to do so with its owner's rights.
         """
@@ -283,10 +283,10 @@ class Containers:
         """Wait for those who follow a pod that has ended; not for ever, for they may wait for us."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOWED_SECONDS):
-                while is_ended(pod) and self.context.followers.has(pod["metadata"]["uid"]):
+                while is_ended(pod) and await self.context.followers.has(pod["metadata"]["uid"]):
                     await self.context.clock.sleep(LOOK_SECONDS)
 
-    def following(self, pod: Obj) -> AbstractContextManager[None]:
+    def following(self, pod: Obj) -> AbstractAsyncContextManager[None]:
         """While somebody reads what it prints, it is not removed."""
         return self.context.followers.following(pod["metadata"]["uid"])
 

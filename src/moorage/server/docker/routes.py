@@ -11,6 +11,7 @@ import json
 import logging
 import platform
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -252,7 +253,7 @@ async def _printed(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
 ) -> AsyncGenerator[bytes, None]:
     """The log, from when there is one."""
-    with mine.following(pod):
+    async with mine.following(pod) if follow else nullcontext():  # what is not followed ends at once
         yield b""
         async for chunk in _read(mine, pod, follow=follow, tail=tail, since=since, timestamps=timestamps):
             yield chunk
