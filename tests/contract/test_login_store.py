@@ -19,6 +19,8 @@ from moorage.queue.store import open_store
 from moorage.server.gateway.gateway import LINK_SECONDS, Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
+from moorage.server.identity.logins import Logins
+from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import AuditEntry, Session, SessionDesk, open_sessions
 from moorage.testing.clock import NOON, FakeClock
@@ -118,7 +120,14 @@ async def test_a_code_of_one_server_is_taken_by_another_once(where: Path | str) 
     api, clock = FakeApi(), FakeClock()
     a_platform(api)
     desks = [SessionDesk(where), SessionDesk(where)]
-    auth = Auth(api, page_token="page", clock=clock)
+    auth = Auth(
+        api,
+        page_token="page",
+        people=People(api),
+        logins=Logins(api, People(api), desks[0], clock=clock),
+        page_sessions=PageSessions(desks[0], "page", clock=clock),
+        clock=clock,
+    )
     first, second = (
         Gateway(api, auth, people=People(api), desk=desk, audit=AuditLog(desk, days=1, clock=clock), clock=clock)
         for desk in desks

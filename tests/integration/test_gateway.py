@@ -36,6 +36,8 @@ from moorage.server.gateway.gateway import (
 from moorage.server.gateway.routes import open_workspace
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
+from moorage.server.identity.logins import Logins
+from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import Problem, on_error
@@ -145,7 +147,14 @@ class Site:
         self.api, self.clock, self.app = FakeApi(), FakeClock(), App()
         people, self.desk = People(self.api), SessionDesk(folder / "people.db")
         audit = AuditLog(self.desk, days=1, clock=self.clock)
-        self.auth = Auth(self.api, page_token="page", people=people, clock=self.clock)
+        self.auth = Auth(
+            self.api,
+            page_token="page",
+            people=people,
+            logins=Logins(self.api, people, self.desk, clock=self.clock),
+            page_sessions=PageSessions(self.desk, "page", clock=self.clock),
+            clock=self.clock,
+        )
         self.gateway = Gateway(self.api, self.auth, clock=self.clock, people=people, desk=self.desk, audit=audit)
         self.api.readers |= {(ADA.account, "lab"), (ADA.account, "team")}
 

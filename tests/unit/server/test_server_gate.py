@@ -12,6 +12,7 @@ from moorage.apimachinery.databasefile import read_mark
 from moorage.errors import ServerError
 from moorage.server.identity.auth import WAY_IN, Auth, same
 from moorage.server.identity.pagesessions import TOUCH_SECONDS, PageSessions
+from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk
 from moorage.server.problems import problem_of
 from moorage.server.service import ServerService
@@ -373,10 +374,25 @@ async def test_a_review_that_cannot_be_had_is_no_no(site):
         assert (await site.ask("/api/v1/gpus")).status == 200
 
 
+class NoSessions:
+    """Nobody is logged in, neither as a person nor with the page's cookie."""
+
+    async def session_of(self, _token):
+        return None
+
+    async def holds(self, _value):
+        return False
+
+
+def an_auth(api, page_token):
+    sessions = NoSessions()
+    return Auth(api, page_token=page_token, people=People(api), logins=sessions, page_sessions=sessions)
+
+
 @pytest.mark.anyio
 async def test_reviews_kept_are_bounded(monkeypatch):
     monkeypatch.setattr("moorage.server.identity.auth.REVIEWS_KEPT", 3)
-    auth = Auth(FakeApi(), page_token="x")
+    auth = an_auth(FakeApi(), "x")
     for at in range(10):
         assert await auth.review(f"t{at}") is None
     assert len(auth._reviews) == 3
@@ -384,7 +400,7 @@ async def test_reviews_kept_are_bounded(monkeypatch):
 
 @pytest.mark.anyio
 async def test_without_a_page_token_no_empty_secret_opens_the_door():
-    auth = Auth(FakeApi(users={"": "nobody"}), page_token="")
+    auth = an_auth(FakeApi(users={"": "nobody"}), "")
     for headers in (
         {},
         {"authorization": "Bearer "},

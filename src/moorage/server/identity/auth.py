@@ -137,16 +137,15 @@ class Auth:
         *,
         page_token: str,
         page_person: str = "",
-        people: People | None = None,
-        logins: Logins | None = None,
-        page_sessions: PageSessions | None = None,
+        people: People,
+        logins: Logins,
+        page_sessions: PageSessions,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`page_person`: who acts by the page's token; empty: it only looks. Without `page_sessions` no cookie of
-        the page lets anybody in."""
+        """`page_person`: who acts by the page's token; empty: it only looks."""
         self.page_sessions = page_sessions
         self._api = api
-        self._people = people or People(api)
+        self._people = people
         self.logins = logins
         self._page = User(page_person, account=account_user(page_person)) if page_person else PAGE
         self._page_token = page_token
@@ -158,7 +157,7 @@ class Auth:
     @property
     def has_login_page(self) -> bool:
         """Whether people are to come in by /login, and not by the address that `moor up` printed."""
-        return self.logins is not None and self.logins.is_set_up
+        return self.logins.is_set_up
 
     def is_page_token(self, token: str) -> bool:
         return same(token, self._page_token)
@@ -175,14 +174,13 @@ class Auth:
         for name in (SECURE_LOGIN_COOKIE, LOGIN_COOKIE):
             if (token := cookie_of(cookies, name)) and (known := await self._by_session(token)) is not None:
                 return replace(known, by_cookie=True)
-        if self.page_sessions is not None:
-            for name in (SECURE_COOKIE, COOKIE):
-                if await self.page_sessions.holds(cookie_of(cookies, name)):
-                    return replace(self._page, by_cookie=True)
+        for name in (SECURE_COOKIE, COOKIE):
+            if await self.page_sessions.holds(cookie_of(cookies, name)):
+                return replace(self._page, by_cookie=True)
         return None
 
     async def _by_session(self, token: str) -> User | None:
-        session = await self.logins.session_of(token) if self.logins is not None else None
+        session = await self.logins.session_of(token)
         account = await self._people.account(session.person) if session is not None else None
         if session is None or account is None:
             return None
@@ -403,7 +401,7 @@ class Gate:
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             given = [value for name, value in query if name == "token"]
             if given:
-                if self._auth.is_page_token(given[-1]) and self._auth.page_sessions is not None:
+                if self._auth.is_page_token(given[-1]):
                     try:
                         value = await self._auth.page_sessions.open()
                     except MoorageError as error:
@@ -446,8 +444,7 @@ class Gate:
         """By which scheme browsers reach us: as the proxy before us tells, or the public address, or as we see."""
         if self._behind_proxy and (forwarded := headers.getlist("x-forwarded-proto")):
             return forwarded[-1].rpartition(",")[2].strip().lower()
-        logins = self._auth.logins
-        public = urlsplit(logins.settings.public_url if logins is not None else "")
+        public = urlsplit(self._auth.logins.settings.public_url)
         if public.netloc and public.netloc.lower() == headers.get("host", "").lower():
             return public.scheme.lower()
         seen: str = scope["scheme"]

@@ -116,9 +116,8 @@ async def log_out(context: Context, request: Request) -> Response:
     user: User | None = request.state.user
     if user is not None and user.session is not None:
         await context.logins.end(user.session, "logged out")
-    if (pages := context.auth.page_sessions) is not None:
-        for name in (COOKIE, SECURE_COOKIE):
-            await pages.end(cookie_of(request.headers.get("cookie", ""), name))
+    for name in (COOKIE, SECURE_COOKIE):
+        await context.auth.page_sessions.end(cookie_of(request.headers.get("cookie", ""), name))
     response = RedirectResponse("/login", 303)
     for name in (LOGIN_COOKIE, SECURE_LOGIN_COOKIE, COOKIE, SECURE_COOKIE):
         _forget(response, name, "/", name.startswith("__Host-") or _is_secure(context.logins, request))
