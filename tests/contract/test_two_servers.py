@@ -138,6 +138,8 @@ class TwoServers:
 @pytest.fixture
 async def servers(tmp_path: Path, where: Path | str) -> AsyncIterator[TwoServers]:
     both = TwoServers(tmp_path, where)
+    for service in (both.first, both.second):
+        await service.desk.do(lambda store: store.all())  # opened one after the other
     await people.create_account(both.api, "ada", (), LOCAL)
     await people.set_password(both.api, "ada", PASSWORD)
     yield both
