@@ -82,12 +82,12 @@ class Containers:
     async def get(self, word: str) -> Obj:
         """The newest pod of a container, by name or id; one that is going has gone. Raises Problem 404 or 400."""
         try:
-            found = find([pod for pod in await self.pods() if not is_deleting(pod)], word)
+            pod = find([pod for pod in await self.pods() if not is_deleting(pod)], word)
         except LookupError as error:
             raise Problem(400, ErrorCode.AMBIGUOUS, str(error), "write more of the id") from error
-        if found is None:
+        if pod is None:
             raise Problem(404, ErrorCode.NOT_FOUND, f"No such container: {word}", "`docker ps -a` lists them")
-        return found
+        return pod
 
     async def listed(self) -> list[Obj]:
         return containers(await self.pods())
@@ -95,10 +95,10 @@ class Containers:
     async def services(self) -> dict[str, Obj]:
         """By container."""
         try:
-            found = (await self.api.list(SERVICES, self.namespace, label_selector=CONTAINER_LABEL)).items
+            services = (await self.api.list(SERVICES, self.namespace, label_selector=CONTAINER_LABEL)).items
         except Forbidden:
             return {}
-        return {container_name(one): one for one in found}
+        return {container_name(service): service for service in services}
 
     def state(self, pod: Mapping[str, Any]) -> StateView:
         return state_of(pod, self.context.now())
@@ -260,14 +260,14 @@ class Containers:
         name = container_name(pod)
         mine = [pod for pod in await self.pods() if container_name(pod) == name]
         await self._read_to_the_end(pod)
-        for one in mine:
+        for member in mine:
             with suppress(NotFound):
                 grace = REMOVAL_GRACE_SECONDS if force else None
-                await self.api.delete(PODS, one["metadata"]["name"], self.namespace, grace_period_seconds=grace)
+                await self.api.delete(PODS, member["metadata"]["name"], self.namespace, grace_period_seconds=grace)
         with suppress(TimeoutError):  # then its name is free
             async with asyncio.timeout(STOPPED_SECONDS):
-                for one in mine:
-                    await self._until(one, lambda _: False)
+                for member in mine:
+                    await self._until(member, lambda _: False)
 
     async def sweep(self, pod: Obj) -> None:
         """Remove one that is to go once it has ended, and once those who follow it have read to its end.
@@ -298,7 +298,7 @@ class Containers:
 
     async def begun(self, pod: Obj) -> Obj | None:
         """The pod once its container runs or has ended; None when it is gone."""
-        return await self._until(pod, lambda one: is_ended(one) or self.state(one).status == "running")
+        return await self._until(pod, lambda current: is_ended(current) or self.state(current).status == "running")
 
     async def _until(self, pod: Obj, is_so: Any) -> Obj | None:
         meta = pod["metadata"]

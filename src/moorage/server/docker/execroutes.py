@@ -186,7 +186,7 @@ def command_of(body: Any) -> list[str]:
             )
     environment = body.get("Env") or []
     if not isinstance(environment, list) or not all(
-        isinstance(one, str) and "=" in one[1:] for one in environment
+        isinstance(variable, str) and "=" in variable[1:] for variable in environment
     ):
         raise Problem(400, ErrorCode.INVALID, f"Env is {environment!r}", "write a list of NAME=VALUE", "Env")
     made = ["env", *environment, *words] if environment else list(words)

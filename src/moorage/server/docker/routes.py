@@ -263,13 +263,13 @@ async def _read(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
 ) -> AsyncIterator[bytes]:
     if follow:
-        found = await mine.begun(pod)
+        begun = await mine.begun(pod)
     else:
-        found = pod if is_ended(pod) or mine.state(pod).status in ("running", "restarting") else None
-    if found is None:
+        begun = pod if is_ended(pod) or mine.state(pod).status in ("running", "restarting") else None
+    if begun is None:
         return
-    said = mine.api.logs(
-        found["metadata"]["name"],
+    lines = mine.api.logs(
+        begun["metadata"]["name"],
         mine.namespace,
         container=MAIN,
         follow=follow,
@@ -278,13 +278,13 @@ async def _read(
         timestamps=timestamps,
     )
     try:
-        async for chunk in said:
+        async for chunk in lines:
             yield chunk
     except ApiError as error:
         if not follow:
             raise
         log.warning(
-            "a log could not be followed", extra={"pod": found["metadata"]["name"], "error": error.message}
+            "a log could not be followed", extra={"pod": begun["metadata"]["name"], "error": error.message}
         )
 
 
@@ -398,7 +398,7 @@ def _filters(text: str | None) -> dict[str, list[str]]:
     if not text:
         return {}
     try:
-        found = parse_json(text, dict[str, dict[str, Any] | list[str]], bytes_max=FILTERS_MAX)
+        filters = parse_json(text, dict[str, dict[str, Any] | list[str]], bytes_max=FILTERS_MAX)
     except DocumentError as error:
         raise Problem(
             400,
@@ -407,7 +407,7 @@ def _filters(text: str | None) -> dict[str, list[str]]:
             'such as {"label": ["team=vision"]}',
             "filters",
         ) from error
-    return {key: list(value) for key, value in found.items()}
+    return {key: list(value) for key, value in filters.items()}
 
 
 def _is_true(text: str | None) -> bool:

@@ -85,7 +85,7 @@ def passed_on(given: Iterable[tuple[str, str]], to: Destination, client: str) ->
     pairs = [(name.lower(), value) for name, value in given]
     named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
     own = {name.lower() for name, _ in to.headers}
-    found = [
+    headers = [
         (name, value)
         for name, value in pairs
         if name not in NOT_PASSED
@@ -96,14 +96,14 @@ def passed_on(given: Iterable[tuple[str, str]], to: Destination, client: str) ->
         and not name.startswith(OF_WEBSOCKET)
     ]
     cookies = cookies_passed((value for name, value in pairs if name == "cookie"), to.cookies)
-    found += [
+    headers += [
         ("host", to.host),
         ("x-forwarded-for", client),
         ("x-forwarded-proto", to.scheme),
         ("x-forwarded-host", to.host),
         *to.headers,
     ]
-    return found + ([("cookie", cookies)] if cookies else [])
+    return headers + ([("cookie", cookies)] if cookies else [])
 
 
 def cookies_passed(given: Iterable[str], ours: Sequence[tuple[str, str]]) -> str:
@@ -126,10 +126,12 @@ def returned(given: Iterable[tuple[str, str]]) -> Headers:
     """The headers of an answer as the browser gets them: no cookie of our names, none for other hosts."""
     pairs = [(name.lower(), value) for name, value in given]
     named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
-    found = [(name, value) for name, value in pairs if name not in NOT_RETURNED and name not in named]
-    found += [("set-cookie", one) for name, value in pairs if name == "set-cookie" and (one := own_cookie(value))]
+    headers = [(name, value) for name, value in pairs if name not in NOT_RETURNED and name not in named]
+    headers += [
+        ("set-cookie", cookie) for name, value in pairs if name == "set-cookie" and (cookie := own_cookie(value))
+    ]
     # nobody frames a workspace; beside a policy of the application's own this one holds too
-    return [*found, ("content-security-policy", "frame-ancestors 'self'")]
+    return [*headers, ("content-security-policy", "frame-ancestors 'self'")]
 
 
 def own_cookie(header: str) -> str:
@@ -145,16 +147,16 @@ def own_cookie(header: str) -> str:
 
 def cookie_values(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     """Every value that came under a name: a neighbour may have set a second one."""
-    found = []
+    values = []
     for key, value in headers:
         if key.lower() != "cookie":
             continue
         for pair in value.split(";"):
             with contextlib.suppress(CookieError):
-                one = SimpleCookie(pair.strip()).get(name)
-                if one is not None:
-                    found.append(one.value)
-    return found
+                cookie = SimpleCookie(pair.strip()).get(name)
+                if cookie is not None:
+                    values.append(cookie.value)
+    return values
 
 
 def headers_of(scope: Scope) -> Headers:

@@ -290,14 +290,14 @@ class Gateway:
         """What a valid cookie says; None without one."""
         key = await self._secret_key()
         for value in cookie_values(headers, self._cookie_name(COOKIE)):
-            found = unseal(key, value)
+            ticket = unseal(key, value)
             if (
-                found is not None
-                and found.host == host
-                and found.uid == view.uid
-                and found.until > self._clock.now().timestamp()
+                ticket is not None
+                and ticket.host == host
+                and ticket.uid == view.uid
+                and ticket.until > self._clock.now().timestamp()
             ):
-                return found
+                return ticket
         return None
 
     async def _still(self, ticket: Ticket, view: WorkspaceView) -> bool:
@@ -455,10 +455,10 @@ class Gateway:
 
     def _by_host(self, host: str) -> WorkspaceView | None:
         label = host.removesuffix(f".{self.platform.domain}")
-        found = self.workspaces.by_index("host", label)
-        if len(found) != 1:
+        workspaces = self.workspaces.by_index("host", label)
+        if len(workspaces) != 1:
             return None
-        key = key_of(found[0])
+        key = key_of(workspaces[0])
         return self._view(key.namespace, key.name)
 
     @property
@@ -480,9 +480,9 @@ class Gateway:
         app = self._app(view)
         if app is None:
             return None
-        for one in self._slices.by_index("service", f"{view.namespace}/{view.object_name}"):
-            port = next((port.get("port") for port in one.get("ports") or ()), None)
-            for endpoint in one.get("endpoints") or ():
+        for endpoint_slice in self._slices.by_index("service", f"{view.namespace}/{view.object_name}"):
+            port = next((port.get("port") for port in endpoint_slice.get("ports") or ()), None)
+            for endpoint in endpoint_slice.get("endpoints") or ():
                 # only what Kubernetes itself says of a pod: an address written by hand could be anybody's
                 is_pod = (endpoint.get("targetRef") or {}).get("kind") == "Pod"
                 if is_pod and port and (endpoint.get("conditions") or {}).get("ready") is not False:
@@ -663,7 +663,9 @@ def clean_path(text: str) -> str:
     """A path and query of this host; empty for what could lead elsewhere."""
     if not text.startswith("/") or text.startswith(("//", "/\\", OWN_PATHS)):
         return ""
-    if len(text) > 4096 or any(ord(one) < 0x21 or one == "\\" or ord(one) > 0x7E for one in text):
+    if len(text) > 4096 or any(
+        ord(character) < 0x21 or character == "\\" or ord(character) > 0x7E for character in text
+    ):
         return ""
     return text
 

@@ -117,9 +117,9 @@ class User:
 PAGE = User(PAGE_USER, is_page=True)
 
 
-def same(one: str, other: str) -> bool:
+def same(secret: str, other: str) -> bool:
     """Whether two secrets are equal, in a time that tells nothing; an empty secret equals none."""
-    return bool(one) and bool(other) and hmac.compare_digest(one.encode(), other.encode())
+    return bool(secret) and bool(other) and hmac.compare_digest(secret.encode(), other.encode())
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
@@ -201,10 +201,10 @@ class Auth:
             "spec": {"token": token},
         }
         status = (await self._api.create(TOKENREVIEWS, body)).get("status") or {}
-        told = status.get("user") or {}
-        name = told.get("username") or ""
+        reviewed_user = status.get("user") or {}
+        name = reviewed_user.get("username") or ""
         known = status.get("authenticated") is True and bool(name)
-        user = User(name, tuple(told.get("groups") or ()), account=name, token=token) if known else None
+        user = User(name, tuple(reviewed_user.get("groups") or ()), account=name, token=token) if known else None
         if user is not None:
             user = await self._as_person(user)
         believed = PERSON_SECONDS if user is not None and is_account(user.account) else REVIEW_SECONDS
@@ -255,7 +255,9 @@ class Auth:
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
         wanted = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
-        return await self._review(user, {"resourceAttributes": {key: one for key, one in wanted.items() if one}})
+        return await self._review(
+            user, {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
+        )
 
     async def _review(self, user: User, wanted: dict[str, dict[str, str]]) -> bool:
         if not user.account:
@@ -406,7 +408,7 @@ class Gate:
                         value = await self._auth.page_sessions.open()
                     except MoorageError as error:
                         return answer(problem_of(error))
-                    rest = [one for one in query if one[0] != "token"]
+                    rest = [pair for pair in query if pair[0] != "token"]
                     secure = self._scheme(scope, headers) == "https"
                     return self._signed_in(path, rest, value, secure=secure)
                 return self._refused(scope, headers, "the token in the address is not this server's")
@@ -487,12 +489,12 @@ def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[by
 
     What only workers ask, thousands of times a second, gets the one that says to take it for what it says it is.
     """
-    found = list(headers)
+    sent = list(headers)
     if path in OWN_AUTH_PATHS:
-        return [*found, NOSNIFF]
-    names = {name.lower() for name, _ in found}
+        return [*sent, NOSNIFF]
+    names = {name.lower() for name, _ in sent}
     added = CAREFUL if path.startswith(OPEN_PREFIX) else (*CAREFUL, NO_STORE)
-    return found + [one for one in added if one[0] not in names]
+    return sent + [header for header in added if header[0] not in names]
 
 
 def is_same_origin(headers: Headers, scheme: str) -> bool:
@@ -563,10 +565,10 @@ class _Lasting:
 
     async def _holds(self, user: User) -> bool:
         try:
-            found = await self._auth.identify(Headers(scope=self._scope))
+            current = await self._auth.identify(Headers(scope=self._scope))
         except (MoorageError, Problem):
             return True
-        return found is not None and found.name == user.name
+        return current is not None and current.name == user.name
 
 
 def has_own_auth(path: str) -> bool:
@@ -576,7 +578,7 @@ def has_own_auth(path: str) -> bool:
 def cookie_of(header: str, name: str) -> str:
     """The value of a cookie; empty without one."""
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

@@ -251,9 +251,9 @@ class Logins:
         if not await self._try(origin, lambda: self._is_password(session.person, old)):
             raise Problem(403, "forbidden", "the old password is wrong", None, "old")
         await self._acquainted.run(lambda: set_password(self._api, session.person, new))
-        for one in await self._desk.do(lambda store: store.of(session.person)):
-            if one.id != session.id:
-                await self.end(one, "the password was changed")
+        for other in await self._desk.do(lambda store: store.of(session.person)):
+            if other.id != session.id:
+                await self.end(other, "the password was changed")
 
     async def _try(self, origin: Origin, is_right: Callable[[], Awaitable[bool]]) -> bool:
         """Whether the password is right; the try is counted before it is checked. Raises Problem 429, 503."""
@@ -400,10 +400,10 @@ class Logins:
             log.info("a session ended", extra={"person": session.person, "why": why, "client": session.client})
 
     async def end_all(self, person: str, why: str) -> int:
-        found = await self._desk.do(lambda store: store.of(person))
-        for one in found:
-            await self.end(one, why)
-        return len(found)
+        open_sessions = await self._desk.do(lambda store: store.of(person))
+        for session in open_sessions:
+            await self.end(session, why)
+        return len(open_sessions)
 
     async def sessions(self, person: str) -> list[Session]:
         return await self._desk.do(lambda store: store.of(person))
@@ -426,7 +426,7 @@ class Logins:
                     except Problem:
                         return  # the provider is away; nothing new is given out meanwhile
 
-        await asyncio.gather(*(look(one) for one in await self._desk.do(lambda store: store.all())))
+        await asyncio.gather(*(look(session) for session in await self._desk.do(lambda store: store.all())))
 
     # --- plumbing
 

@@ -121,7 +121,7 @@ class Provider:
 
     async def authorization_url(self, *, redirect: str, state: str, nonce: str, verifier: str) -> str:
         """Where to send the browser."""
-        told = await self._discovered()
+        discovery = await self._discovered()
         query = {
             "response_type": "code",
             "client_id": self.settings.client_id,
@@ -132,7 +132,7 @@ class Provider:
             "code_challenge": challenge_of(verifier),
             "code_challenge_method": "S256",
         }
-        address = str(told["authorization_endpoint"])
+        address = str(discovery["authorization_endpoint"])
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
     async def exchange(self, code: str, *, redirect: str, nonce: str, verifier: str) -> Login:
@@ -244,11 +244,11 @@ class Provider:
         return more | claims
 
     async def _userinfo(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        told = await self._discovered()
-        if not told.get("userinfo_endpoint") or not answer.get("access_token"):
+        discovery = await self._discovered()
+        if not discovery.get("userinfo_endpoint") or not answer.get("access_token"):
             raise ProviderAway("the provider renewed the login without saying for whom")
         headers = {"Authorization": f"Bearer {answer['access_token']}"}
-        status, body = await self._ask("GET", str(told["userinfo_endpoint"]), headers=headers)
+        status, body = await self._ask("GET", str(discovery["userinfo_endpoint"]), headers=headers)
         if status in (401, 403):
             raise Refused("the provider does not accept the token it has just given")
         if status != 200 or not isinstance(body.get("sub"), str):
@@ -256,16 +256,16 @@ class Provider:
         return body
 
     async def _ask_token(self, form: dict[str, str]) -> dict[str, Any]:
-        told, settings = await self._discovered(), self.settings
+        discovery, settings = await self._discovered(), self.settings
         secret = await asyncio.to_thread(settings.secret)
         headers = {}
-        methods = told.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        methods = discovery.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         if secret and "client_secret_basic" in methods:
             pair = f"{quote(settings.client_id, safe='')}:{quote(secret, safe='')}".encode()
             headers["Authorization"] = "Basic " + base64.b64encode(pair).decode()
         else:
             form = form | {"client_id": settings.client_id} | ({"client_secret": secret} if secret else {})
-        status, body = await self._ask("POST", str(told["token_endpoint"]), headers=headers, data=form)
+        status, body = await self._ask("POST", str(discovery["token_endpoint"]), headers=headers, data=form)
         if status == 200 and isinstance(body.get("access_token"), str):
             return body
         error = str(body.get("error") or f"HTTP {status}")
@@ -293,9 +293,9 @@ class Provider:
                 f"the provider calls itself {body.get('issuer')!r}, and {issuer!r} is configured",
                 hint="give the issuer exactly as the provider writes it",
             )
-        for one in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+        for endpoint in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             try:
-                check_address(str(body.get(one) or ""), f"the provider's {one}")
+                check_address(str(body.get(endpoint) or ""), f"the provider's {endpoint}")
             except UsageError as error:
                 raise ProviderAway(error.message) from error
         self._told = (now + DISCOVERY_SECONDS, body)
@@ -318,24 +318,24 @@ class Provider:
     async def _read_keys(self, now: float) -> None:
         import jwt
 
-        told = await self._discovered()
+        discovery = await self._discovered()
         try:
-            status, body = await self._ask("GET", str(told["jwks_uri"]))
+            status, body = await self._ask("GET", str(discovery["jwks_uri"]))
             if status != 200 or not isinstance(body.get("keys"), list):
                 raise ProviderAway(f"the provider's keys answered HTTP {status}")
         except ProviderAway:
             if not self._keys:
                 raise
             return
-        found: dict[str, Any] = {}
+        keys: dict[str, Any] = {}
         for key in body["keys"]:
             if not isinstance(key, dict) or key.get("use") not in (None, "sig") or key.get("kty") == "oct":
                 continue
             try:
-                found[str(key.get("kid") or "")] = jwt.PyJWK.from_dict(key)
+                keys[str(key.get("kid") or "")] = jwt.PyJWK.from_dict(key)
             except jwt.PyJWTError as error:
                 log.info("a key of the provider cannot be used", extra={"error": str(error)})
-        self._keys, self._keys_at = found, now
+        self._keys, self._keys_at = keys, now
 
     async def _ask(self, method: str, url: str, **sent: Any) -> tuple[int, dict[str, Any]]:
         import aiohttp

@@ -113,7 +113,10 @@ class SessionStore:
             session.subject,
             session.client,
             session.address,
-            *(to_microseconds(one) for one in (session.created, session.expires, session.used, session.checked)),
+            *(
+                to_microseconds(moment)
+                for moment in (session.created, session.expires, session.used, session.checked)
+            ),
             to_microseconds(session.tokens_until),
             session.refresh or None,
         )
@@ -398,7 +401,7 @@ def _keys_secret(data: dict[str, str]) -> Obj:
 
 def _session(row: Row) -> Session:
     identity, login, person, source, subject, client, address, *times, refresh = row
-    created, expires, used, checked, tokens = (from_microseconds(one) for one in times)
+    created, expires, used, checked, tokens = (from_microseconds(microseconds) for microseconds in times)
     return Session(
         id=identity, login=login, person=person, source=source, subject=subject, client=client, address=address,
         created=created, expires=expires, used=used, checked=checked, tokens_until=tokens,

@@ -106,17 +106,21 @@ class MapBridge:
 
     async def tick(self) -> None:
         """Tell how each map stands, where that has changed, and send the notices that are due."""
-        known = [one for one in self.informer.all() if _accepted(one) and (one.get("status") or {}).get("queue")]
+        known = [
+            mapjob
+            for mapjob in self.informer.all()
+            if _accepted(mapjob) and (mapjob.get("status") or {}).get("queue")
+        ]
         if not known:
             return
         stored, limits = await self._queue.read(lambda store: (store.list_maps(), store.limits()))
-        by_uid = {one.uid: one for one in stored}
+        by_uid = {known_map.uid: known_map for known_map in stored}
         for obj in known:
-            found = by_uid.get(obj["status"]["queue"].get("uid") or "")
-            if found is None or obj["metadata"].get("deletionTimestamp"):
+            stored_map = by_uid.get(obj["status"]["queue"].get("uid") or "")
+            if stored_map is None or obj["metadata"].get("deletionTimestamp"):
                 continue
             try:
-                await self._tell(obj, found, limits)
+                await self._tell(obj, stored_map, limits)
             except (Conflict, NotFound):
                 continue  # changed or gone; the watch will say so
             except BadMapJob as error:
@@ -135,11 +139,11 @@ class MapBridge:
     async def _accept(self, obj: Obj) -> timedelta | None:
         faults = check_mapjob(obj)
         if faults:
-            said = "; ".join(
+            message = "; ".join(
                 f"{fault.field}: {fault.message}" + (f" (found {fault.value})" * bool(fault.value))
                 for fault in faults
             )
-            return await self._refuse(obj, "Invalid", said)
+            return await self._refuse(obj, "Invalid", message)
         view = parse_mapjob(obj)
         url = await self._server_url()
         if not url:
@@ -171,7 +175,7 @@ class MapBridge:
             owner=view.owner,
             policy=policy_of(spec),
             request=view.uid,
-            limits={name: one.capacity for name, one in spec.limits.items() if one.capacity is not None},
+            limits={name: limit.capacity for name, limit in spec.limits.items() if limit.capacity is not None},
             priority=spec.priority,
         )
 
@@ -197,8 +201,12 @@ class MapBridge:
         return name
 
     async def _refuse(self, obj: Obj, reason: str, message: str, *, again: bool = False) -> timedelta | None:
-        found = _condition(obj)
-        if (found.get("status"), found.get("reason"), found.get("message")) != ("False", reason, message):
+        condition = _condition(obj)
+        if (condition.get("status"), condition.get("reason"), condition.get("message")) != (
+            "False",
+            reason,
+            message,
+        ):
             await self._write(obj, {}, "False", reason, message)
             log.info("a MapJob is refused", extra={"map": str(key_of(obj)), "reason": reason})
         return timedelta(seconds=AGAIN_SECONDS) if again else None
@@ -209,12 +217,12 @@ class MapBridge:
         if MAP_FINALIZER not in finalizers:
             return
         known = ((obj.get("status") or {}).get("queue") or {}).get("uid")
-        found = await self._queue.read(lambda store: store.find_uid(known) if known else None)
-        if found is None and not known:  # stopped between making the map and writing it down?
+        stored = await self._queue.read(lambda store: store.find_uid(known) if known else None)
+        if stored is None and not known:  # stopped between making the map and writing it down?
             with contextlib.suppress(AlreadyExists, QuotaExceeded, UsageError, BadMapJob):
-                found = await self._make(parse_mapjob({**obj, "status": {}}))
-        if found is not None:
-            await self._queue.delete_map(found.map.id)
+                stored = await self._make(parse_mapjob({**obj, "status": {}}))
+        if stored is not None:
+            await self._queue.delete_map(stored.map.id)
         left = [finalizer for finalizer in finalizers if finalizer != MAP_FINALIZER]
         patch = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         with contextlib.suppress(NotFound):
@@ -251,9 +259,9 @@ class MapBridge:
 
     def _before(self, obj: Obj) -> Obj:
         """What of the status is ours, as last written: the watch may be behind."""
-        told = self._told.get(obj["metadata"]["uid"])
-        if told is not None:
-            return told[1]
+        written = self._told.get(obj["metadata"]["uid"])
+        if written is not None:
+            return written[1]
         status = obj.get("status") or {}
         return {key: status[key] for key in ("state", "queue", "items") if key in status}
 
@@ -261,9 +269,9 @@ class MapBridge:
         before = self._before(obj)
         was: Mapping[str, Any] = before.get("items") or {}
         queue = dict(before.get("queue") or {})
-        one, counts = stored.map, stored.map.counts
+        map_, counts = stored.map, stored.map.counts
         now = rfc3339(self._clock.now())
-        state = FINISHED if leasing.is_finished(one, counts) else one.state.value
+        state = FINISHED if leasing.is_finished(map_, counts) else map_.state.value
         if before.get("state") in (FINISHED, CANCELLED) and state not in (FINISHED, CANCELLED):
             queue["round"] = int(queue.get("round") or 0) + 1
         if counts.granted and not queue.get("heardAt"):
@@ -276,7 +284,7 @@ class MapBridge:
         }
         if (mean := leasing.mean_ms(counts)) is not None:
             items["meanSeconds"] = round(mean / 1000, 3)
-        if (at_once := at_once_of(one, limits)) is not None:
+        if (at_once := at_once_of(map_, limits)) is not None:
             items["atOnce"] = at_once
         return {"state": state, "queue": queue, "items": items}
 
@@ -291,10 +299,10 @@ class MapBridge:
         assert spec is not None
         rules = NoticeRules(first_failure=spec.first_failure, failure_share=spec.failure_share, at_end=spec.at_end)
         state = self._map_state(stored, ours)
-        said = due(rules, state, frozenset(marks))
-        if said.notices and state.failed:
-            said = due(rules, await self._with_failure(stored, state), frozenset(marks))
-        return said.notices, sorted(said.marks)
+        due_now = due(rules, state, frozenset(marks))
+        if due_now.notices and state.failed:
+            due_now = due(rules, await self._with_failure(stored, state), frozenset(marks))
+        return due_now.notices, sorted(due_now.marks)
 
     def _map_state(self, stored: Stored, ours: Obj) -> MapState:
         counts, state = stored.map.counts, ours["state"]
@@ -318,8 +326,8 @@ class MapBridge:
         dead = await self._queue.read(lambda store: store.list_items(of, states=[State.DEAD], limit=1))
         if not dead:
             return state
-        one = await self._queue.read(lambda store: store.get_item(of, dead[0].item))
-        output = one[1].decode("utf-8", "replace") if one is not None else ""
+        item = await self._queue.read(lambda store: store.get_item(of, dead[0].item))
+        output = item[1].decode("utf-8", "replace") if item is not None else ""
         failure = dead[0].failure
         text = output.strip() or (failure.message if failure is not None else "")
         key = dead[0].key or f"{dead[0].item}: {bytes(dead[0].value).decode('utf-8', 'replace')[:200]}"
@@ -403,26 +411,26 @@ class MapBridge:
 def policy_of(spec: MapJobSpec) -> Policy:
     """The queue's policy; what the MapJob does not say has the queue's default."""
     given = {name: value for name, value in msgspec.structs.asdict(spec.policy).items() if value is not None}
-    return Policy(**given, limits={name: one.tokens for name, one in spec.limits.items()})
+    return Policy(**given, limits={name: limit.tokens for name, limit in spec.limits.items()})
 
 
-def at_once_of(found: leasing.Map, limits: list[Limit]) -> int | None:
+def at_once_of(map_: leasing.Map, limits: list[Limit]) -> int | None:
     """How many items named limits and the rate let run at the same time, about; None: as many as there are."""
     most: list[int] = []
     capacities = {limit.name: limit.capacity for limit in limits}
-    for name, tokens in found.policy.limits.items():
+    for name, tokens in map_.policy.limits.items():
         most.append(capacities.get(name, 0) // max(1, tokens))
-    mean = leasing.mean_ms(found.counts)
-    if found.policy.rate is not None and mean is not None:
-        most.append(1 + math.ceil(RATE_MARGIN * found.policy.rate * mean / 1000))
+    mean = leasing.mean_ms(map_.counts)
+    if map_.policy.rate is not None and mean is not None:
+        most.append(1 + math.ceil(RATE_MARGIN * map_.policy.rate * mean / 1000))
     return min(most, default=None)
 
 
 def _condition(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     for condition in (obj.get("status") or {}).get("conditions") or ():
         if condition.get("type") == ACCEPTED:
-            found: Mapping[str, Any] = condition
-            return found
+            accepted: Mapping[str, Any] = condition
+            return accepted
     return {}
 
 
