@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -61,22 +60,24 @@ class _Member:
 
 
 class Ignore:
-    """Patterns as in .gitignore: `*`, `?`, `[a]`, `**`, a leading `/` (only here), a trailing `/` (only folders),
-    `!` to take back. The last pattern that matches decides.
+    """Patterns as in .gitignore. Raises UsageError for one that git does not know.
 
     https://git-scm.com/docs/gitignore#_pattern_format
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
+        import pathspec
+
+        try:
+            self._spec = pathspec.GitIgnoreSpec.from_lines(lines)
+        except ValueError as error:
+            raise UsageError(
+                f"invalid pattern in {IGNORE_FILE}: {error}", hint="write it as in a .gitignore file"
+            ) from error
 
     def leaves_out(self, path: str, *, is_folder: bool) -> bool:
         """Whether a path (relative, with `/`) stays behind. What stands in a folder left out is not asked for."""
-        verdict = False
-        for pattern, take_back, only_folders in self._rules:
-            if (is_folder or not only_folders) and pattern.fullmatch(path):
-                verdict = not take_back
-        return verdict
+        return self._spec.match_file(f"{path}/" if is_folder else path)
 
 
 def pack(root: Path) -> Shipment:
@@ -158,46 +159,3 @@ def _too_large(message: str, members: list[_Member]) -> UsageError:
     largest = sorted(members, key=lambda member: (-member.size, member.name))[:LARGEST_SHOWN]
     shown = ", ".join(f"{member.name} ({format_bytes(member.size)})" for member in largest)
     return UsageError(f"{message}; the largest files are {shown}", hint=HINT)
-
-
-def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """One line of an ignore file: (pattern over the whole path, takes back, folders only)."""
-    text = line.rstrip()
-    if not text or text.startswith("#"):
-        return None
-    take_back = text.startswith("!")
-    text = text.removeprefix("!").removeprefix("\\")
-    only_folders = text.endswith("/")
-    text = text.rstrip("/")
-    anchored = "/" in text
-    text = text.lstrip("/")
-    parts = text.split("/")
-    pattern = "" if anchored else "(?:.*/)?"
-    for at, part in enumerate(parts):
-        last = at == len(parts) - 1
-        if part == "**":
-            pattern += ".+" if last else "(?:.*/)?"
-            continue
-        pattern += _segment(part) + ("" if last else "/")
-    try:
-        return re.compile(pattern, re.DOTALL), take_back, only_folders
-    except re.error as error:
-        raise UsageError(f"{IGNORE_FILE}: {line.strip()!r} is not a pattern: {error}") from error
-
-
-def _segment(part: str) -> str:
-    """A shell pattern within one path segment as a regular expression: `*` and `?` never match `/`."""
-    out = ""
-    for piece in re.findall(r"\*+|\?|\[[^\]]+\]|[^*?\[]+|\[", part):
-        if piece.startswith("*"):
-            out += "[^/]*"
-        elif piece == "?":
-            out += "[^/]"
-        elif piece.startswith("[") and len(piece) > 1:
-            inside = piece[1:-1]
-            negated = inside.startswith("!")
-            inside = "".join(char if char == "-" else re.escape(char) for char in inside[negated:])
-            out += f"[{'^' if negated else ''}{inside}]"
-        else:
-            out += re.escape(piece)
-    return out
