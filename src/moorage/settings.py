@@ -135,19 +135,19 @@ def words() -> Kind[tuple[str, ...]]:
 
 RATE_LIMIT = Setting(
     name="MOORAGE_RATE_LIMIT", kind=number(0, 1e6), default=50, readers=(SERVER, UP),
-    meaning="Requests per second of one person, in the long run; 0: no limit.",
+    meaning="Requests per second of one user, on average; 0: no limit.",
 )  # fmt: skip
 RATE_BURST = Setting(
     name="MOORAGE_RATE_BURST", kind=whole(1, 10**6), default=200, readers=(SERVER, UP),
-    meaning="Requests of one person at once.",
+    meaning="Requests of one user in a burst.",
 )  # fmt: skip
 USAGE_KEPT_DAYS = Setting(
     name="MOORAGE_USAGE_DAYS", kind=whole(1, USAGE_DAYS_MAX), default=USAGE_DAYS, readers=(SERVER, UP),
-    meaning="Days for which GPU use is kept.",
+    meaning="Days to keep the GPU usage.",
 )  # fmt: skip
 AUDIT_KEPT_DAYS = Setting(
     name="MOORAGE_AUDIT_DAYS", kind=whole(1, AUDIT_DAYS_MAX), default=AUDIT_DAYS, readers=(SERVER, UP),
-    meaning="Days for which the audit log is kept in the database.",
+    meaning="Days to keep the audit log in the database.",
 )  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),
@@ -188,7 +188,7 @@ LOCAL_ACCOUNTS = Setting(
 )  # fmt: skip
 BEHIND_PROXY = Setting(
     name="MOORAGE_BEHIND_PROXY", kind=flag(), default=False, readers=(SERVER, UP),
-    meaning="Believe the last address in X-Forwarded-For: an ingress of yours stands in front.",
+    meaning="Trust the last address in X-Forwarded-For: the server is behind your ingress.",
 )  # fmt: skip
 OIDC_ISSUER = Setting(
     name="MOORAGE_OIDC_ISSUER", kind=text("the provider's address, as it writes it"), default="",
@@ -220,7 +220,7 @@ OIDC_SCOPES: Setting[tuple[str, ...]] = Setting(
 )  # fmt: skip
 OIDC_LABEL = Setting(
     name="MOORAGE_OIDC_LABEL", kind=text(), default="", readers=(SERVER, UP),
-    meaning="What the sign-in button calls the provider.",
+    meaning="Name of the provider on the sign-in button.",
 )  # fmt: skip
 
 # --- notices, of the server and of `moor notify`

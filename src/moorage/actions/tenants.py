@@ -98,7 +98,7 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
 
 
 async def delete_tenant(api: Api, name: str) -> Obj:
-    """Delete a tenant: its people lose their roles. Its namespace stays unless `spec.onDelete` is Delete.
+    """Delete a tenant: its users lose their roles. Its namespace stays unless `spec.onDelete` is Delete.
 
     Returns the tenant as it was.
     Only the tenant that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.

@@ -17,7 +17,7 @@ from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
 OUTPUTS = ("table", "json", "yaml", "name")
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="What to print."
+    "-o", "--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="Output format."
 )
 
 

@@ -36,20 +36,22 @@ def dataset() -> None:
     help="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (with / at its end: a folder), volume:NAME[/FOLDER],"
     " or a folder of this machine.",
 )
-@click.option("--size", default="10Gi", show_default=True, help="How much the volume holds.")
+@click.option("--size", default="10Gi", show_default=True, help="Size of the volume, such as 10Gi.")
 @click.option("--class", "storage_class", default="", help="StorageClass (default: the cluster's).")
 @click.option(
     "--access",
     type=click.Choice(METHODS),
     default=AUTO,
     show_default=True,
-    help="How many nodes come to read it: shared (RWX), clone (RWO, cloned read-only); auto: by the class.",
+    help="How nodes read it: shared (RWX), clone (RWO, cloned read-only), or auto (by the class).",
 )
-@click.option("--secret", default="", help="Secret with what lets the filler in at the source.")
+@click.option("--secret", default="", help="Secret with the credentials for the source.")
 @click.option("--anonymous", is_flag=True, help="Ask the object store without credentials.")
 @click.option("--unpack", is_flag=True, help="The source is one archive (.tar, .tar.gz, .zip, …): unpack it.")
-@click.option("--reader", "readers", multiple=True, metavar="TENANT", help="May mount it too. May repeat.")
-@click.option("--wait", is_flag=True, help="Wait until it is ready, with its progress; 1 when it failed.")
+@click.option(
+    "--reader", "readers", multiple=True, metavar="TENANT", help="Tenant that may also mount it. Repeatable."
+)
+@click.option("--wait", is_flag=True, help="Wait until it is ready, with its progress; exit with 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
 @target_options
 def create(
@@ -66,7 +68,7 @@ def create(
     wait: bool,
     dry_run: bool,
 ) -> int:
-    """Create a dataset, which begins to fill at once."""
+    """Create a dataset, and start to fill it."""
     is_here = is_folder_here(source)
     url = f"volume:{upload_name(name)}" if is_here else source_url(source)
 
@@ -207,11 +209,11 @@ def list_(target: Target, output: str) -> int:
 @click.argument("name")
 @click.option(
     "-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", show_default=True,
-    help="What to print.",
+    help="Output format.",
 )  # fmt: skip
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a dataset: how far it is, what is in it, who may read it, who used it."""
+    """Show a dataset: its progress, its contents, who may read it and who used it."""
 
     async def work(session: Session) -> int:
         item = await datasets.get_dataset(session.api, session.namespace, name)
@@ -245,11 +247,11 @@ def show(target: Target, name: str, output: str) -> int:
 
 @dataset.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--force", is_flag=True, help="Also when it is in use: what breaks is told, and its pods end.")
-@click.option("--yes", is_flag=True, help="Do not ask; what is in them is lost.")
+@click.option("--force", is_flag=True, help="Also delete datasets in use: print what breaks, and stop their pods.")
+@click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> int:
-    """Delete datasets with their volumes. Datasets in use are refused."""
+    """Delete datasets with their volumes. Datasets in use need --force."""
 
     async def work(session: Session) -> int:
         chosen = list(dict.fromkeys(names))
@@ -277,7 +279,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
 @click.argument("name")
 @target_options
 def refill(target: Target, name: str) -> int:
-    """Begin a fill again that failed, or whose source changed."""
+    """Start a fill again after it failed, or after its source changed."""
 
     async def work(session: Session) -> int:
         await datasets.refill_dataset(session.api, session.namespace, name, session.clock.now())
@@ -289,11 +291,13 @@ def refill(target: Target, name: str) -> int:
 
 @dataset.command()
 @click.argument("name")
-@click.option("--with", "more", multiple=True, metavar="TENANT", help="May mount it from now on. May repeat.")
-@click.option("--without", "fewer", multiple=True, metavar="TENANT", help="May not any more. May repeat.")
+@click.option("--with", "more", multiple=True, metavar="TENANT", help="Let this tenant mount it. Repeatable.")
+@click.option(
+    "--without", "fewer", multiple=True, metavar="TENANT", help="No longer let this tenant mount it. Repeatable."
+)
 @target_options
 def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ...]) -> int:
-    """Say which tenants may read a dataset beside its own."""
+    """Set which other tenants may read a dataset."""
     if not more and not fewer:
         raise UsageError("no tenant is named: use --with TENANT or --without TENANT")
 

@@ -21,14 +21,14 @@ NAMESPACE_HEADER = "X-Moorage-Namespace"
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--env", "only_env", is_flag=True, help="Print what points Docker's clients here, for `eval`.")
+@click.option("--env", "only_env", is_flag=True, help="Print the variables that Docker clients need, for `eval`.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @target_options
 def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
-    """Run a command of Docker's on this cluster: `moor docker -- run --gpus 1 IMAGE python train.py`.
+    """Run a Docker command on this cluster: `moor docker -- run --gpus 1 IMAGE python train.py`.
 
-    It needs the `docker` command, and no daemon. `--env` serves other clients, such as the Python package; what it
-    prints holds as long as your token does.
+    It needs the `docker` command, but no Docker daemon. `--env` is for other clients, such as the Python package;
+    what it prints is valid as long as your token.
     """
 
     async def work(session: Session) -> dict[str, str]:

@@ -14,7 +14,7 @@ from moorage.errors import ApiError, NotFound
 
 @click.group()
 def doctor() -> None:
-    """Say what is wrong with a cluster, and what to do."""
+    """Find problems of a cluster, and print what to do."""
 
 
 @doctor.command()
@@ -30,7 +30,7 @@ def doctor() -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
 @target_options
 def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: float, output: str) -> int:
-    """Say why a node stays although it could be saved.
+    """Explain why the cluster autoscaler keeps a node.
 
     Names the pods that hold it and the rule each breaks, as the cluster autoscaler judges. What only it knows
     (minimum sizes of node groups, its waiting times) is not judged. Needs the right to list nodes and pods.

@@ -18,13 +18,18 @@ from moorage.errors import MoorageError, UsageError
 
 @click.command()
 @click.argument("node")
-@click.option("--timeout", default=None, help="Give up after this long: 90s, 10m (default: never).")
+@click.option("--timeout", default=None, help="Stop waiting after this time: 90s, 10m (default: never).")
 @click.option(
-    "--grace-period", type=click.IntRange(0), default=None, help="Seconds instead of each pod's own grace period."
+    "--grace-period",
+    type=click.IntRange(0),
+    default=None,
+    help="Grace period in seconds, instead of each pod's own.",
 )
-@click.option("--delete-emptydir-data", is_flag=True, help="Evict pods although their emptyDir data is lost.")
+@click.option(
+    "--delete-emptydir-data", is_flag=True, help="Also evict pods with emptyDir volumes; their data is lost."
+)
 @click.option("--ignore-daemonsets", is_flag=True, help="Leave pods of DaemonSets where they are.")
-@click.option("--force", is_flag=True, help="Evict pods that nothing would make again.")
+@click.option("--force", is_flag=True, help="Also evict pods that no controller would create again.")
 @target_options
 def drain(
     target: Target,
@@ -37,7 +42,7 @@ def drain(
 ) -> int:
     """Cordon a node, evict its pods, and wait until they are gone.
 
-    Runs get their grace period to write a checkpoint, and are started again on another node.
+    Runs get their grace period to write a checkpoint, and start again on another node.
     """
     try:
         seconds = parse_time(timeout) if timeout not in (None, "0", "0s") and timeout is not None else None
@@ -71,7 +76,7 @@ def drain(
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @target_options
 def cordon(target: Target, nodes: tuple[str, ...]) -> int:
-    """Let nothing new start on these nodes; what runs there goes on."""
+    """Mark nodes as unschedulable: no new pods start there; running pods continue."""
     return _set_all(target, nodes, unschedulable=True)
 
 
@@ -79,7 +84,7 @@ def cordon(target: Target, nodes: tuple[str, ...]) -> int:
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @target_options
 def uncordon(target: Target, nodes: tuple[str, ...]) -> int:
-    """Open these nodes again."""
+    """Mark nodes as schedulable: new pods may start there again."""
     return _set_all(target, nodes, unschedulable=False)
 
 

@@ -13,13 +13,20 @@ from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthori
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @target_options
 def explain(target: Target, name: str, output: str) -> int:
-    """Say why a run (or a pod) waits: what is missing, who holds it and until when, its place in line, and what
-    would start now.
+    """Explain why a run or a pod waits: what is missing, who holds it and until when, its place in the queue, and
+    what would start now.
 
-    Of other users' runs it says what everybody may know.
+    For other users' runs, it prints only what every user may read.
     """
 
     async def work(session: Session) -> int:

@@ -27,14 +27,20 @@ BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
 
 @click.command()
 @click.option("--free", is_flag=True, help="Only GPUs that are free.")
-@click.option("--by", type=click.Choice(list(VIEWS)), default="gpu", show_default=True, help="What a row is.")
+@click.option(
+    "--by",
+    type=click.Choice(list(VIEWS)),
+    default="gpu",
+    show_default=True,
+    help="Print one row for each of these.",
+)
 @console.output_option
 @target_options
 def gpus(target: Target, free: bool, by: str, output: str) -> int:
-    """Show every GPU of every node: free, reserved, or whose, since when, and until when.
+    """Show every GPU of every node: free, reserved, or who holds it, since when and until when.
 
-    Of the free ones: FRAGMENTED, when others of the node are taken; STRANDED, when no CPU or memory is left beside
-    them; TOGETHER, the most on one node.
+    A free GPU is FRAGMENTED if other GPUs of its node are in use, and STRANDED if its node has no CPU or memory
+    left. TOGETHER is the largest number of free GPUs on one node.
     """
     if free and by != "gpu":
         raise click.UsageError("--free goes with --by gpu only")
@@ -63,8 +69,12 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
 
 
 @click.command()
-@click.option("--since", default="24h", show_default=True, help="From so long ago (24h, 7d), or an RFC 3339 time.")
-@click.option("--by", type=click.Choice(list(BY)), default="user", show_default=True, help="What to sum up by.")
+@click.option(
+    "--since", default="24h", show_default=True, help="Start of the period: 24h or 7d ago, or an RFC 3339 time."
+)
+@click.option(
+    "--by", type=click.Choice(list(BY)), default="user", show_default=True, help="Print one sum for each of these."
+)
 @console.output_option
 @target_options
 def top(target: Target, since: str, by: str, output: str) -> int:

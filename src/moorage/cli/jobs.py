@@ -44,10 +44,10 @@ HEADERS = (
 
 
 @click.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="The runs of every namespace.")
-@click.option("--mine", is_flag=True, help="Only your own.")
-@click.option("--owner", default=None, help="Only this user's.")
-@click.option("--active", is_flag=True, help="Only those that have not ended.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
+@click.option("--mine", is_flag=True, help="Only your runs.")
+@click.option("--owner", default=None, help="Only runs of this user.")
+@click.option("--active", is_flag=True, help="Only runs that have not ended.")
 @console.output_option
 @target_options
 def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, active: bool, output: str) -> int:
@@ -74,7 +74,14 @@ def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, ac
 
 @click.command()
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @target_options
 def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""
@@ -93,10 +100,12 @@ def show(target: Target, name: str, output: str) -> int:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--delete", is_flag=True, help="Also remove the runs with pods and logs; the names are free again.")
+@click.option(
+    "--delete", is_flag=True, help="Also delete the runs with their pods and logs; their names are free again."
+)
 @target_options
 def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
-    """Stop runs: their pods get their grace period, and no attempt follows. Checkpoints are kept."""
+    """Stop runs: their pods get their grace period, and no new attempt starts. Checkpoints are kept."""
 
     async def work(session: Session) -> int:
         done = await asyncio.gather(

@@ -25,16 +25,16 @@ READY_MADE = "gpu-cluster"
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option(
     "--policy", "policy_name", default=None, metavar=f"FILE|{READY_MADE}",
-    help="A GuardrailPolicy to judge by (default: each rule's default level; with --cluster, the cluster's).",
+    help="GuardrailPolicy to check against (default: each rule's default level; with --cluster, the cluster's).",
 )  # fmt: skip
 @click.option("--cluster", "ask", is_flag=True, help="Ask the cluster for its GPUs and its policies.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @target_options
 def lint(target: Target, files: tuple[Path, ...], policy_name: str | None, ask: bool, output: str) -> int:
-    """Say what in manifests breaks the guardrails, by file and line.
+    """Check manifests against the guardrails, by file and line.
 
     FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin. The
-    exit code is 1 when a rule of level deny is broken or a file cannot be read.
+    exit code is 1 if a rule of level deny is violated or a file cannot be read.
     """
     from moorage.cli.linttext import report_json, report_text
     from moorage.decide.tools.lint import lint as judged

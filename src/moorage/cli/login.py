@@ -33,17 +33,20 @@ PLUGIN_SECONDS = 900
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 server_option = click.option(
-    "--server", "url", default=None, help="Which server (default: the last logged in to)."
+    "--server", "url", default=None, help="Server to use (default: the last one you logged in to)."
 )
 
 
 @click.command()
 @click.argument("url")
-@click.option("--username", default=None, help="Log in by a local account; the password is asked for.")
+@click.option("--username", default=None, help="Log in with a local account; the command asks for the password.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
-@click.option("--no-browser", is_flag=True, help="Print the address; you bring back the code that it shows.")
+@click.option("--no-browser", is_flag=True, help="Print the address; then paste the code that the page shows.")
 @click.option(
-    "--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None, help="Trust these (PEM)."
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    help="Trust the CA certificates in this file (PEM).",
 )
 def login(url: str, username: str | None, password_stdin: bool, no_browser: bool, ca: Path | None) -> None:
     """Log in to the Moorage server at URL."""
@@ -86,9 +89,11 @@ def logout(url: str | None) -> None:
 
 @click.command()
 @server_option
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
+)
 def whoami(url: str | None, output: str) -> None:
-    """Show who you are to the server, and until when."""
+    """Show the account you are logged in with, and when the session ends."""
     from moorage.api.logins import Person
     from moorage.api.reading import read
 
@@ -106,9 +111,15 @@ def whoami(url: str | None, output: str) -> None:
 
 @click.command()
 @server_option
-@click.option("--seconds", type=click.IntRange(600, 7 * 24 * 3600), default=PLUGIN_SECONDS, show_default=True)
+@click.option(
+    "--seconds",
+    type=click.IntRange(600, 7 * 24 * 3600),
+    default=PLUGIN_SECONDS,
+    show_default=True,
+    help="Lifetime of the token in seconds.",
+)
 def token(url: str | None, seconds: int) -> None:
-    """Print a token for the cluster as kubectl's plugins do (ExecCredential). It is renewed by itself."""
+    """Print a token for the cluster as kubectl's plugins do (ExecCredential). It is renewed automatically."""
     made, expires = cluster_token(url, seconds)
     info = os.environ.get("KUBERNETES_EXEC_INFO", "")
     try:
@@ -126,13 +137,15 @@ def token(url: str | None, seconds: int) -> None:
 @click.command()
 @server_option
 @click.option("-n", "--namespace", default=None, help="Namespace of the context.")
-@click.option("--plain", is_flag=True, help="Put a token into the file, for tools that run no plugins.")
-@click.option("--expires", default="8h", show_default=True, help="With --plain: for how long, such as 30m or 2d.")
+@click.option("--plain", is_flag=True, help="Put a token into the file, for tools that cannot run plugins.")
+@click.option(
+    "--expires", default="8h", show_default=True, help="With --plain: lifetime of the token, such as 30m or 2d."
+)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File (default: stdout)."
 )
 def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str, output: Path | None) -> None:
-    """Write a kubeconfig whose user is you. kubectl gets fresh tokens by `moor token` while you are logged in."""
+    """Write a kubeconfig for your account. kubectl gets new tokens from `moor token` while you are logged in."""
     from moorage.api.logins import ClusterAddress
     from moorage.api.reading import read
     from moorage.client.privatefile import write_private

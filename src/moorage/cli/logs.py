@@ -26,11 +26,17 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
 
 @click.command()
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended, over all its attempts.")
-@click.option("--tail", type=click.IntRange(0), default=None, help="Only the last lines of each pod.")
-@click.option("--since", default=None, help="Only what is newer than this: 10m, 2h.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends, for all its attempts.")
+@click.option(
+    "--tail", type=click.IntRange(0), default=None, help="Print only this number of last lines of each pod."
+)
+@click.option("--since", default=None, help="Print only lines newer than this: 10m, 2h.")
 @click.option("--attempt", type=click.IntRange(1), default=None, help="Only this attempt (default: all).")
-@click.option("--prefix/--no-prefix", default=None, help="Begin lines with the pod's name (default: if several).")
+@click.option(
+    "--prefix/--no-prefix",
+    default=None,
+    help="Start lines with the pod's name (default: if there are several pods).",
+)
 @target_options
 def logs(
     target: Target,

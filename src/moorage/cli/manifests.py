@@ -25,16 +25,16 @@ NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, no
     "--write",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write the kustomize tree into a folder instead of printing it; files of ours that are stale go.",
+    help="Write the kustomize tree into a folder instead of printing it; stale generated files are deleted.",
 )
 @click.option(
     "--check",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="DIR",
-    help="Only say whether the tree in a folder is up to date (exit code 1 when it is not).",
+    help="Only check whether the tree in a folder is up to date (exit code 1 if it is not).",
 )
 def manifests(write: Path | None, check: Path | None) -> None:
-    """Print what a cluster needs to run Moorage, as YAML for `kubectl apply -f -`."""
+    """Print the manifests that install Moorage, for `kubectl apply -f -`."""
     if write is not None and check is not None:
         raise click.UsageError("--write and --check cannot stand together")
     files = tree()

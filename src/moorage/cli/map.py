@@ -64,23 +64,34 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "file",
                 default=None,
                 metavar="FILE",
-                help="Lines; .jsonl, .csv, .parquet; - for stdin.",
+                help="Items: text lines, .jsonl, .csv or .parquet; - for stdin.",
             ),
-            click.option("--glob", "pattern", default=None, help="Files that match, ** for all folders."),
             click.option(
-                "--range", "range_", default=None, metavar="A:B[:STEP]", help="Numbers; B is not included."
+                "--glob", "pattern", default=None, help="Items: paths of matching files; ** matches all folders."
             ),
-            click.option("--query", default=None, metavar="SQL", help="Rows; of a single column its values."),
+            click.option(
+                "--range",
+                "range_",
+                default=None,
+                metavar="A:B[:STEP]",
+                help="Items: numbers from A; B is not included.",
+            ),
+            click.option(
+                "--query",
+                default=None,
+                metavar="SQL",
+                help="Items: rows of a query, or the values of a single column.",
+            ),
             click.option("--database", default=None, metavar="URL", help="sqlite:///file.db or postgresql://…"),
             click.option(
                 "--format",
                 "format_",
                 type=click.Choice(["lines", "jsonl", "csv", "parquet"]),
                 default=None,
-                help="Of FILE (default: by its name).",
+                help="Format of FILE (default: from its name).",
             ),
             click.option(
-                "--item-seconds", default=None, metavar="FIELD", help="Field of items: how long each may take."
+                "--item-seconds", default=None, metavar="FIELD", help="Field with the expected seconds of an item."
             ),
         )
     ):
@@ -96,9 +107,13 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @item_options
 @click.option("--function", default=None, metavar="MODULE:NAME", help="Call this for each item, loaded once.")
-@click.option("--parallelism", type=int, default=1, show_default=True, help="Workers at most.")
+@click.option("--parallelism", type=int, default=1, show_default=True, help="Maximum number of workers.")
 @click.option(
-    "--slots", type=click.IntRange(1, 1000), default=1, show_default=True, help="Items at once per worker."
+    "--slots",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Items that a worker runs at the same time.",
 )
 @click.option("--cpu", default=None, help="CPUs of a worker, such as 4 or 500m (default: the tenant's, or 1).")
 @click.option(
@@ -107,60 +122,71 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--gpus", type=int, default=0, help="GPUs of a worker.")
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
 @click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
-@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
 @click.option(
     "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
 )
-@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on your value. Repeatable.",
+)
 @click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
 @click.option("--image", default=None, help="Container image; it needs python3.")
 @click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
 @click.option("--priority-class", default=None, help="PriorityClass of the workers.")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="NAME[=CAPACITY]", help="Each item holds a token. May repeat."
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME[=CAPACITY]",
+    help="Named limit; each running item holds a token. Repeatable.",
 )
-@click.option("--rate", type=float, default=None, help="Items begun each second, at most.")
+@click.option("--rate", type=float, default=None, help="Maximum number of items started per second.")
 @click.option(
-    "--retries", type=click.IntRange(0, 1000), default=None, help="Further tries of an item (default 3)."
+    "--retries", type=click.IntRange(0, 1000), default=None, help="Retries of a failed item (default 3)."
 )
-@click.option("--timeout", default=None, metavar="TIME", help="Longest time of an item: 30s, 5m.")
-@click.option("--memory-limit", default=None, help="An item killed for its memory is tried with more, up to this.")
-@click.option("--idempotent", is_flag=True, help="Slow items may run twice; the first answer counts.")
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Of the map, beside others.")
+@click.option("--timeout", default=None, metavar="TIME", help="Time limit of an item: 30s, 5m.")
+@click.option("--memory-limit", default=None, help="Retry an item that ran out of memory with more, up to this.")
+@click.option("--idempotent", is_flag=True, help="Slow items may run twice; the first result counts.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Priority of the map among others.")
 @click.option("--spot", is_flag=True, help="Workers may run on preemptible nodes.")
-@click.option("--restart-limit", type=click.IntRange(0), default=None, help="Lost workers that are replaced.")
+@click.option(
+    "--restart-limit", type=click.IntRange(0), default=None, help="Maximum number of lost workers to replace."
+)
 @click.option(
     "--preflight-read",
     multiple=True,
     metavar="PATH",
-    help="Must be readable; default: volumes with :ro. May repeat.",
+    help="Path that must be readable (default: volumes with :ro). Repeatable.",
 )
 @click.option(
     "--preflight-write",
     multiple=True,
     metavar="PATH",
-    help="Must be writable; default: other volumes. May repeat.",
+    help="Path that must be writable (default: other volumes). Repeatable.",
 )
-@click.option("--notify", multiple=True, metavar="TARGET", help="https://… or mailto:ADDRESS. May repeat.")
+@click.option("--notify", multiple=True, metavar="TARGET", help="https://… or mailto:ADDRESS. Repeatable.")
 @click.option("--open", "open_", is_flag=True, help="More items will be added; see `moor map add`.")
 @click.option(
     "--machines", type=_FILE, default=None, help="Machine types with prices, for a plan; see `moor plan`."
 )
 @click.option("--seconds", default=None, help="Time of an item, for the plan: 4, lognormal:mean=4,p99=30.")
 @click.option(
-    "--sample", type=click.IntRange(1), default=None, help="Run so many items first, then plan the rest."
+    "--sample", type=click.IntRange(1), default=None, help="Run this number of items first, then plan the rest."
 )
-@click.option("--deadline", default=None, metavar="TIME", help="For the plan: ends within this time.")
-@click.option("--budget", type=float, default=None, help="For the plan: costs no more.")
-@click.option("--yes", is_flag=True, help="After --sample go on without asking.")
-@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar; 1 when an item failed.")
+@click.option("--deadline", default=None, metavar="TIME", help="For the plan: the map must end within this time.")
+@click.option("--budget", type=float, default=None, help="For the plan: the map must not cost more.")
+@click.option("--yes", is_flag=True, help="Continue after --sample without asking.")
+@click.option("--wait", is_flag=True, help="Wait for the end, with a progress bar; exit with 1 if an item failed.")
 @click.option("--dry-run", is_flag=True, help="Print the MapJob, and the plan; create nothing.")
 @target_options
 def create(target: Target, **given: Any) -> int:
-    """Make a map: its workers, and its items from a file, a glob, a range or a query.
+    """Create a map: its workers, and its items from a file, a glob, a range or a query.
 
-    In the command {item} is the item, {item.FIELD} a part of it and {index} its number. What the command writes
-    to the file $MOORAGE_RESULT is the item's result.
+    In the command, {item} is the item, {item.FIELD} is a field of it, and {index} is its number. The command
+    writes the item's result to the file $MOORAGE_RESULT.
     """
     from moorage.cli.mapcreate import create as made
 
@@ -171,12 +197,12 @@ def create(target: Target, **given: Any) -> int:
 @name_argument
 @item_options
 @click.option(
-    "--resume", is_flag=True, help="The same items again, after an upload that broke off: none is doubled."
+    "--resume", is_flag=True, help="Continue an interrupted upload of the same items; none is added twice."
 )
-@click.option("--close", is_flag=True, help="No more items will come.")
+@click.option("--close", is_flag=True, help="Close the map: it takes no more items.")
 @target_options
 def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> int:
-    """Add items to a map that is open."""
+    """Add items to an open map."""
     from moorage.cli.mapcreate import add as added
 
     return in_session(target, lambda session: added(session, name, given, resume=resume, close=close or resume))
@@ -184,22 +210,29 @@ def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> i
 
 @map.command()
 @name_argument
-@click.option("--watch", is_flag=True, help="Go on showing it until it ends.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@click.option("--watch", is_flag=True, help="Update the output until the map ends.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 @target_options
 def status(target: Target, name: str, watch: bool, output: str) -> int:
-    """Show how a map stands: items, rate, time left, workers, and the plan beside what came."""
+    """Show the status of a map: items, rate, time left, workers, and the plan beside the real figures."""
     from moorage.cli.mapshow import status as shown
 
     return in_session(target, lambda session: shown(session, name, output=output, watch=watch))
 
 
 @map.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Maps of all namespaces.")
 @console.output_option
 @target_options
 def list_(target: Target, all_namespaces: bool, output: str) -> int:
-    """List maps and how they stand."""
+    """List maps and their states."""
     from moorage.cli.mapshow import listing
 
     return in_session(target, lambda session: listing(session, output=output, everywhere=all_namespaces))
@@ -207,20 +240,22 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 
 @map.command()
 @name_argument
-@click.option("--failed", is_flag=True, help="Only those that failed for good.")
+@click.option("--failed", is_flag=True, help="Only items that failed and have no retries left.")
 @click.option(
     "--state",
     "states",
     multiple=True,
     metavar="|".join(STATES),
     shell_complete=lambda *_: list(STATES),
-    help="Only those. May repeat.",
+    help="Only items in this state. Repeatable.",
 )
-@click.option("--limit", type=click.IntRange(1), default=None, help="So many at most (default: 100 in a table).")
+@click.option(
+    "--limit", type=click.IntRange(1), default=None, help="Maximum number of items (default: 100 in a table)."
+)
 @console.output_option
 @target_options
 def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limit: int | None, output: str) -> int:
-    """List items: state, tries, time, why they failed."""
+    """List items: state, tries, time, and why they failed."""
     from moorage.cli.mapshow import items as shown
 
     wanted = dict.fromkeys((*states, *((FAILED,) if failed else ())))
@@ -230,11 +265,15 @@ def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limi
 @map.command()
 @name_argument
 @click.argument("item", type=click.IntRange(0), required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the map has ended.")
-@click.option("--prefix/--no-prefix", default=None, help="Begin lines with the item's number (default: if many).")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the map ends.")
+@click.option(
+    "--prefix/--no-prefix",
+    default=None,
+    help="Start lines with the item's number (default: if there are several items).",
+)
 @target_options
 def logs(target: Target, name: str, item: int | None, follow: bool, prefix: bool | None) -> int:
-    """Print what items have printed, of all workers or of one item, also when their pods are gone."""
+    """Print the output of all items or of one item, also after their pods are deleted."""
     from moorage.cli.mapshow import logs as shown
 
     prefixed = item is None if prefix is None else prefix
@@ -244,13 +283,18 @@ def logs(target: Target, name: str, item: int | None, follow: bool, prefix: bool
 @map.command()
 @name_argument
 @click.option(
-    "-o", "--output", default="-", show_default=True, metavar="FILE", help=".jsonl, .csv, .parquet; -: stdout."
+    "-o",
+    "--output",
+    default="-",
+    show_default=True,
+    metavar="FILE",
+    help="File to write: .jsonl, .csv or .parquet; - for stdout.",
 )
 @target_options
 def results(target: Target, name: str, output: str) -> int:
-    """Write the results so far, in the order of the items; says how many are missing.
+    """Write the results so far, in the order of the items, and print how many are missing.
 
-    Exit code 1 when items are missing. A file is there whole or not at all.
+    Exit code 1 if items are missing. A file is written completely or not at all.
     """
     from moorage.cli.mapresults import write
 
@@ -261,7 +305,7 @@ def results(target: Target, name: str, output: str) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def retry(target: Target, names: tuple[str, ...]) -> int:
-    """Run the items again that failed; those that are done stay. A cancelled or paused map goes on."""
+    """Run failed items again; finished items stay. A cancelled or paused map continues."""
 
     async def retry_map(session: Session, client: MapClient, name: str) -> str:
         count = await client.retry(session.namespace, name)
@@ -284,7 +328,7 @@ def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], A
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def cancel(target: Target, names: tuple[str, ...]) -> int:
-    """Stop maps now; results are kept, and `moor map retry` goes on."""
+    """Stop maps now. Results are kept; `moor map retry` continues the map."""
     return _each(target, names, _changing("cancelled", "cancelled"))
 
 
@@ -292,7 +336,7 @@ def cancel(target: Target, names: tuple[str, ...]) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def pause(target: Target, names: tuple[str, ...]) -> int:
-    """Begin no more items; those that run are finished."""
+    """Pause maps: no new items start, and running items finish."""
     return _each(target, names, _changing("paused", "paused"))
 
 
@@ -300,7 +344,7 @@ def pause(target: Target, names: tuple[str, ...]) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def resume(target: Target, names: tuple[str, ...]) -> int:
-    """Let paused or cancelled maps go on."""
+    """Resume paused or cancelled maps."""
     return _each(target, names, _changing("running", "resumed"))
 
 

@@ -14,15 +14,21 @@ from moorage.errors import MoorageError, UsageError
 
 @click.command(epilog="Example: moor notify mailto:ada@example.com https://hooks.example.com/services/…")
 @click.argument("targets", nargs=-1, required=True)
-@click.option("--text", default="a trial of moor notify", help="What to say.")
-@click.option("--allow-private", "networks", multiple=True, metavar="CIDR", help="Network webhooks may reach too.")
-@click.option("--plain-http", is_flag=True, help="Webhooks may be http, not only https.")
+@click.option("--text", default="a trial of moor notify", help="Text of the notification.")
+@click.option(
+    "--allow-private",
+    "networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Private network that webhooks may also reach.",
+)
+@click.option("--plain-http", is_flag=True, help="Also allow http:// webhooks.")
 def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain_http: bool) -> int:
-    """Send a trial notice to targets: https://…, mailto:ADDRESS,…, command:PROGRAM ARGUMENT….
+    """Send a test notification to targets: https://…, mailto:ADDRESS,…, command:PROGRAM ARGUMENT….
 
-    A webhook gets {"text": …}, as Slack's take it; a command the text on stdin, without a shell. Mail goes through
-    the server of MOORAGE_SMTP_URL (smtps://USER:PASSWORD@HOST:465, or smtp://…:587 with STARTTLS), from
-    MOORAGE_SMTP_FROM. Exit code 1 when a target did not get it.
+    A webhook receives {"text": …}, as Slack expects. A command receives the text on stdin, without a shell. Mail
+    goes through the server of MOORAGE_SMTP_URL (smtps://USER:PASSWORD@HOST:465, or smtp://…:587 with STARTTLS),
+    from MOORAGE_SMTP_FROM. Exit code 1 if a delivery failed.
     """
     import ipaddress
 

@@ -36,7 +36,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Time of an item: 4, 250ms, uniform:1..60, lognormal:mean=4,p99=30, quantiles:p50=3,p99=30,p100=60.",
 )
 @click.option(
-    "--sample", type=_FILE, default=None, help="Measured items: JSON, JSON lines, CSV or one number a line."
+    "--sample", type=_FILE, default=None, help="Measured items: JSON, JSON lines, CSV or one number per line."
 )
 @click.option(
     "--from-run",
@@ -44,56 +44,63 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="nodes=N,machine=TYPE,time=TIME[,items=N]",
     help="Learn the time from an earlier run that kept its nodes busy.",
 )
-@click.option("--longest", default=None, metavar="TIME", help="No item takes longer.")
+@click.option("--longest", default=None, metavar="TIME", help="Longest time of an item.")
 @click.option("--cpu", default="1", show_default=True, help="CPUs for each item.")
-@click.option("--memory", default=None, help="Memory for each item (default: the sample's largest and a fifth).")
+@click.option("--memory", default=None, help="Memory for each item (default: the sample's largest plus 20 %).")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="GPUs for each item.")
-@click.option("--parallelism", type=int, default=None, help="Items at once, at most.")
+@click.option("--parallelism", type=int, default=None, help="Maximum number of items at the same time.")
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="NAME=TOKENS[:SHARE]",
-    help="Named limit, and the share of an item's time it is held (1, or 25%). May repeat.",
+    help="Named limit, and the share of an item's time it is held (1, or 25%). Repeatable.",
 )
-@click.option("--rate", type=float, default=None, help="Items begun each second, at most.")
+@click.option("--rate", type=float, default=None, help="Maximum number of items started per second.")
 @click.option("--machines", type=_FILE, required=True, help="Machine types with prices: YAML, JSON or CSV.")
-@click.option("--region", "regions", multiple=True, help="Only offers of this region. May repeat.")
-@click.option("--market", type=click.Choice(["spot", "on-demand"]), default=None, help="Only such offers.")
-@click.option("--quota", "quotas", multiple=True, metavar="[REGION/][spot-]RESOURCE=N", help="May repeat.")
-@click.option("--nodes", "nodes", type=int, multiple=True, help="Exactly this number of nodes. May repeat.")
-@click.option("--deadline", default=None, metavar="TIME", help="Ends within this time, 9 times in 10.")
-@click.option("--budget", type=float, default=None, help="Costs no more, in the file's currency.")
+@click.option("--region", "regions", multiple=True, help="Only offers of this region. Repeatable.")
 @click.option(
-    "--node-start", default="0", metavar="TIME", help="Until a node is ready, where its type says nothing."
+    "--market", type=click.Choice(["spot", "on-demand"]), default=None, help="Only offers of this market."
 )
-@click.option("--pod-start", default="0", metavar="TIME", help="Until a pod works: image, imports.")
-@click.option("--release", default="0", metavar="TIME", help="From the last item until nodes are given back.")
-@click.option("--hold", default="0", metavar="TIME", help="Nodes are paid for at least this long.")
-@click.option("--item-overhead", default="0", metavar="TIME", help="More for each item: claim, report.")
+@click.option("--quota", "quotas", multiple=True, metavar="[REGION/][spot-]RESOURCE=N", help="Repeatable.")
+@click.option("--nodes", "nodes", type=int, multiple=True, help="Exactly this number of nodes. Repeatable.")
 @click.option(
-    "--interruptions", type=float, default=0.0, help="Of a spot node in an hour, where no rate is given."
+    "--deadline", default=None, metavar="TIME", help="The map must end within this time, in 9 of 10 cases."
 )
-@click.option("--daemon-cpu", default="0", help="CPUs that daemons take of each node.")
-@click.option("--daemon-memory", default="0", help="Memory that daemons take of each node.")
+@click.option("--budget", type=float, default=None, help="Maximum cost, in the file's currency.")
+@click.option(
+    "--node-start", default="0", metavar="TIME", help="Time until a node is ready, if its type gives none."
+)
+@click.option("--pod-start", default="0", metavar="TIME", help="Time until a pod can work: image pull, imports.")
+@click.option("--release", default="0", metavar="TIME", help="Time from the last item until nodes are released.")
+@click.option("--hold", default="0", metavar="TIME", help="Minimum time for which a node is billed.")
+@click.option("--item-overhead", default="0", metavar="TIME", help="Extra time for each item: claim, report.")
+@click.option(
+    "--interruptions",
+    type=float,
+    default=0.0,
+    help="Interruptions of a spot node per hour, if its type gives none.",
+)
+@click.option("--daemon-cpu", default="0", help="CPUs that DaemonSets use on each node.")
+@click.option("--daemon-memory", default="0", help="Memory that DaemonSets use on each node.")
 @click.option("--disk", default="0", help="Scratch disk for each pod.")
 @click.option("--node-data", default="0", metavar="SIZE", help="Data fetched once for each node.")
 @click.option("--pod-data", default="0", metavar="SIZE", help="Data fetched by each pod for itself.")
 @click.option("--read", default="0", metavar="SIZE", help="Data read by each item.")
 @click.option("--write", default="0", metavar="SIZE", help="Data written by each item.")
-@click.option("--data-region", default="", help="Where the data are (default: beside the nodes).")
+@click.option("--data-region", default="", help="Region of the data (default: that of the nodes).")
 @click.option(
-    "--from-cluster", is_flag=True, help="Only machine types of the cluster's nodes, with their real room."
+    "--from-cluster", is_flag=True, help="Only machine types of the cluster's nodes, without what DaemonSets use."
 )
 @console.output_option
 @target_options
 def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
-    """Say how many nodes a map takes, how long, and what it costs.
+    """Estimate how many nodes a map needs, how long it takes, and what it costs.
 
-    The best choice is marked: with a deadline the cheapest that keeps it, with a budget the fastest within it,
-    with neither the cheapest that gives the parallelism asked for, or else the least money × time. BINDS names
-    what keeps a choice from being better. What was assumed goes to stderr. Exit code 1 when no choice keeps what
-    is wanted.
+    The best choice is marked. With a deadline, it is the cheapest choice that meets it; with a budget, the fastest
+    choice within it. With neither, it is the cheapest choice with the requested parallelism, or else the one with
+    the least money × time. BINDS names what limits a choice. Assumptions go to stderr. Exit code 1 if no choice
+    meets the deadline or budget.
     """
     from moorage.decide.maps.plan import plan_map
 

@@ -36,20 +36,27 @@ zone_option = click.option(
 
 @click.group()
 def reserve() -> None:
-    """Keep machines from one moment to another."""
+    """Reserve machines for a period."""
 
 
 @reserve.command()
 @click.argument("name")
 @click.option("--machine", default=None, metavar="[GROUP/]TYPE", help="Machine type, as `moor machines` lists it.")
-@click.option("--count", type=click.IntRange(1), default=None, help="How many machines (default: 1).")
-@click.option("--gpus", type=click.IntRange(1), default=None, help="How many GPUs, instead of machines.")
-@click.option("--gpu-type", default=None, metavar="TYPE", help="Which GPUs.")
-@click.option("--from", "start", default="now", show_default=True, help="2026-12-01T09:00, +2h or now.")
-@click.option("--to", "end", required=True, help="2026-12-04T09:00, or +3d: so long after --from.")
-@click.option("--user", default=None, help="For this user, wherever they work.")
-@click.option("--tenant", default=None, metavar="NAMESPACE", help="For this namespace (default: the current one).")
-@click.option("--lead", default=None, help="So long before, nothing without a time limit starts (default: 1d).")
+@click.option("--count", type=click.IntRange(1), default=None, help="Number of machines (default: 1).")
+@click.option("--gpus", type=click.IntRange(1), default=None, help="Number of GPUs, instead of machines.")
+@click.option("--gpu-type", default=None, metavar="TYPE", help="Type of the GPUs.")
+@click.option("--from", "start", default="now", show_default=True, help="Start: 2026-12-01T09:00, +2h or now.")
+@click.option("--to", "end", required=True, help="End: 2026-12-04T09:00, or +3d after --from.")
+@click.option("--user", default=None, help="Reserve for this user, in all namespaces.")
+@click.option(
+    "--tenant",
+    default=None,
+    metavar="NAMESPACE",
+    help="Reserve for this namespace (default: the current namespace).",
+)
+@click.option(
+    "--lead", default=None, help="Time before the start in which only runs with a time limit start (default: 1d)."
+)
 @zone_option
 @click.option("--dry-run", is_flag=True, help="Print the manifest; reserve nothing.")
 @target_options
@@ -126,12 +133,12 @@ def create(
 
 
 @reserve.command("list")
-@click.option("--all", "everything", is_flag=True, help="Those that are over too.")
+@click.option("--all", "everything", is_flag=True, help="Also list expired reservations.")
 @zone_option
 @console.output_option
 @target_options
 def list_(target: Target, everything: bool, zone: str | None, output: str) -> int:
-    """List the calendar: the reservations of all namespaces, or of one with -n."""
+    """List the reservations of all namespaces, or of one namespace with -n."""
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
@@ -171,7 +178,7 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
 @console.output_option
 @target_options
 def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
-    """Show how a reservation stands: what is kept, what is missing, and who is in the way."""
+    """Show the status of a reservation: what is held, what is missing, and which pods block it."""
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
@@ -189,10 +196,10 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
 
 @reserve.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--dry-run", is_flag=True, help="Say what would be given back; give nothing back.")
+@click.option("--dry-run", is_flag=True, help="Print what would be released; release nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
-    """Cancel reservations: what they keep is free at once, and who runs goes on."""
+    """Cancel reservations. Their machines are free at once; running pods continue."""
 
     async def work(session: Session) -> int:
         reservations = {name: await _get(session, name) for name in dict.fromkeys(names)}

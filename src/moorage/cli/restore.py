@@ -31,8 +31,8 @@ _SCRATCH = ".restoring-"
 @click.command()
 @click.argument("copy", required=False)
 @click.option("--file", "files", multiple=True, metavar="FILE", help="Bring back this file only; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Bring back every file of the copy, sound ones too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
+@click.option("--all", "everything", is_flag=True, help="Bring back every file of the copy, also undamaged files.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @console.output_option
 @data_option
 def restore(
@@ -40,9 +40,9 @@ def restore(
 ) -> None:
     """Bring back damaged files of the data folder from a copy, or list the copies.
 
-    COPY is a name out of the list, or `latest`: the newest one that holds what is damaged. Only damaged files are
-    replaced unless told otherwise. They are kept in the folder `damaged`. The cluster must be stopped; pods that
-    run are left alone, and the next `moor up` takes them over, those that are younger than the copy too.
+    COPY is a name from the list, or `latest`: the newest copy that has the damaged files. Only damaged files are
+    replaced, unless --file or --all is given; the old files are kept in the folder `damaged`. The cluster must be
+    stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are newer than the copy.
     """
     from moorage.localcluster.copies import NOT_COPIED, check_copy, list_copies
 

@@ -49,19 +49,24 @@ if TYPE_CHECKING:
 @click.option(
     "--memory",
     default=None,
-    help="Memory limit, such as 8Gi (default: the tenant's, or 2Gi); `none`: no limit, and never started again.",
+    help="Memory limit, such as 8Gi (default: the tenant's, or 2Gi); `none`: no limit, and no restarts.",
 )
 @click.option("--time", "time_limit", default=None, help="Longest running time: 2h, 90m, 1d12h.")
-@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
 @click.option(
     "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
 )
-@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on your value. Repeatable.",
+)
 @click.option(
     "--checkpoint",
     default=None,
     metavar="NAME[:SIZE]",
-    help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, made when absent (10Gi); restarts find it again.",
+    help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
 )
 @click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
 @click.option("--image", default=None, help="Container image.")
@@ -76,8 +81,8 @@ if TYPE_CHECKING:
 @click.option(
     "--restart-limit", type=int, default=None, help="Restarts after preemption, drain or node loss (default 20)."
 )
-@click.option("--follow", is_flag=True, help="Print the logs, and end with the job's exit code. Ctrl-C detaches.")
-@click.option("--dry-run", is_flag=True, help="Print the manifest and where it would land; create nothing.")
+@click.option("--follow", is_flag=True, help="Print the logs, and exit with the job's exit code. Ctrl-C detaches.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest and the node it would run on; create nothing.")
 @target_options
 def run(
     target: Target,
@@ -103,7 +108,7 @@ def run(
     follow: bool,
     dry_run: bool,
 ) -> int:
-    """Run a command as a Job, under limits, on the GPUs asked for.
+    """Run a command as a Job, with limits, on the GPUs it requests.
 
     Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
     with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is kept there with its outputs.

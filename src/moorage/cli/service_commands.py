@@ -35,9 +35,9 @@ def _options(port: int | None) -> Callable[[F], F]:
             function = click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")(
                 function
             )
-            function = click.option("--port", type=click.IntRange(0, 65535), default=port, show_default=True)(
-                function
-            )
+            function = click.option(
+                "--port", type=click.IntRange(0, 65535), default=port, show_default=True, help="Port to listen on."
+            )(function)
         return function
 
     return decorate
@@ -46,16 +46,23 @@ def _options(port: int | None) -> Callable[[F], F]:
 @click.command()
 @_options(None)
 def operator(kubeconfig: Path | None) -> None:
-    """Run the operator: it starts runs again after disruptions. One at a time, elected by a Lease."""
+    """Run the operator: it restarts runs after disruptions. One replica is active, elected by a Lease."""
     start(Settings(parts=("operator",), kubeconfig=kubeconfig))
 
 
 @click.command()
 @_options(8443)
-@click.option("--tls-cert", type=click.Path(dir_okay=False, path_type=Path), required=True)
-@click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), required=True)
+@click.option(
+    "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), required=True, help="TLS certificate (PEM)."
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Key of the certificate (PEM).",
+)
 def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_key: Path) -> None:
-    """Run the admission webhook: owners are stamped, defaults filled in, guardrails kept."""
+    """Run the admission webhook: it sets owners, fills in defaults and enforces guardrails."""
     for path in (tls_cert, tls_key):
         if not path.exists():
             raise UsageError(
@@ -91,7 +98,7 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
     " (default: no token is required).",
 )
 def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_file: Path | None) -> None:
-    """Run the scheduler extender: it packs GPUs. kube-scheduler goes on without it when it is down."""
+    """Run the scheduler extender: it packs GPUs. kube-scheduler continues without it if it is down."""
     from moorage.apimachinery.slices import ask_for_short_slices
 
     ask_for_short_slices()  # kube-scheduler waits for each answer
@@ -127,33 +134,38 @@ def _read_token(path: Path) -> str:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with the token of the web page (default: $MOORAGE_PAGE_TOKEN).",
 )
+@click.option("--allowed-host", "hosts", multiple=True, help="Host name of the server; repeatable.")
 @click.option(
-    "--allowed-host", "hosts", multiple=True, help="Name under which the server may be reached; repeatable."
-)
-@click.option(
-    "--public-url", help="Where browsers find this server.", envvar=table.PUBLIC_URL.name, show_envvar=True
+    "--public-url", help="URL of this server for browsers.", envvar=table.PUBLIC_URL.name, show_envvar=True
 )
 @click.option(
     "--kubernetes-url",
-    help="Where people's kubectl finds the Kubernetes API (default: as this server does).",
+    help="URL of the Kubernetes API for users' kubectl (default: the URL that this server uses).",
     envvar=table.KUBERNETES_URL.name,
 )
+@click.option("--oidc-issuer", help="OIDC provider for logins.", envvar=table.OIDC_ISSUER.name, show_envvar=True)
 @click.option(
-    "--oidc-issuer", help="OIDC provider people log in at.", envvar=table.OIDC_ISSUER.name, show_envvar=True
-)
-@click.option(
-    "--oidc-client-id", help="This server's name there.", envvar=table.OIDC_CLIENT_ID.name, show_envvar=True
+    "--oidc-client-id",
+    help="Client ID of this server at the provider.",
+    envvar=table.OIDC_CLIENT_ID.name,
+    show_envvar=True,
 )
 @click.option(
     "--oidc-client-secret-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with its secret; read at every use. None: a public client.",
+    help="File with the client secret, read at each use (default: a public client).",
     envvar=table.OIDC_CLIENT_SECRET_FILE.name,
 )
-@click.option("--oidc-name-claim", help="Claim that names a person (email).", envvar=table.OIDC_NAME_CLAIM.name)
-@click.option("--oidc-groups-claim", help="Claim with their groups (groups).", envvar=table.OIDC_GROUPS_CLAIM.name)
-@click.option("--oidc-scopes", help="Scopes asked for, with blanks between.", envvar=table.OIDC_SCOPES.name)
-@click.option("--oidc-label", help="What the sign-in button calls the provider.", envvar=table.OIDC_LABEL.name)
+@click.option(
+    "--oidc-name-claim", help="Claim with the user's name (default: email).", envvar=table.OIDC_NAME_CLAIM.name
+)
+@click.option(
+    "--oidc-groups-claim",
+    help="Claim with the user's groups (default: groups).",
+    envvar=table.OIDC_GROUPS_CLAIM.name,
+)
+@click.option("--oidc-scopes", help="Scopes to request, separated by spaces.", envvar=table.OIDC_SCOPES.name)
+@click.option("--oidc-label", help="Name of the provider on the sign-in button.", envvar=table.OIDC_LABEL.name)
 @click.option(
     "--local-accounts/--no-local-accounts",
     default=True,
@@ -163,7 +175,7 @@ def _read_token(path: Path) -> str:
 @click.option(
     "--behind-proxy",
     is_flag=True,
-    help="Believe the last address in X-Forwarded-For: an ingress of yours stands in front.",
+    help="Trust the last address in X-Forwarded-For: the server is behind your ingress.",
     envvar=table.BEHIND_PROXY.name,
 )
 @click.option(
@@ -171,7 +183,7 @@ def _read_token(path: Path) -> str:
     type=click.IntRange(1, AUDIT_DAYS_MAX),
     default=AUDIT_DAYS,
     show_default=True,
-    help="Days for which the audit log is kept in the database.",
+    help="Days to keep the audit log in the database.",
     envvar=table.AUDIT_KEPT_DAYS.name,
 )
 @click.option(
@@ -179,7 +191,7 @@ def _read_token(path: Path) -> str:
     type=click.IntRange(1, USAGE_DAYS_MAX),
     default=USAGE_DAYS,
     show_default=True,
-    help="Days for which GPU use is kept.",
+    help="Days to keep the GPU usage.",
     envvar=table.USAGE_KEPT_DAYS.name,
     show_envvar=True,
 )
@@ -188,7 +200,7 @@ def _read_token(path: Path) -> str:
     type=click.FloatRange(0, 1e6),
     default=table.RATE_LIMIT.default,
     show_default=True,
-    help="Requests per second of one person, in the long run; 0: no limit.",
+    help="Requests per second of one user, on average; 0: no limit.",
     envvar=table.RATE_LIMIT.name,
 )
 @click.option(
@@ -196,7 +208,7 @@ def _read_token(path: Path) -> str:
     type=click.IntRange(1, 10**6),
     default=table.RATE_BURST.default,
     show_default=True,
-    help="Requests of one person at once.",
+    help="Requests of one user in a burst.",
     envvar=table.RATE_BURST.name,
 )
 def server(

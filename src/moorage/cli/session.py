@@ -82,12 +82,12 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
         default=None,
         help="Kubeconfig (default: $MOORAGE_KUBECONFIG, the running local cluster, or kubectl's).",
     )
-    @click.option("--as", "as_user", default=None, metavar="USER", help="Act as this user, if you may.")
+    @click.option("--as", "as_user", default=None, metavar="USER", help="Act as this user, if you are allowed to.")
     @click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
         default=None,
-        help="Data folder of the local cluster to talk to.",
+        help="Data folder of the local cluster to use.",
     )
     @functools.wraps(command)
     def with_target(

@@ -62,9 +62,7 @@ class Outcome:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli and, if known, gpu_spec.",
 )
-@click.option(
-    "--history", is_flag=True, help="Take the cluster's own nodes and the pods it has run, instead of files."
-)
+@click.option("--history", is_flag=True, help="Use the cluster's own nodes and past pods instead of files.")
 @click.option(
     "--usage-db",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -78,7 +76,7 @@ class Outcome:
     help="Policy to try; repeatable.  [default: all]",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of each, to average."
+    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of each policy, to average."
 )
 @click.option(
     "--churn-load",
@@ -87,21 +85,27 @@ class Outcome:
     show_default=True,
     help="GPUs asked for per GPU while pods come and go.",
 )
-@click.option("--whole-gpus", is_flag=True, help="Leave out pods without GPUs and with a share of one.")
+@click.option("--whole-gpus", is_flag=True, help="Leave out pods without GPUs or with a share of a GPU.")
 @click.option(
     "--default-scores/--no-default-scores",
     default=True,
     show_default=True,
     help="The scheduler's own resource scores, on in the configuration we ship, off in its GPU profile.",
 )
-@click.option("--weight", type=click.IntRange(1, 100000), default=5, show_default=True, help="Of the extender.")
+@click.option(
+    "--weight",
+    type=click.IntRange(1, 100000),
+    default=5,
+    show_default=True,
+    help="Weight of the extender's score.",
+)
 @click.option(
     "--handler",
     is_flag=True,
     help="Get every answer from the extender's own HTTP handler, as bytes. Slower, with the same outcome; for "
     "traces of whole devices.",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot there, as SVG.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot to this file, as SVG.")
 @output_option
 @target_options
 def simulate(
@@ -122,10 +126,10 @@ def simulate(
 ) -> None:
     """Replay a trace under each packing policy, and compare.
 
-    Points are worked out by the extender's own code; around it stand kube-scheduler's node sampling, random ties
-    and scores. ALLOCATED is the share of GPUs in use when as many have been asked for as there are, and none was
-    given back; FRAGMENTED what is free then and of no use to the trace. CHURN REFUSED is the share of demand
-    refused while pods come and go; "no policy beyond" is what would be refused were all GPUs in one place.
+    The extender's own code scores the nodes; kube-scheduler's node sampling, random ties and scores are simulated.
+    Pods request GPUs, and release none, until the requests reach the number of GPUs. ALLOCATED is the share of
+    GPUs in use then; FRAGMENTED is the share that is free but of no use to the trace. CHURN REFUSED is the share
+    of demand refused while pods come and go. "no policy beyond" is the share refused if all GPUs were on one node.
     """
     from moorage.extender.simulation import Scheduler, bound
 

@@ -14,27 +14,31 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
 role_option = click.option(
-    "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="What they may do."
+    "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="Role in the tenant."
 )
 
 
 @click.group()
 def tenant() -> None:
-    """Teams: a namespace each, with roles, quota, NetworkPolicy, nodes and hosts. For administrators."""
+    """Manage tenants: teams with a namespace, roles, quota, nodes and hosts. For administrators."""
 
 
 @tenant.command("create")
 @click.argument("name")
 @click.option("--in", "place", default=None, metavar="NAMESPACE", help="Its namespace (default: its name).")
-@click.option("--admin", "admins", multiple=True, help="A person who rules in it; repeatable.")
-@click.option("--member", "members", multiple=True, help="A person who works in it; repeatable.")
-@click.option("--group", "groups", multiple=True, help="A group whose people work in it; repeatable.")
-@click.option("--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Such as requests.nvidia.com/gpu=8.")
-@click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes that are to be its alone.")
-@click.option("--priority-class", "classes", multiple=True, help="PriorityClass its pods may name. May repeat.")
-@click.option("--domain", default=None, help="Its hosts are this one and those below it.")
+@click.option("--admin", "admins", multiple=True, help="Administrator of the tenant; repeatable.")
+@click.option("--member", "members", multiple=True, help="Member of the tenant; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group whose users are members; repeatable.")
+@click.option(
+    "--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Quota, such as requests.nvidia.com/gpu=8."
+)
+@click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes for this tenant only.")
+@click.option(
+    "--priority-class", "classes", multiple=True, help="PriorityClass that its pods may use. Repeatable."
+)
+@click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
 @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
-@click.option("--dry-run", is_flag=True, help="Print what would be made.")
+@click.option("--dry-run", is_flag=True, help="Print what would be created; create nothing.")
 @target_options
 def create(
     target: Target,
@@ -50,7 +54,7 @@ def create(
     ingress_class: str | None,
     dry_run: bool,
 ) -> int:
-    """Create a tenant; the operator makes its namespace and keeps it as the Tenant says."""
+    """Create a tenant; the operator creates its namespace, and keeps it as the Tenant describes."""
     spec: Obj = {"namespace": place or name}
     if admins:
         spec["admins"] = {"people": list(admins)}
@@ -121,23 +125,23 @@ def show(target: Target, name: str, output: str) -> int:
 
 @tenant.command("add")
 @click.argument("name")
-@click.option("--user", "people", multiple=True, help="A person; repeatable.")
-@click.option("--group", "groups", multiple=True, help="A group; repeatable.")
+@click.option("--user", "people", multiple=True, help="User; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group; repeatable.")
 @role_option
 @target_options
 def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
-    """Give people, or all of a group, a role in a tenant."""
+    """Give users, or a group, a role in a tenant."""
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=True)
 
 
 @tenant.command("remove")
 @click.argument("name")
-@click.option("--user", "people", multiple=True, help="A person; repeatable.")
-@click.option("--group", "groups", multiple=True, help="A group; repeatable.")
+@click.option("--user", "people", multiple=True, help="User; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group; repeatable.")
 @role_option
 @target_options
 def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
-    """Take a role in a tenant from people, or from a group."""
+    """Remove a role in a tenant from users, or from a group."""
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=False)
 
 
@@ -145,7 +149,7 @@ def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str
 @click.argument("name")
 @target_options
 def delete(target: Target, name: str) -> int:
-    """Delete a tenant: its people lose their roles. Its namespace stays unless spec.onDelete says Delete."""
+    """Delete a tenant: its users lose their roles. Its namespace stays unless spec.onDelete says Delete."""
 
     async def work(session: Session) -> int:
         spec = (await tenants.delete_tenant(session.api, name))["spec"]

@@ -53,7 +53,7 @@ data_option = click.option(
     "--ingress-port", type=int, default=None, help="Port of the ingress (default 8081, or any free one if taken)."
 )
 @click.option("--extender/--no-extender", default=None, help="Pack GPUs by the scheduler extender (default on).")
-@click.option("--foreground", is_flag=True, help="Stay, and print the logs, until Ctrl-C.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground and print the logs until Ctrl-C.")
 @data_option
 def up(
     nodes: int | None,
@@ -71,9 +71,9 @@ def up(
 ) -> None:
     """Start the local cluster and Moorage's services on this machine.
 
-    Without node options: the nodes of the last time, or this machine as one node with the GPUs it has.
+    Without node options, it starts the nodes of the last start, or this machine as one node with its GPUs.
 
-    A data folder with a damaged file is refused, with its name and the way back: see `moor restore`.
+    It does not start with a damaged file in the data folder; `moor restore` brings the file back.
     """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
@@ -251,7 +251,7 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
 @click.option("--keep-pods", is_flag=True, help="Leave running pods alone; the next `moor up` adopts them.")
 @data_option
 def down(keep_pods: bool, data: Path | None) -> None:
-    """Stop the local cluster. Running jobs are asked to stop and go on at the next `moor up`."""
+    """Stop the local cluster. Running jobs are stopped, and continue at the next `moor up`."""
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
     with contextlib.ExitStack() as held, contextlib.suppress(AlreadyRunning):

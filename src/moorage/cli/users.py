@@ -16,12 +16,12 @@ from moorage.errors import UsageError
 
 @click.group()
 def user() -> None:
-    """Create, list, disable and delete user accounts. For who has rights in the namespace moorage-users."""
+    """Create, list, disable and delete user accounts. Needs rights in the namespace moorage-users."""
 
 
 @user.command("create")
 @click.argument("name")
-@click.option("--group", "groups", multiple=True, help="A group the person is in; repeatable.")
+@click.option("--group", "groups", multiple=True, help="Group of the user; repeatable.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @target_options
 def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: bool) -> int:
@@ -41,7 +41,7 @@ def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: b
 @console.output_option
 @target_options
 def list_users(target: Target, output: str) -> int:
-    """List accounts: where their people log in, their groups, whether they are disabled."""
+    """List accounts: where they log in, their groups, and whether they are disabled."""
 
     async def work(session: Session) -> int:
         accounts = await people.list_accounts(session.api)
@@ -78,10 +78,10 @@ def passwd(target: Target, name: str, password_stdin: bool) -> int:
 
 @user.command("disable")
 @click.argument("name")
-@click.option("--reason", default="disabled by an administrator", show_default=True)
+@click.option("--reason", default="disabled by an administrator", show_default=True, help="Reason, for the user.")
 @target_options
 def disable(target: Target, name: str, reason: str) -> int:
-    """Disable an account, at once: its sessions and tokens are revoked. What the person runs goes on."""
+    """Disable an account: its sessions and tokens are revoked at once. The user's runs continue."""
     return _change(target, name, AccountChange(disabled=True, reason=reason), f"{name} is disabled")
 
 
@@ -98,7 +98,7 @@ def enable(target: Target, name: str) -> int:
 @click.argument("groups", nargs=-1)
 @target_options
 def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
-    """Set the groups of a local account. Those of others come from the provider at every login."""
+    """Set the groups of a local account. Other accounts get theirs from the provider at each login."""
     message = f"{name} is in {', '.join(groups) or 'no group'}"
     return _change(target, name, AccountChange(groups=list(groups)), message)
 
@@ -107,7 +107,7 @@ def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
 @click.argument("name")
 @target_options
 def delete(target: Target, name: str) -> int:
-    """Delete an account, its password and its tokens. What its person created stays."""
+    """Delete an account, its password and its tokens. What the user created stays."""
 
     async def work(session: Session) -> int:
         await people.forget_account(session.api, name)
@@ -132,9 +132,11 @@ def rotate_keys(target: Target) -> int:
 
 
 @click.command()
-@click.option("--user", "person", default=None, help="Only what this person did.")
+@click.option("--user", "person", default=None, help="Only changes by this user.")
 @click.option("--since", default=None, help="RFC 3339, such as 2026-01-31T08:00:00Z.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1, 500), default=50, show_default=True, help="Maximum number of entries."
+)
 @console.output_option
 @target_options
 def audit(target: Target, person: str | None, since: str | None, limit: int, output: str) -> int:

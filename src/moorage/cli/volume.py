@@ -25,7 +25,7 @@ def volume() -> None:
 
 @volume.command()
 @click.argument("name")
-@click.option("--size", default="10Gi", show_default=True, help="How much it holds.")
+@click.option("--size", default="10Gi", show_default=True, help="Size, such as 10Gi.")
 @click.option(
     "--mode",
     type=click.Choice(list(MODES)),
@@ -92,11 +92,11 @@ def list_(target: Target, output: str) -> int:
 
 @volume.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--force", is_flag=True, help="Also when they are in use: what breaks is told, and its pods end.")
-@click.option("--yes", is_flag=True, help="Do not ask; what is on them is lost.")
+@click.option("--force", is_flag=True, help="Also delete volumes in use: print what breaks, and stop their pods.")
+@click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> int:
-    """Delete volumes and what is on them. Volumes in use are refused."""
+    """Delete volumes and all their files. Volumes in use need --force."""
 
     async def work(session: Session) -> int:
         chosen = list(dict.fromkeys(names))
@@ -121,7 +121,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
 @click.argument("size")
 @target_options
 def resize(target: Target, name: str, size: str) -> int:
-    """Make a volume larger. Volumes never become smaller."""
+    """Make a volume larger. Volumes cannot become smaller."""
     volumes.parse_size(size)
 
     async def work(session: Session) -> int:
@@ -139,7 +139,7 @@ def resize(target: Target, name: str, size: str) -> int:
 @console.output_option
 @target_options
 def classes(target: Target, output: str) -> int:
-    """List the kinds of storage that volumes can be made of."""
+    """List the StorageClasses for volumes, and what they can do."""
 
     async def work(session: Session) -> int:
         rows = await volumes.list_storage_classes(session.api)

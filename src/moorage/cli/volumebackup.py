@@ -26,10 +26,12 @@ LOOK_SECONDS = 1.0
     help="s3://BUCKET/PREFIX, gs://…, volume:NAME[/FOLDER]; locally /FOLDER.",
 )
 @click.option("--schedule", default="", metavar="CRON", help='When, in UTC: "0 3 * * *" (default: once, now).')
-@click.option("--keep", type=click.IntRange(1, 1000), default=7, show_default=True, help="So many stay.")
-@click.option("--secret", default="", help="Secret with what lets it in at PLACE.")
-@click.option("--name", default=None, help="Of the VolumeBackup (default: made from the volume's).")
-@click.option("--wait", is_flag=True, help="Wait for the first backup; 1 when it failed.")
+@click.option(
+    "--keep", type=click.IntRange(1, 1000), default=7, show_default=True, help="Number of backups to keep."
+)
+@click.option("--secret", default="", help="Secret with the credentials for PLACE.")
+@click.option("--name", default=None, help="Name of the VolumeBackup (default: from the volume's name).")
+@click.option("--wait", is_flag=True, help="Wait for the first backup; exit with 1 if it failed.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest; create nothing.")
 @target_options
 def backup(
@@ -75,7 +77,7 @@ def backup(
 @console.output_option
 @target_options
 def backups(target: Target, volume: str | None, output: str) -> int:
-    """List backups that are whole, and schedules; of one volume or of all."""
+    """List complete backups and schedules, of one volume or of all."""
 
     async def work(session: Session) -> int:
         rows = await backup_actions.list_backups(session.api, session.namespace, volume)
@@ -107,12 +109,18 @@ def backups(target: Target, volume: str | None, output: str) -> int:
 
 @click.command()
 @click.argument("backup")
-@click.option("--into", "volume", required=True, metavar="VOLUME", help="An empty volume, which must exist.")
-@click.option("--force", is_flag=True, help="Also onto one that is not empty: what the backup has is replaced.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait for the end; 1 when it failed.")
+@click.option(
+    "--into", "volume", required=True, metavar="VOLUME", help="Volume to restore to; it must exist and be empty."
+)
+@click.option(
+    "--force", is_flag=True, help="Also restore to a volume with files; files of the backup replace them."
+)
+@click.option(
+    "--wait/--no-wait", default=True, show_default=True, help="Wait for the end; exit with 1 if it failed."
+)
 @target_options
 def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -> int:
-    """Bring a backup onto a volume. `moor volume backups` lists them."""
+    """Restore a backup to a volume. `moor volume backups` lists them."""
 
     async def work(session: Session) -> int:
         name, restore_id = await backup_actions.restore_backup(

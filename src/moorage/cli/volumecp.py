@@ -34,13 +34,13 @@ DAY_SECONDS = 86_400  # a pod whose command died does not stay longer
 @click.command()
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DST")
-@click.option("--image", default="", help="Image of the helping pod, Moorage's own (default: the cluster's).")
+@click.option("--image", default="", help="Moorage image of the helper pod (default: the cluster's).")
 @target_options
 def cp(target: Target, source: str, destination: str, image: str) -> int:
-    """Copy files to or from a volume, written VOLUME:/PATH; the other one is here.
+    """Copy files between this machine and a volume, written VOLUME:/PATH.
 
-    A folder is copied with all below it, into DST. Each file is checked; one that is there already, of the same
-    size and time, is not copied again: a copy that broke off goes on. Links are left out.
+    A folder is copied into DST with all its files, and each file is verified. Files that are in DST already, with
+    the same size and time, are skipped: to continue an interrupted copy, run it again. Links are left out.
     """
     here, there = _place(source), _place(destination)
     if (here is None) == (there is None):

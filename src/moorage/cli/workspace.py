@@ -43,14 +43,30 @@ def workspace() -> None:
 @click.option("--gpus", type=click.IntRange(0), default=0, help="Number of GPUs.")
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
 @click.option("--image", default=None, help="Container image (default: the type's).")
-@click.option("--pull-secret", "pull_secrets", multiple=True, metavar="NAME", help="Of the image. May repeat.")
-@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or pass yours on. May repeat.")
-@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. May repeat.")
-@click.option("--home", default=None, metavar="NAME", help="Volume of its home, made when missing (NAME-home).")
-@click.option("--home-size", default=None, help="Size of a home that is made (default 10Gi).")
-@click.option("--access", type=click.Choice(["login", "token"]), default=None, help="Who is let in, and how.")
-@click.option("--start", default=None, metavar="CRON", help="Start it by itself, such as '0 8 * * 1-5'.")
-@click.option("--stop", default=None, metavar="CRON", help="Stop it by itself.")
+@click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="NAME",
+    help="Secret to pull the image with. Repeatable.",
+)
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set an environment variable, or pass on your value. Repeatable.",
+)
+@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
+@click.option(
+    "--home",
+    default=None,
+    metavar="NAME",
+    help="Volume of the home folder, created if missing (default: NAME-home).",
+)
+@click.option("--home-size", default=None, help="Size of a new home volume (default 10Gi).")
+@click.option("--access", type=click.Choice(["login", "token"]), default=None, help="Who may open it, and how.")
+@click.option("--start", default=None, metavar="CRON", help="Start it on this schedule, such as '0 8 * * 1-5'.")
+@click.option("--stop", default=None, metavar="CRON", help="Stop it on this schedule.")
 @click.option("--zone", default=None, metavar="ZONE", help="Time zone of --start and --stop (default UTC).")
 @click.option("--stopped", is_flag=True, help="Create it, and start it later.")
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
@@ -79,7 +95,7 @@ def create(target: Target, name: str, **options: Any) -> int:
 
 
 @workspace.command("list")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Workspaces of all namespaces.")
 @console.output_option
 @target_options
 def list_(target: Target, all_namespaces: bool, output: str) -> int:
@@ -138,7 +154,7 @@ def show(target: Target, name: str, output: str) -> int:
 @workspace.command()
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
 @target_options
 def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     """Start a workspace that is stopped."""
@@ -148,10 +164,10 @@ def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
 @workspace.command()
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Return once its processes have ended.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
 @target_options
 def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
-    """Stop a workspace: what is on its volumes is kept, what is in memory is lost."""
+    """Stop a workspace. Files on its volumes are kept; what is in memory is lost."""
     return _switch(target, name, running=False, wait=wait, dry_run=dry_run)
 
 
@@ -181,12 +197,12 @@ def open_(target: Target, name: str, only_print: bool) -> int:
 
 @workspace.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--home", "with_home", is_flag=True, help="Delete its home too, and all that is in it.")
+@click.option("--home", "with_home", is_flag=True, help="Also delete the home volumes and all their files.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, dry_run: bool) -> int:
-    """Delete workspaces; their homes stay, unless told otherwise."""
+    """Delete workspaces. Their home volumes stay, unless --home is given."""
 
     async def work(session: Session) -> int:
         homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}
