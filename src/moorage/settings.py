@@ -176,7 +176,7 @@ PAGE_TOKEN = Setting(
 )  # fmt: skip
 PUBLIC_URL = Setting(
     name="MOORAGE_PUBLIC_URL", kind=text("the address of the server in a browser"), default="",
-    readers=(SERVER, UP), meaning="Where browsers find this server.", usual="none: people log in by `moor login`",
+    readers=(SERVER, UP), meaning="URL of this server for browsers.", usual="none: people log in by `moor login`",
 )  # fmt: skip
 KUBERNETES_URL = Setting(
     name="MOORAGE_KUBERNETES_URL", kind=text("the address of the Kubernetes API"), default="",

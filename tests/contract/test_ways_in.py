@@ -381,7 +381,7 @@ def about_run(
     )
 
 
-NO_RUN = "there is no run 'trian' in namespace lab"
+NO_RUN = "run 'trian' not found in namespace lab"
 
 RUNS = [
     submitting("a run is submitted"),
@@ -429,7 +429,7 @@ RUNS = [
     about_run("a run is explained", "train", "explain", seed=a_run("train")),
     about_run("no run to explain", "trian", "explain", seed=a_run("train"), code="not_found", message=NO_RUN),
     about_run("a name that no run can have", "A,b", "logs", code="not_found",
-              message="there is no run 'A,b' in namespace lab"),
+              message="run 'A,b' not found in namespace lab"),
 ]  # fmt: skip
 
 # -- volumes, workspaces, datasets
@@ -499,7 +499,7 @@ def deleting(case: str, kind: str, name: str, /, *, force: bool = False, **outco
     )
 
 
-NO_VOLUME = "there is no volume 'data' in namespace lab"
+NO_VOLUME = "volume 'data' not found in namespace lab"
 
 VOLUMES = [
     creating_volume("a volume is created"),
@@ -579,7 +579,7 @@ def confined(cluster: Cluster) -> None:
     cluster.put(WORKSPACES, {"metadata": {"namespace": "vision", "name": "other"}, "spec": {"type": "jupyterlab"}})
 
 
-NO_WORKSPACE = "there is no workspace 'desk' in namespace lab"
+NO_WORKSPACE = "workspace 'desk' not found in namespace lab"
 
 WORKSPACE_CASES = [
     listing("workspaces are listed", "workspace", seed=a_workspace()),
@@ -661,7 +661,7 @@ def a_shared_dataset(*names: str) -> Seed:
     return seed
 
 
-NO_DATASET = "there is no dataset 'photos' in namespace lab"
+NO_DATASET = "dataset 'photos' not found in namespace lab"
 
 DATASET_CASES = [
     creating_dataset("a dataset is created"),

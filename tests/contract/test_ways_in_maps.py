@@ -302,7 +302,7 @@ def adding(case: str, map_name: str = "m", *, closed: bool, code: str = "", mess
     )
 
 
-NO_MAP = "there is no map 'n' in namespace lab"
+NO_MAP = "map 'n' not found in namespace lab"
 CANCEL = ("PATCH", "", {"state": "cancelled"})
 
 CASES = [

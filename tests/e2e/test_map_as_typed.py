@@ -108,7 +108,7 @@ def test_a_deleted_map_leaves_nothing_behind(cluster, name, folder):
     until(lambda: cluster.moor("map", "list", "-o", "name").stdout.split(), lambda names: name not in names)
     gone = cluster.moor("map", "status", name, check=False)
     assert gone.returncode == 1
-    assert f"there is no map {name!r} in namespace default" in gone.stderr
+    assert f"map {name!r} not found in namespace default" in gone.stderr
 
 
 def test_what_is_wrong_is_told_before_anything_is_made(cluster, name, folder):

@@ -216,7 +216,7 @@ def test_a_part_that_an_item_lacks_is_its_own_error(site: Site) -> None:
     assert [one.state for one in site.items(of)] == ["done", "dead"]
     failure = site.items(of)[1].failure
     assert failure is not None
-    assert failure.message == "cannot be started: {item.a}: this item has no such part"
+    assert failure.message == "cannot be started: {item.a}: this item has no such field"
 
 
 POISON = {

@@ -161,7 +161,7 @@ async def _having(api: Api, namespace: str, backup: str) -> Obj:
         if backup in [kept["name"] for kept in (obj.get("status") or {}).get("backups") or ()]:
             return obj
     raise NotFound(
-        f"there is no backup {backup!r} in namespace {namespace}",
+        f"backup {backup!r} not found in namespace {namespace}",
         hint=f"list the backups: {LIST}",
         code=ErrorCode.NOT_FOUND,
     )

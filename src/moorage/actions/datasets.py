@@ -143,8 +143,10 @@ async def _set_readers(api: Api, obj: Obj, readers: Sequence[str]) -> Dataset:
 
 
 async def refill_dataset(api: Api, namespace: str, name: str, now: datetime) -> None:
-    """Begin a fill again that failed, or whose source changed. Raises NotFound, and Conflict for one that is
-    ready: it does not change any more."""
+    """Start a fill again after it failed, or after its source changed.
+
+    Raises NotFound, and Conflict for a dataset that is ready: it cannot change any more.
+    """
     obj = await get_object(api, DATASET, namespace, name)
     if (obj.get("status") or {}).get("phase") == READY:
         raise Conflict(

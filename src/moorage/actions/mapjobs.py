@@ -116,7 +116,7 @@ async def _create_all(api: Api, plan: MapJobPlan, namespace: str, note: Note) ->
         try:
             await api.patch(resource, obj["metadata"]["name"], patch, namespace)
         except ApiError as error:
-            note(f"{obj['metadata']['name']} will stay when the map is deleted: {error.message}")
+            note(f"{obj['metadata']['name']} will not be deleted with the map: {error.message}")
     return mapjob
 
 
@@ -150,8 +150,8 @@ async def _wait_accepted(api: Api, namespace: str, name: str, clock: Clock) -> N
             raise _refusal(name, str(accepted.get("reason") or ""), str(accepted.get("message") or ""))
         if clock.monotonic() > deadline:
             raise NotReady(
-                f"the server has not taken up the map {name} in {ACCEPT_SECONDS:g} s; it was removed again",
-                hint="see whether `moor server` runs, and its log",
+                f"the server did not accept the map {name} within {ACCEPT_SECONDS:g} s; the map was deleted",
+                hint="check that `moor server` is running, and read its log",
             )
         await clock.sleep(pause)
         pause = min(pause * 1.5, POLL_SECONDS[1])
@@ -165,7 +165,7 @@ def _refusal(name: str, reason: str, message: str) -> MoorageError:
         return Problems([(text, hint or None)], code=code, field=field)
     if reason == QUOTA_EXCEEDED:
         return QuotaExceeded(text, hint=hint or None, code=ErrorCode.QUOTA_EXCEEDED)
-    return MoorageError(f"the server does not take the map {name}: {message or reason}", code=ErrorCode.CONFLICT)
+    return MoorageError(f"the server refused the map {name}: {message or reason}", code=ErrorCode.CONFLICT)
 
 
 async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:

@@ -117,7 +117,7 @@ async def get_map(queue: Queue, namespace: str, name: str) -> Stored:
     stored = await queue.read(lambda store: store.find_map(namespace, name))
     if stored is None:
         raise NotFound(
-            f"there is no map {name!r} in namespace {namespace}",
+            f"map {name!r} not found in namespace {namespace}",
             hint="list the maps: moor map list",
             code=ErrorCode.NOT_FOUND,
         )

@@ -23,7 +23,7 @@ async def set_schedulable(api: Api, node: str, *, unschedulable: bool) -> bool:
         current = await api.get(NODES, node)
     except NotFound as error:
         names = sorted(obj["metadata"]["name"] for obj in (await api.list(NODES)).items)
-        raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}") from error
+        raise NotFound(f"node {node!r} not found", hint=f"there are: {', '.join(names)}") from error
     if bool((current.get("spec") or {}).get("unschedulable")) == unschedulable:
         return False
     await api.patch(NODES, node, {"spec": {"unschedulable": True if unschedulable else None}}, kind="strategic")
@@ -81,7 +81,7 @@ async def _evict(api: Api, pod: Obj, grace_period: int | None, clock: Clock, say
             return
         except TooManyRequests as error:
             if not has_warned:
-                say(f"pod {key} may not go yet: {error.message}; trying again every {RETRY_SECONDS:g} s")
+                say(f"pod {key} cannot be evicted yet: {error.message}; trying again every {RETRY_SECONDS:g} s")
                 has_warned = True
             await clock.sleep(RETRY_SECONDS)
         except ApiError as error:

@@ -25,7 +25,7 @@ class Kind:
 
     def missing(self, namespace: str, name: str) -> NotFound:
         return NotFound(
-            f"there is no {self.noun} {name!r} in namespace {namespace}",
+            f"{self.noun} {name!r} not found in namespace {namespace}",
             hint=f"list the {self.noun}s: moor {self.noun} list -n {namespace}",
             code=ErrorCode.NOT_FOUND,
         )
@@ -130,7 +130,7 @@ def is_of(stored: Obj, mark: str, cause: Exception | None = None) -> bool:
         return False
     if what != second:
         raise UsageError(
-            "this Idempotency-Key came with another body before",
+            "this Idempotency-Key was used before with a different request body",
             hint="choose a new key for a new request",
             code=ErrorCode.KEY_REUSED,
         ) from cause

@@ -129,7 +129,7 @@ async def get_account(api: Api, person: str) -> Obj:
     obj = await find_account(api, person)
     if obj is None:
         raise NotFound(
-            f"there is no account {person!r}", hint="list the accounts: moor user list", code=ErrorCode.NOT_FOUND
+            f"account {person!r} not found", hint="list the accounts: moor user list", code=ErrorCode.NOT_FOUND
         )
     return obj
 
@@ -190,7 +190,7 @@ async def ensure_account(
     known = notes.get(SUBJECT_ANNOTATION, "")
     if known and subject and known != subject:
         raise NotYours(
-            f"the provider has given the name {person} to somebody else than before",
+            f"the provider has given the name {person} to a different user",
             hint="if that is right, an administrator deletes the old account: moor user delete NAME",
         )
     new: dict[str, str] = {}

@@ -101,7 +101,7 @@ def missing_run(namespace: str, name: str, known: Iterable[str] = ()) -> NotFoun
     """The error for a run that does not exist; `known` are the runs of its namespace."""
     near = get_close_matches(name, sorted(set(known)), n=NEAR_NAMES)
     return NotFound(
-        f"there is no run {name!r} in namespace {namespace}",
+        f"run {name!r} not found in namespace {namespace}",
         hint=f"did you mean {' or '.join(near)}?" if near else "list the runs of all namespaces: moor jobs -A",
         code=ErrorCode.NOT_FOUND,
     )

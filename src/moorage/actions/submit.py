@@ -186,7 +186,7 @@ async def _own(api: Api, secret: str, job: Obj, namespace: str, note: Callable[[
             return
         except ApiError as error:
             if not left:
-                note(f"the Secret {secret} will stay when the run is deleted: {error.message}")
+                note(f"the Secret {secret} will not be deleted with the run: {error.message}")
 
 
 async def _take_back(api: Api, made: list[tuple[Resource, Obj]], namespace: str) -> None:

@@ -60,7 +60,7 @@ async def get_tenant(api: Api, name: str) -> Obj:
         return await api.get(TENANTS, name)
     except NotFound as error:
         raise NotFound(
-            f"there is no tenant {name!r}", hint=f"list the tenants: {LIST}", code=ErrorCode.NOT_FOUND
+            f"tenant {name!r} not found", hint=f"list the tenants: {LIST}", code=ErrorCode.NOT_FOUND
         ) from error
 
 
@@ -88,7 +88,7 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
         if missing := [person for person in removed if person not in before]:
             kind = "person" if field == "people" else "group"
             raise UsageError(
-                f"{kind} {missing[0]!r} is not {role} of tenant {name!r}",
+                f"{kind} {missing[0]!r} does not have the role {role} in tenant {name!r}",
                 hint=f"see who is: moor tenant show {name}",
                 code=ErrorCode.INVALID,
                 field=field,
@@ -110,7 +110,7 @@ async def delete_tenant(api: Api, name: str) -> Obj:
 
 async def _for_change(api: Api, name: str, names: Names) -> Obj:
     if not any(names.values()):
-        raise UsageError("nobody is named: give at least one person or group", code=ErrorCode.INVALID)
+        raise UsageError("no user or group is given: give at least one", code=ErrorCode.INVALID)
     return await get_tenant(api, name)
 
 

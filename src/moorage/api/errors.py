@@ -51,7 +51,7 @@ class ErrorCode(StrEnum):
     RESULT_TOO_LARGE = "result_too_large", 413, "The result of an item is too large: send the path of a file."
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body must be application/json."
     INVALID = "invalid", 422, "A field is invalid; `field` names it."
-    KEY_REUSED = "key_reused", 422, "The Idempotency-Key came with another body before."
+    KEY_REUSED = "key_reused", 422, "The Idempotency-Key was used before with a different request body."
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Asked too often; Retry-After says when to ask again."
     TOO_MANY_ATTEMPTS = "too_many_attempts", 429, "Too many failed logins; Retry-After says when to try again."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; its log says why."

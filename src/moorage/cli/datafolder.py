@@ -79,25 +79,27 @@ class DataFolder:
         if not self.path.exists():
             return
         if not self.path.is_dir():
-            raise DataFolderError(f"{self.path} is not a folder", hint="name another with --data or $MOORAGE_DATA")
+            raise DataFolderError(
+                f"{self.path} is not a folder", hint="give another folder with --data or $MOORAGE_DATA"
+            )
         version = self.path / "VERSION"
         if not version.exists():
             if any(self.path.iterdir()) and not self._looks_ours():
                 raise DataFolderError(
                     f"{self.path} is not empty and is not a data folder of Moorage",
-                    hint="name an empty or new folder with --data or $MOORAGE_DATA",
+                    hint="give an empty or new folder with --data or $MOORAGE_DATA",
                 )
             return
         text = version.read_bytes().strip().decode("utf-8", "replace")
         if text.isdecimal() and text != str(LAYOUT):
             raise DataFolderError(
                 f"{self.path} has layout {text}; this moor reads layout {LAYOUT}",
-                hint="use the moor that made it, or start afresh with another folder (--data FOLDER)",
+                hint="use the version of moor that created it, or start with a new folder (--data FOLDER)",
             )
         if text != str(LAYOUT) and not self._looks_ours():
             raise DataFolderError(
                 f"{version} does not contain a number: this is not a data folder of Moorage",
-                hint="name an empty or new folder with --data or $MOORAGE_DATA",
+                hint="give an empty or new folder with --data or $MOORAGE_DATA",
             )
 
     def _looks_ours(self) -> bool:
@@ -114,7 +116,7 @@ class DataFolder:
                 raise DataFolderError(
                     f"only {free // 2**20} MiB are free where {self.path} is; at least"
                     f" {MIN_FREE_BYTES // 2**20} MiB are needed",
-                    hint="free some room, or name a folder on another disk with --data",
+                    hint="free some space, or give a folder on another disk with --data",
                 )
             for part in _PARTS:
                 (self.path / part).mkdir(exist_ok=True, mode=0o700)
@@ -123,7 +125,7 @@ class DataFolder:
         except OSError as error:
             raise DataFolderError(
                 f"cannot write to {self.path}: {error.strerror or error}",
-                hint="free some room or name another folder with --data",
+                hint="free some space, or give another folder with --data",
             ) from error
 
     def _shut(self) -> None:
@@ -167,7 +169,7 @@ class DataFolder:
         except OSError as error:
             raise DataFolderError(
                 f"cannot write to {self.path}: {error.strerror or error}",
-                hint="free some room or name another folder with --data",
+                hint="free some space, or give another folder with --data",
             ) from error
         try:
             yield fd

@@ -99,7 +99,7 @@ def create(
             await session.api.delete(PVCS, upload_name(name), session.namespace)
             return code
         if not wait:
-            console.say(f"it fills now; see how far it is: moor dataset show {name}")
+            console.say(f"filling has started; show its progress: moor dataset show {name}")
             return 0
         return await _follow(session, name)
 
@@ -161,7 +161,7 @@ async def _follow(session: Session, name: str) -> int:
         if dataset.phase == FAILED:
             raise MoorageError(
                 f"dataset {name!r} failed: {dataset.reason}: {dataset.message}",
-                hint=f"mend the cause, then: moor dataset refill {name}",
+                hint=f"fix the cause, then run: moor dataset refill {name}",
             )
         await session.clock.sleep(LOOK_SECONDS)
 
@@ -197,7 +197,7 @@ def list_(target: Target, output: str) -> int:
             ],
             items=[msgspec.to_builtins(row) for row in rows],
             names=[name_of(row) for row in rows],
-            nothing=f"no datasets in namespace {session.namespace}; make one:"
+            nothing=f"no datasets in namespace {session.namespace}; create one:"
             " moor dataset create photos --from s3://bucket/photos",
         )
         return 0
@@ -258,18 +258,18 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         losers = await datasets.check_delete(session.api, session.namespace, chosen, force=force)
         for name, users in losers.items():
             for user in users.here:
-                console.note(f"{user} loses the dataset {name}: it ends")
+                console.note(f"{user} uses the dataset {name} and is stopped")
             for user in users.elsewhere:
-                console.note(f"{user} loses the dataset {name}")
+                console.note(f"{user} uses the dataset {name} and can no longer read it")
             if users.elsewhere:
-                console.note(f"{name} goes when its readers in other namespaces have ended")
+                console.note(f"{name} is deleted when its readers in other namespaces have ended")
         if not yes:
-            click.confirm(f"delete {', '.join(chosen)} and all that is in them?", abort=True, err=True)
+            click.confirm(f"Delete {', '.join(chosen)} and all files in them?", abort=True, err=True)
         for name in chosen:
             pods = await datasets.delete_dataset(session.api, session.namespace, name, force=force)
             console.show(f"{name} deleted")
             for pod, reason in pods.kept.items():
-                console.note(f"pod {pod} goes on: {reason}")
+                console.note(f"pod {pod} is still running: {reason}")
         return 0
 
     return in_session(target, work)
@@ -283,7 +283,7 @@ def refill(target: Target, name: str) -> int:
 
     async def work(session: Session) -> int:
         await datasets.refill_dataset(session.api, session.namespace, name, session.clock.now())
-        console.show(f"{name} is filled again")
+        console.show(f"{name} is being filled again")
         return 0
 
     return in_session(target, work)
@@ -303,7 +303,7 @@ def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ..
 
     async def work(session: Session) -> int:
         readers = await datasets.change_readers(session.api, session.namespace, name, add=more, remove=fewer)
-        console.show(f"{name} is read by {', '.join(readers) or 'its own namespace alone'}")
+        console.show(f"{name} can be read by {', '.join(readers) or 'its own namespace alone'}")
         return 0
 
     return in_session(target, work)

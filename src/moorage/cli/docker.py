@@ -40,7 +40,7 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
     program = shutil.which("docker")
     if program is None and not only_env:
         raise NotReady(
-            "there is no `docker` command on this machine",
+            "the `docker` command is not installed on this machine",
             hint="install Docker's command line (it needs no daemon), or its Python package: `moor docker --env`",
         )
     made = in_session(target, work)

@@ -44,7 +44,7 @@ def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: flo
         all_nodes, pods, budgets = await asyncio.gather(api.list(NODES), api.list(PODS), _budgets(session))
         names = sorted(item["metadata"]["name"] for item in all_nodes.items)
         if node is not None and node not in names:
-            raise NotFound(f"there is no node {node!r}", hint=f"there are: {', '.join(names)}")
+            raise NotFound(f"node {node!r} not found", hint=f"there are: {', '.join(names)}")
         reports = [
             report
             for report in diagnose(
@@ -66,5 +66,5 @@ async def _budgets(session: Session) -> list[Obj]:
     try:
         return (await session.api.list(PDBS)).items
     except ApiError as error:
-        console.note(f"disruption budgets cannot be read, so pods count as having none: {error.message}")
+        console.note(f"disruption budgets cannot be read, so pods are treated as having none: {error.message}")
         return []

@@ -63,7 +63,7 @@ def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
         return
     described = "; ".join(f"{entry.file} {entry.problem}" for entry in damage)
     raise StorageDamaged(
-        f"the data folder {folder.path} is not as it was left: {described}", hint=way_back(folder, damage, clock)
+        f"the data folder {folder.path} is damaged: {described}", hint=way_back(folder, damage, clock)
     )
 
 
@@ -74,7 +74,7 @@ def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) ->
     option = "" if folder.path == default_folder() else f" --data {folder.path}"
     names = {entry.file for entry in damage} - NOT_COPIED
     copies = [copy for copy in list_copies(folder.path) if copy.problem is None and names <= set(copy.files)]
-    kept = "nothing was changed, and pods that run are left alone"
+    kept = "nothing was changed, and running pods are left alone"
     if not names:
         return f"`moor restore latest{option}` sets aside what maps have printed, of which no copy is kept; {kept}"
     if copies:

@@ -43,7 +43,7 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
     left. TOGETHER is the largest number of free GPUs on one node.
     """
     if free and by != "gpu":
-        raise click.UsageError("--free goes with --by gpu only")
+        raise click.UsageError("--free can only be used with --by gpu")
 
     async def work(session: Session) -> int:
         answer = await _read_gpus(session)

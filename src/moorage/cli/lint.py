@@ -77,7 +77,7 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
 
             paths = sorted(path for path in path.rglob("*") if path.suffix in EXTENSIONS and path.is_file())
             if not paths:
-                raise UsageError(f"{path} holds no manifests", hint=f"they end in {', '.join(EXTENSIONS)}")
+                raise UsageError(f"{path} has no manifests", hint=f"use files that end in {', '.join(EXTENSIONS)}")
             for file in paths:
                 yield str(file), _read(file)
         else:
@@ -111,7 +111,8 @@ def _policy(name: str) -> Policy:
         raise UsageError(f"--policy: {name} is not valid YAML: {error.located}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict) or documents[0].get("kind") != "GuardrailPolicy":
         raise UsageError(
-            f"--policy: {name} holds no single GuardrailPolicy", hint=f"or name the ready-made one, {READY_MADE}"
+            f"--policy: {name} does not have exactly one GuardrailPolicy",
+            hint=f"give a file with one, or the ready-made policy {READY_MADE}",
         )
     return _checked(name, documents[0])
 

@@ -59,7 +59,7 @@ def login(url: str, username: str | None, password_stdin: bool, no_browser: bool
     saved = Saved(url=url, ca=ca.read_text() if ca else "")
     client = f"moor on {socket.gethostname()}"
     if password_stdin and username is None:
-        raise UsageError("--password-stdin goes with --username NAME")
+        raise UsageError("--password-stdin needs --username NAME")
     if username is not None:
         password = sys.stdin.readline().rstrip("\n") if password_stdin else _prompt("Password: ")
         body = {"username": username, "password": password, "client": client}
@@ -154,14 +154,14 @@ def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str
     cluster = read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster"))
     if not cluster.server:
         raise NotReady(
-            f"{saved.url} does not know where its cluster's API is",
+            f"{saved.url} does not know the address of its cluster's API",
             hint="its administrator sets --kubernetes-url of `moor server`",
         )
     if plain:
         seconds = _seconds(expires)
         answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
         user: dict[str, Any] = {"token": answer["token"]}
-        console.say(f"the token in it ends {answer['expires']}, or when you log out")
+        console.say(f"its token expires at {answer['expires']}, or when you log out")
     else:
         user = {"exec": _plugin(saved.url)}
     name = cluster.name or "moorage"
@@ -248,9 +248,9 @@ def _seconds(text: str) -> int:
     try:
         seconds = parse_time(text)
     except ValueError as error:
-        raise UsageError(f"--expires is {text!r}", hint="write it as 30m, 8h or 2d") from error
+        raise UsageError(f"invalid --expires {text!r}", hint="use a time such as 30m, 8h or 2d") from error
     if not 600 <= seconds <= 7 * 24 * 3600:
-        raise UsageError(f"--expires is {text}; allowed are 10m to 7d")
+        raise UsageError(f"invalid --expires {text!r}: use 10m to 7d")
     return seconds
 
 

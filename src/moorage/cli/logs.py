@@ -75,7 +75,9 @@ async def follow_to_the_end(session: Session, name: str) -> int:
     try:
         run = await _follow(session, log, name)
     except asyncio.CancelledError:
-        console.say(f"\ndetached; the run goes on. Come back: moor logs -f {name}   Stop it: moor cancel {name}")
+        console.say(
+            f"\ndetached; the run continues. Follow it again: moor logs -f {name}   Stop it: moor cancel {name}"
+        )
         raise
     message = f"{run.name}: {run.state}"
     if run.reason and run.reason != str(run.state):
@@ -187,7 +189,7 @@ class Printer:
             case Unreadable(pod, message):
                 console.note(f"the logs of {pod} cannot be read: {message}")
             case Broke():
-                console.note("the connection to the cluster broke; trying again")
+                console.note("the connection to the cluster was lost; trying again")
             case Waits(run):
                 self._say_waiting(run)
             case Ended():
@@ -206,7 +208,7 @@ class Printer:
     def _say_waiting(self, run: RunView) -> None:
         """Say once what the run waits for."""
         if run.reason == "Unschedulable":
-            text = f"waiting for a place; moor explain {run.name} says why"
+            text = f"waiting for a node; see why: moor explain {run.name}"
         elif run.reason in ("", "ContainerCreating", "PodInitializing"):
             return
         else:

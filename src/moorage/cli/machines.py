@@ -31,7 +31,9 @@ def machines(target: Target, group: str | None, output: str) -> int:
         try:
             all_machines = (await session.api.list(MACHINES)).items
         except NotFound as error:
-            raise NotReady("this cluster knows no machines", hint="install Moorage's definitions first") from error
+            raise NotReady(
+                "this cluster has no kind Machine", hint="install Moorage's definitions first"
+            ) from error
         shown = [machine for machine in all_machines if group is None or group_of(machine) == group]
         booked = booked_of(await _calendar(session))
         rows = [row for machine in shown for row in rows_of(machine, booked)]
@@ -41,7 +43,7 @@ def machines(target: Target, group: str | None, output: str) -> int:
             rows=lambda: [_cells(row) for row in rows],
             items=rows,
             names=[f"{row['group']}/{row['type']}" for row in rows],
-            nothing=f"there is no machine group {group}" if group else "no machines are offered",
+            nothing=f"machine group {group} not found" if group else "no machines in this cluster",
         )
         if output == "table":
             for machine in shown:

@@ -36,7 +36,7 @@ NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, no
 def manifests(write: Path | None, check: Path | None) -> None:
     """Print the manifests that install Moorage, for `kubectl apply -f -`."""
     if write is not None and check is not None:
-        raise click.UsageError("--write and --check cannot stand together")
+        raise click.UsageError("--write and --check cannot be used together")
     files = tree()
     if write is not None:
         write_tree(write, files)

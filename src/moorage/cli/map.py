@@ -309,7 +309,7 @@ def retry(target: Target, names: tuple[str, ...]) -> int:
 
     async def retry_map(session: Session, client: MapClient, name: str) -> str:
         count = await client.retry(session.namespace, name)
-        return f"{name}: {count:,} items to be tried again"
+        return f"{name}: {count:,} items will be run again"
 
     return _each(target, names, retry_map)
 
@@ -319,7 +319,7 @@ def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], A
         from moorage.api.maps import MapChange, MapState
 
         changed = await client.change(session.namespace, name, MapChange(state=MapState(state)))
-        return f"{name} had finished already" if changed.is_finished else f"{name} {outcome}"
+        return f"{name} has already finished" if changed.is_finished else f"{name} {outcome}"
 
     return change_map
 
@@ -383,7 +383,7 @@ def limits(ctx: click.Context, target: Target, output: str) -> int:
             rows=lambda: [[limit.name, f"{limit.capacity:,}", f"{limit.held:,}"] for limit in named],
             items=[as_json(limit) for limit in named],
             names=[limit.name for limit in named],
-            nothing="no limits; make one: moor map limits set mysql 100",
+            nothing="no limits; create one: moor map limits set mysql 100",
         )
         return 0
 

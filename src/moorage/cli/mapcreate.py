@@ -40,7 +40,7 @@ async def create(session: Session, given: Given) -> int:
     if given["sample"] is not None and given["machines"] is None:
         raise UsageError("--sample needs --machines", hint="the plan of the rest needs machine types and prices")
     if given["sample"] is not None and given["open_"]:
-        raise UsageError("--sample cannot stand with --open: the rest would not be known")
+        raise UsageError("--sample and --open cannot be used together: the rest of the items would be unknown")
     sources = _sources_of(given)
     if given["machines"] is not None:
         from moorage.cli.plan import load_sheet
@@ -71,8 +71,8 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
             total = current.counts.total
             if resume and total > spool.count:
                 raise MoorageError(
-                    f"the map {name} has {total:,} items, the source only {spool.count:,}: it is another",
-                    hint="without --resume the items are added behind those that are there",
+                    f"the map {name} has {total:,} items, but this source has only {spool.count:,}",
+                    hint="without --resume, its items are added to the map as new items",
                 )
             first = 0 if resume else total
             start = total if resume else 0
@@ -160,7 +160,7 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
 
         shipment = pack(Path(caller.cwd))
         for path in shipment.left_out:
-            console.note(f"{path} is not sent along: it leads outside {caller.cwd}")
+            console.note(f"{path} is not sent: its link leads outside {caller.cwd}")
         return shipment.archive
 
     return await mapjobs.plan_map(session.api, session.server, request, caller, pack=packed)
@@ -195,7 +195,7 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
             start = sample
             if not await _sampled(session, client, given, name, spool, sample):
                 going_on = _how_to_go_on(name, sources)
-                console.say(f"stopped after the sample; go on: {going_on}   Remove it: moor map delete {name}")
+                console.say(f"stopped after the sample. Continue: {going_on}   Remove it: moor map delete {name}")
                 return 0
         await _upload(
             client, session, name, spool, start=start, first=0, close=not given["open_"], sources=sources
@@ -244,7 +244,7 @@ async def _upload(
             )
         except (asyncio.CancelledError, MoorageError):
             if close:
-                console.say(f"\nthe upload broke off; go on: {_how_to_go_on(name, sources)}")
+                console.say(f"\nthe upload was interrupted. Continue: {_how_to_go_on(name, sources)}")
             raise
 
 
@@ -264,13 +264,13 @@ async def wait(session: Session, client: MapClient, name: str) -> int:
                 break
     except asyncio.CancelledError:
         console.say(
-            f"\ndetached; the map goes on. See it: moor map status {name}   Stop it: moor map cancel {name}"
+            f"\ndetached; the map continues. Show it: moor map status {name}   Stop it: moor map cancel {name}"
         )
         raise
     counts = current.counts
     console.say(f"{name} {current.state}: {counts.done:,} of {counts.total:,} done, {counts.dead:,} failed")
     if counts.dead:
-        console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
+        console.say(f"hint: `moor map items --failed {name}` shows why; `moor map retry {name}` runs them again")
     return 0 if current.is_finished and not counts.dead else 1
 
 
@@ -395,4 +395,4 @@ async def _sampled(
     await session.api.patch(MAPJOBS, name, {"metadata": {"annotations": notes}}, session.namespace)
     if given["yes"] or not sys.stdin.isatty():
         return True
-    return click.confirm(f"go on with the other {rest:,} items?", default=True, err=True)
+    return click.confirm(f"Run the other {rest:,} items?", default=True, err=True)

@@ -63,7 +63,7 @@ def read(sources: Sources, *, may_be_none: bool = False) -> Spool:
             hint="moor map create NAME -f dates.txt -- python make.py {item}",
         )
     if sources.database is not None and sources.query is None:
-        raise UsageError("--database is for --query")
+        raise UsageError("--database can only be used with --query")
     if not sources.given:
         return spool(())
     values, origin = _values(sources)
@@ -96,7 +96,7 @@ def parse_range(text: str) -> range:
         span = range(*numbers)
     except ValueError as error:
         raise UsageError(
-            f"--range {text} is not A:B or A:B:STEP", hint="0:100 counts from 0 to 99, 0:100:10 by tens"
+            f"invalid --range {text}: use A:B or A:B:STEP", hint="0:100 counts from 0 to 99, 0:100:10 by tens"
         ) from error
     if len(span) > RANGE_MAX:
         raise UsageError(f"--range {text} has {len(span):,} numbers; at most {RANGE_MAX:,}")

@@ -46,7 +46,7 @@ def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
     missing = counts.total - count
     where = "" if output == STDOUT else f" in {output}"
     if not missing:
-        console.say(f"{count:,} results{where}, none is missing")
+        console.say(f"{count:,} results{where}, none missing")
         return 0
     dead = counts.dead
     running = missing - dead
@@ -54,7 +54,7 @@ def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
     parts += [f"{running:,} not done yet"] if running > 0 else []
     console.say(f"{count:,} results{where}; {missing:,} of {counts.total:,} are missing: {', '.join(parts)}")
     if dead:
-        console.say(f"hint: `moor map items --failed {name}` says why, `moor map retry {name}` runs them again")
+        console.say(f"hint: `moor map items --failed {name}` shows why; `moor map retry {name}` runs them again")
     return 1
 
 

@@ -222,7 +222,7 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
         rows=rows,
         items=[as_json(map_) for map_ in maps],
         names=[map_.name for map_ in maps],
-        nothing=f"no maps {where}; make one: moor map create NAME -f FILE -- python make.py {{item}}",
+        nothing=f"no maps {where}; create one: moor map create NAME -f FILE -- python make.py {{item}}",
     )
     return 0
 
@@ -241,11 +241,11 @@ async def items(session: Session, name: str, *, states: Iterable[str], limit: in
             listed.append(item)
     console.print_listing(
         output,
-        headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "WHY"),
+        headers=("ITEM", "STATE", "TRIES", "TIME", "MEMORY", "VALUE", "REASON"),
         rows=lambda: [_item_row(item) for item in listed],
         items=[_item_document(item) for item in listed],
         names=[str(item.item) for item in listed],
-        nothing=f"the map {name} has no such items" if states else f"the map {name} has no items",
+        nothing=f"the map {name} has no items in these states" if states else f"the map {name} has no items",
     )
     if more:
         console.say(f"the first {most:,}; --limit shows more")

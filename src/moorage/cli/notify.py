@@ -49,5 +49,5 @@ def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain
         console.say(f"{delivery.target}: {delivery.problem or 'delivered'}")
         failed += not delivery.delivered
     if failed:
-        raise MoorageError(f"{failed} of {len(parsed)} targets did not get the notice")
+        raise MoorageError(f"{failed} of {len(parsed)} notifications were not delivered")
     return 0

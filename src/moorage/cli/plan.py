@@ -235,9 +235,9 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
         from moorage.apimachinery.quantity import format_bytes
 
         memory = round(sample.peak_memory * MARGIN)
-        notes.append(f"memory: {format_bytes(memory)} for each item, a fifth above the largest of the sample")
+        notes.append(f"memory: {format_bytes(memory)} for each item, 20 % above the largest of the sample")
     elif not memory:
-        notes.append("memory is not looked at: none is given")
+        notes.append("memory is ignored: none is given")
     cpu = _amount(given, "cpu")
     if sample is not None and sample.cpu is not None:
         notes.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
@@ -297,12 +297,14 @@ def _durations(
     except (KeyError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"--from-run {text} is not nodes=N,machine=TYPE,time=TIME[,items=N]") from error
+        raise UsageError(f"invalid --from-run {text}: use nodes=N,machine=TYPE,time=TIME[,items=N]") from error
     if terms_:
-        raise UsageError(f"--from-run has no {next(iter(terms_))!r}; it has nodes, machine, time and items")
+        raise UsageError(f"unknown part {next(iter(terms_))!r} of --from-run: use nodes, machine, time and items")
     types = {offer.machine.name: offer.machine for offer in sheet.offers}
     if machine not in types:
-        raise UsageError(f"--from-run names machine {machine!r}; the price file has {', '.join(sorted(types))}")
+        raise UsageError(
+            f"machine type {machine!r} of --from-run not found; the price file has {', '.join(sorted(types))}"
+        )
     return durations_of_run(nodes=nodes, machine=types[machine], seconds=took, items=items, work=work, terms=terms)
 
 
@@ -315,7 +317,9 @@ def parse_limit(text: str) -> Any:
 
     match = _LIMIT.fullmatch(text)
     if not match:
-        raise UsageError(f"--limit {text} is not NAME=TOKENS[:SHARE]", hint="mysql=100, or mysql=100:25%")
+        raise UsageError(
+            f"invalid --limit {text}: use NAME=TOKENS or NAME=TOKENS:SHARE", hint="mysql=100, or mysql=100:25%"
+        )
     share = float(match["share"] or 1) / (100 if match["percent"] else 1)
     return Limit(name=match["name"], tokens=int(match["tokens"]), share=share)
 
@@ -337,7 +341,7 @@ def _of_age(sheet: PriceSheet) -> list[str]:
     from moorage.clock import SYSTEM
 
     days = (SYSTEM.now().date() - sheet.read_on).days if sheet.read_on else 0
-    return [f"the prices are {days:,} days old; look whether they still hold"] if days > OLD_DAYS else []
+    return [f"the prices are {days:,} days old; check that they are still right"] if days > OLD_DAYS else []
 
 
 def _chosen(sheet: PriceSheet, regions: tuple[str, ...], market: str | None) -> PriceSheet:
@@ -348,7 +352,7 @@ def _chosen(sheet: PriceSheet, regions: tuple[str, ...], market: str | None) -> 
     )
     if not kept:
         there = ", ".join(sorted({offer.name for offer in sheet.offers})) or "none"
-        raise UsageError("no offer is left to choose from", hint=f"offers: {there}")
+        raise UsageError("no offer matches --region and --market", hint=f"offers: {there}")
     return replace(sheet, offers=kept)
 
 
@@ -370,7 +374,7 @@ async def _of_cluster(session: Session, sheet: PriceSheet) -> PriceSheet:
     for name in unpriced:
         console.note(f"the price file has no price for {name}")
     if not priced.offers:
-        raise UsageError(f"the price file prices none of the cluster's machine types: {_types(types)}")
+        raise UsageError(f"the price file has no price for any machine type of the cluster: {_types(types)}")
     return priced
 
 
@@ -403,5 +407,5 @@ def _amount(given: dict[str, Any], name: str) -> int:
     except QuantityError as error:
         raise UsageError(f"--{name.replace('_', '-')}: {error.message}", hint=error.hint) from error
     if milli < 0:
-        raise UsageError(f"--{name.replace('_', '-')} is {given[name]}, less than 0")
+        raise UsageError(f"invalid --{name.replace('_', '-')} {given[name]}: use 0 or more")
     return milli

@@ -26,7 +26,7 @@ from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, b
 HEADERS = ("NAMESPACE", "NAME", "MACHINE", "COUNT", "FOR", "FROM", "TO", "PHASE", "HELD", "SHORT")
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(?:\d+[wdhms])+")
-MISSING = "this cluster knows no reservations"
+MISSING = "this cluster has no kind Reservation"
 INSTALL = "install Moorage's definitions first"
 
 zone_option = click.option(
@@ -84,9 +84,9 @@ def create(
     if (machine is None) == (gpus is None):
         raise UsageError("say what to reserve: --machine TYPE --count N, or --gpus N --gpu-type TYPE")
     if gpus is not None and (count is not None or gpu_type is None):
-        raise UsageError("--gpus goes with --gpu-type, and without --count")
+        raise UsageError("--gpus needs --gpu-type, and cannot be used with --count")
     if user is not None and tenant is not None:
-        raise UsageError("--user and --tenant exclude each other")
+        raise UsageError("--user and --tenant cannot be used together")
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
@@ -165,7 +165,7 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
             rows=lambda: [_cells(item, chosen) for item in items],
             items=items,
             names=[f"{item['namespace']}/{item['name']}" for item in items],
-            nothing="nothing is reserved",
+            nothing="no reservations",
         )
         return 0
 
@@ -293,12 +293,11 @@ def _gpus(pools: Sequence[Pool], gpus: int, gpu_type: str) -> tuple[str, str, in
     choices = [f"--machine {pool.group}/{kind.name} --count {count}" for pool, kind, count in machines]
     if not machines:
         raise UsageError(
-            f"no machine type makes up {gpus} GPUs of type {gpu_type!r}", hint="`moor machines` shows them all"
+            f"no number of machines has exactly {gpus} GPUs of type {gpu_type!r}",
+            hint="`moor machines` shows them all",
         )
     if len(machines) > 1:
-        raise UsageError(
-            f"{gpus} GPUs of type {gpu_type} could be several machine types", hint=" or ".join(choices)
-        )
+        raise UsageError(f"{gpus} GPUs of type {gpu_type} match several machine types", hint=" or ".join(choices))
     pool, kind, count = machines[0]
     return pool.group, kind.name, count
 
@@ -323,7 +322,7 @@ async def _get(session: Session, name: str) -> Obj:
         return await session.api.get(RESERVATIONS, name, session.namespace)
     except NotFound as error:
         raise NotFound(
-            f"there is no reservation {name!r} in namespace {session.namespace}",
+            f"reservation {name!r} not found in namespace {session.namespace}",
             hint="`moor reserve list` shows them all; -n chooses the namespace",
         ) from error
 
@@ -382,7 +381,7 @@ def _page(item: Mapping[str, Any], zone: tzinfo | None, now: datetime) -> list[s
         f"For:         {_whom(item)}",
         f"From:        {_shown(item['from'], zone)}{_away(item['from'], now)}",
         f"To:          {_shown(item['to'], zone)}{_away(item['to'], now)}",
-        f"Phase:       {item['phase'] or 'not seen by the operator yet'}",
+        f"Phase:       {item['phase'] or 'not yet handled by the operator'}",
     ]
     if item["phase"] != REFUSED:
         lines.append(f"Held:        {item['held']}, of which {item['inUse']} in use by their owner")
@@ -392,7 +391,7 @@ def _page(item: Mapping[str, Any], zone: tzinfo | None, now: datetime) -> list[s
     if item["message"]:
         lines.append(f"Message:     {item['message']}")
     if item["blockedBy"]:
-        lines += ["", "In the way:"]
+        lines += ["", "Blocked by:"]
         rows = [
             [
                 blocker.get("owner", ""),

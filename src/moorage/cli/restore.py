@@ -79,7 +79,7 @@ def restore(
 def _stopped(folder: DataFolder) -> Any:
     """Hold the folder's lock. Raises AlreadyRunning while a cluster runs on it."""
     if not folder.path.is_dir():
-        raise MoorageError(f"there is no data folder {folder.path}", hint="name it with --data or $MOORAGE_DATA")
+        raise MoorageError(f"data folder {folder.path} not found", hint="give it with --data or $MOORAGE_DATA")
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(folder.locked())
@@ -148,7 +148,7 @@ def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str]) -> Copy:
             if copy.name == name:
                 break
         else:
-            raise UsageError(f"there is no copy {name!r}", hint="`moor restore` lists them")
+            raise UsageError(f"copy {name!r} not found", hint="`moor restore` lists them")
         if copy.problem is not None:
             raise MoorageError(f"the copy {name} cannot be used: {copy.problem}", hint="choose another one")
         if missing := [file for file in wanted if file not in copy.files]:

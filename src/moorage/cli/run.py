@@ -175,7 +175,7 @@ async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: 
         console.show(name)
         console.say(f"submitted; follow it with: moor logs -f {name}")
         return 0
-    console.say(f"submitted {name}; Ctrl-C detaches, the run goes on")
+    console.say(f"submitted {name}; Ctrl-C detaches; the run continues")
     from moorage.cli.logs import follow_to_the_end
 
     return await follow_to_the_end(session, name)
@@ -187,7 +187,7 @@ def _packed(directory: str) -> bytes | None:
 
     shipment = pack(Path(directory))
     for path in shipment.left_out:
-        console.note(f"{path} is not sent along: it leads outside {directory}")
+        console.note(f"{path} is not sent: its link leads outside {directory}")
     return shipment.archive
 
 

@@ -26,7 +26,7 @@ def notebook_command(command: Sequence[str], python: str = "python3") -> tuple[s
     while words:
         word = words.pop(0)
         if word in ("-p", "--parameter", "-o", "--output") and not words:
-            raise UsageError(f"{word} wants a value behind it")
+            raise UsageError(f"{word} needs a value")
         if word in ("-p", "--parameter"):
             name, equals, value = words.pop(0).partition("=")
             if not equals or not name.isidentifier():
@@ -38,7 +38,8 @@ def notebook_command(command: Sequence[str], python: str = "python3") -> tuple[s
             output = words.pop(0)
         else:
             raise UsageError(
-                f"{word!r} behind a notebook is unknown", hint=f"moor run {source} -p NAME=VALUE -o OUTPUT.ipynb"
+                f"unknown option {word!r} after the notebook",
+                hint=f"moor run {source} -p NAME=VALUE -o OUTPUT.ipynb",
             )
     script = (Path(str(files("moorage"))) / "worker" / "notebook.py").read_text(encoding="utf-8")
     return (python, "-c", script, source, output, json.dumps(parameters))
@@ -55,7 +56,7 @@ def check_source(source: str) -> None:
     """Raise UsageError for a notebook that is not here, before anything is made of it."""
     path = Path(source)
     if not path.is_absolute() and not path.is_file():
-        raise UsageError(f"there is no notebook {source} here", hint="give its path from this directory")
+        raise UsageError(f"notebook {source} not found", hint="give its path relative to this directory")
     if path.is_file():
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

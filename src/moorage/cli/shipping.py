@@ -93,9 +93,11 @@ def pack(root: Path) -> Shipment:
     members = sorted(_walk(root, "", ignore, left_out), key=lambda member: member.name)
     total = sum(member.size for member in members)
     if len(members) > FILES_LIMIT:
-        raise UsageError(f"{root} holds more than {FILES_LIMIT} files, too many to send along", hint=HINT)
+        raise UsageError(f"{root} has more than {FILES_LIMIT} files; at most {FILES_LIMIT} can be sent", hint=HINT)
     if total > RAW_LIMIT_BYTES:
-        raise _too_large(f"{root} holds {format_bytes(total)}, too much to send along", members)
+        raise _too_large(
+            f"{root} has {format_bytes(total)}; at most {format_bytes(RAW_LIMIT_BYTES)} can be sent", members
+        )
     raw = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=raw, mtime=0) as squeezed,
@@ -107,7 +109,7 @@ def pack(root: Path) -> Shipment:
     if len(archive) > ARCHIVE_LIMIT_BYTES:
         raise _too_large(
             f"{root} packs to {format_bytes(len(archive))}; at most {format_bytes(ARCHIVE_LIMIT_BYTES)}"
-            " can be sent along",
+            " can be sent",
             members,
         )
     return Shipment(archive, len(members), tuple(left_out))

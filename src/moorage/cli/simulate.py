@@ -134,7 +134,7 @@ def simulate(
     from moorage.extender.simulation import Scheduler, bound
 
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise UsageError(f"a plot is written as SVG, not as {plot.name}", hint="name it packing.svg")
+        raise UsageError(f"invalid --plot {plot.name}: use a name that ends in .svg")
     if history and (nodes_file is not None or pods_file is not None):
         raise UsageError("--history takes nodes and pods from the cluster", hint="leave out --nodes and --pods")
     if history:
@@ -142,7 +142,7 @@ def simulate(
         if whole_gpus:
             pods = [pod for pod in pods if pod.devices]
     elif nodes_file is None or pods_file is None:
-        raise UsageError("which load?", hint="give --nodes FILE and --pods FILE, or --history")
+        raise UsageError("no load is given", hint="give --nodes FILE and --pods FILE, or --history")
     else:
         nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
     scheduler = Scheduler(weight=weight, default_scores=default_scores)
@@ -226,7 +226,8 @@ def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list
     path = usage_db if usage_db is not None else (target.data or default_folder()) / "usage.db"
     if not path.exists():
         raise UsageError(
-            f"there is no {path}", hint="copy usage.db from the server's data folder and give it with --usage-db"
+            f"file {path} not found",
+            hint="copy usage.db from the server's data folder and give it with --usage-db",
         )
     store = UsageStore(path)
     try:
@@ -237,8 +238,8 @@ def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list
     known = sum(1 for pod in pods if pod.devices)
     if known < LEAST_HISTORY:
         raise UsageError(
-            f"{path} knows {known} pods with GPUs; a replay of fewer than {LEAST_HISTORY} tells nothing",
-            hint="come back when more has run, or describe the load you expect with --nodes and --pods",
+            f"{path} knows {known} pods with GPUs; a replay needs at least {LEAST_HISTORY}",
+            hint="try again after more runs, or describe the expected load with --nodes and --pods",
         )
 
     async def work(session: Session) -> list[TraceNode]:

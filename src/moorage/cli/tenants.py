@@ -77,7 +77,7 @@ def create(
 
     async def work(session: Session) -> int:
         await tenants.create_tenant(session.api, obj)
-        console.say(f"tenant {name} is created")
+        console.say(f"tenant {name} created")
         return 0
 
     return in_session(target, work)
@@ -154,7 +154,7 @@ def delete(target: Target, name: str) -> int:
     async def work(session: Session) -> int:
         spec = (await tenants.delete_tenant(session.api, name))["spec"]
         goes = spec.get("onDelete") == "Delete"
-        console.say(f"tenant {name} is deleted; namespace {spec['namespace']} {'goes too' if goes else 'stays'}")
+        console.say(f"tenant {name} deleted; namespace {spec['namespace']} {'goes too' if goes else 'stays'}")
         return 0
 
     return in_session(target, work)

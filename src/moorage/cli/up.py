@@ -265,7 +265,7 @@ def down(keep_pods: bool, data: Path | None) -> None:
     pid = folder.read_pid("supervisor") or _find_supervisor(folder.path)
     if pid is None:
         raise MoorageError(
-            f"the data folder {folder.path} is locked but its supervisor is not known",
+            f"the data folder {folder.path} is locked, but the process that holds it is unknown",
             hint="another `moor up` may just be starting; try again in a moment",
         )
     if keep_pods:

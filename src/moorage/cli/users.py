@@ -31,7 +31,7 @@ def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: b
     async def work(session: Session) -> int:
         request = NewAccount(name=name, password=password, groups=list(groups))
         await people.create_local_account(session.api, request)
-        console.say(f"{name} can log in")
+        console.say(f"account {name} created; {name} can log in")
         return 0
 
     return in_session(target, work)
@@ -90,7 +90,7 @@ def disable(target: Target, name: str, reason: str) -> int:
 @target_options
 def enable(target: Target, name: str) -> int:
     """Enable an account again."""
-    return _change(target, name, AccountChange(disabled=False), f"{name} can log in")
+    return _change(target, name, AccountChange(disabled=False), f"account {name} enabled")
 
 
 @user.command("groups")
@@ -111,7 +111,7 @@ def delete(target: Target, name: str) -> int:
 
     async def work(session: Session) -> int:
         await people.forget_account(session.api, name)
-        console.say(f"{name} is deleted")
+        console.say(f"account {name} deleted")
         return 0
 
     return in_session(target, work)
@@ -125,7 +125,7 @@ def rotate_keys(target: Target) -> int:
 
     async def work(session: Session) -> int:
         await rotate(session.api)
-        console.say("there is a new key; what the previous key encrypted stays readable")
+        console.say("new key added; data encrypted with the previous key stays readable")
         return 0
 
     return in_session(target, work)
@@ -148,7 +148,7 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
         page = await session.server.ask(AuditPage, "GET", "/api/v1/audit", params=params)
         console.print_listing(
             output,
-            headers=("AT", "WHO", "FROM", "WHAT", "RESULT"),
+            headers=("TIME", "USER", "ADDRESS", "ACTION", "STATUS"),
             rows=lambda: [
                 [
                     entry.at,
@@ -161,7 +161,7 @@ def audit(target: Target, person: str | None, since: str | None, limit: int, out
             ],
             items=[msgspec.to_builtins(entry) for entry in page.entries],
             names=[str(entry.number) for entry in page.entries],
-            nothing="nothing was changed",
+            nothing="no entries in the audit log",
         )
         return 0
 

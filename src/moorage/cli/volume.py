@@ -83,7 +83,8 @@ def list_(target: Target, output: str) -> int:
             ],
             items=items,
             names=[row.name for row in rows],
-            nothing=f"no volumes in namespace {session.namespace}; make one: moor volume create data --size 10Gi",
+            nothing=f"no volumes in namespace {session.namespace}; create one:"
+            " moor volume create data --size 10Gi",
         )
         return 0
 
@@ -103,13 +104,13 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         losers = await volumes.check_delete(session.api, session.namespace, chosen, force=force)
         for name, users in losers.items():
             for user in users:
-                console.note(f"{user} loses volume {name}: its pods end, and cannot start again with it")
+                console.note(f"{user} uses volume {name}: its pods are stopped, and cannot start again")
         if not yes:
-            click.confirm(f"delete {', '.join(chosen)} and all that is on them?", abort=True, err=True)
+            click.confirm(f"Delete {', '.join(chosen)} and all files on them?", abort=True, err=True)
         for name in chosen:
             pods = await volumes.delete_volume(session.api, session.namespace, name, force=force)
             for pod, reason in pods.kept.items():
-                console.note(f"pod {pod} goes on: {reason}")
+                console.note(f"pod {pod} is still running: {reason}")
             console.show(f"{name} deleted")
         return 0
 
@@ -127,9 +128,9 @@ def resize(target: Target, name: str, size: str) -> int:
     async def work(session: Session) -> int:
         _, before = await volumes.resize_volume(session.api, session.namespace, name, size)
         if parse_quantity(size) == parse_quantity(before):
-            console.show(f"{name} has {before} already")
+            console.show(f"{name} already has {before}")
         else:
-            console.show(f"{name} grows from {before} to {size}")
+            console.show(f"{name} is being resized from {before} to {size}")
         return 0
 
     return in_session(target, work)
@@ -145,7 +146,7 @@ def classes(target: Target, output: str) -> int:
         rows = await volumes.list_storage_classes(session.api)
         console.print_listing(
             output,
-            headers=("NAME", "MODES", "GROWS", "DATASETS", "PROVISIONER"),
+            headers=("NAME", "MODES", "EXPANDABLE", "DATASETS", "PROVISIONER"),
             rows=lambda: [
                 [
                     row.name + (" (default)" if row.default else ""),
@@ -158,7 +159,7 @@ def classes(target: Target, output: str) -> int:
             ],
             items=[msgspec.to_builtins(row) for row in rows],
             names=[row.name for row in rows],
-            nothing="this cluster has no StorageClass: an admin makes volumes by hand",
+            nothing="this cluster has no StorageClass: an administrator creates the volumes",
         )
         return 0
 

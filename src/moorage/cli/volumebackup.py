@@ -83,7 +83,7 @@ def backups(target: Target, volume: str | None, output: str) -> int:
         rows = await backup_actions.list_backups(session.api, session.namespace, volume)
         console.print_listing(
             output,
-            headers=("BACKUP", "VOLUME", "FILES", "SIZE", "WHEN", "TO", "SCHEDULE", "STATE"),
+            headers=("BACKUP", "VOLUME", "FILES", "SIZE", "TIME", "TARGET", "SCHEDULE", "STATE"),
             rows=lambda: [
                 [
                     row.backup or f"({row.name})",
@@ -99,7 +99,7 @@ def backups(target: Target, volume: str | None, output: str) -> int:
             ],
             items=[msgspec.to_builtins(row) for row in rows],
             names=[row.backup for row in rows if row.backup],
-            nothing=f"no backups in namespace {session.namespace}; make one:"
+            nothing=f"no backups in namespace {session.namespace}; create one:"
             ' moor volume backup NAME --schedule "0 3 * * *" --to s3://bucket/backups',
         )
         return 0
@@ -127,12 +127,12 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
             session.api, session.namespace, backup, volume, force=force
         )
         if not wait:
-            console.show(f"{backup} is being restored onto {volume}")
+            console.show(f"{backup} is being restored to {volume}")
             return 0
         outcome = await _ended(
             session, lambda: backup_actions.restore_outcome(session.api, session.namespace, name, restore_id)
         )
-        console.show(f"{backup} is on {volume}: {outcome.message}")
+        console.show(f"{backup} was restored to {volume}: {outcome.message}")
         return 0
 
     return in_session(target, work)

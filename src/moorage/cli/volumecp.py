@@ -44,16 +44,16 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
     """
     here, there = _place(source), _place(destination)
     if (here is None) == (there is None):
-        raise UsageError("one of SRC and DST is a volume, written VOLUME:/PATH, and the other is not")
+        raise UsageError("invalid SRC and DST: write exactly one of them as VOLUME:/PATH")
     if here is None and not os.path.lexists(source):
-        raise UsageError(f"there is no {source!r} on this machine")
+        raise UsageError(f"{source!r} not found on this machine")
 
     async def work(session: Session) -> int:
         volume = (here or there or ("", ""))[0]
         async with _helper(session, volume, image, read_only=here is not None) as (pod, python):
             result = await _copy(session, pod, python, source, destination, here, there)
         console.say(f"{result['files']:,} files, {bytes_text(result['bytes'])} copied")
-        for key, text in (("skipped", "were there already"), ("left_out", "links were left out")):
+        for key, text in (("skipped", "were already there"), ("left_out", "links were left out")):
             if result.get(key):
                 console.note(f"{result[key]:,} {text}")
         return 0
@@ -132,7 +132,7 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
             if image := (info.get("data") or {}).get("image"):
                 return Runtime(str(image))
         raise UsageError(
-            "which image the helping pod is to run is not known", hint="name Moorage's own image: --image"
+            "cannot start the helper pod: its image is unknown", hint="give the image of Moorage with --image"
         )
 
     async def _running(self, name: str) -> None:
@@ -144,12 +144,12 @@ class _Helper(contextlib.AbstractAsyncContextManager[tuple[str, str]]):
             if phase == "Running":
                 return
             if phase in ("Succeeded", "Failed"):
-                raise MoorageError(f"the helping pod {name} ended at once: {phase}")
+                raise MoorageError(f"the helper pod {name} ended at once: {phase}")
             if (why := why_waiting(pod)) and why != last:
                 last = why
-                console.say(f"waiting for the helping pod: {why}")
+                console.say(f"waiting for the helper pod: {why}")
             await session.clock.sleep(LOOK_SECONDS)
-        raise MoorageError(f"the helping pod does not start: {last or 'no reason was given'}")
+        raise MoorageError(f"the helper pod did not start: {last or 'no reason is known'}")
 
     async def _remove(self) -> None:
         if self._pod is not None:

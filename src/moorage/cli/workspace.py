@@ -121,7 +121,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
             rows=lambda: [row(item) for item in listed],
             items=[msgspec.to_builtins(item) for item in listed],
             names=[name_of(item) for item in listed],
-            nothing=f"no workspaces in namespace {session.namespace}; make one: moor workspace create lab",
+            nothing=f"no workspaces in namespace {session.namespace}; create one: moor workspace create lab",
         )
         return 0
 
@@ -207,7 +207,7 @@ def delete(target: Target, names: tuple[str, ...], with_home: bool, yes: bool, d
     async def work(session: Session) -> int:
         homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}
         if with_home and not yes and not dry_run:
-            click.confirm(f"delete {', '.join(homes)} and all that is in the homes?", abort=True, err=True)
+            click.confirm(f"Delete {', '.join(homes)} and all files in their homes?", abort=True, err=True)
         for name, home in homes.items():
             if not dry_run:
                 await workspaces.delete_workspace(session.api, session.namespace, name, with_home=with_home)

@@ -188,7 +188,7 @@ class Connection:
         """A WebSocket. Raises ApiError where it is refused."""
         site, transport = await self._open()
         if not isinstance(transport, HttpTransport):
-            raise ServerError("this server takes no WebSockets", status=0)
+            raise ServerError("this server does not accept WebSockets", status=0)
         url, who = await site.address()
         async with transport.socket(url + path, params, who, protocol) as opened:
             yield opened

@@ -29,9 +29,7 @@ def decode_error(status: int, data: bytes | None) -> ApiError:
 def no_answer(url: str, error: BaseException) -> ServerError:
     """The error for a server that cannot be reached, or that breaks off."""
     reason = str(error) or type(error).__name__
-    return ServerError(
-        f"Moorage's server at {url} does not answer: {reason}", status=0, hint="is the address right?"
-    )
+    return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint="check the address")
 
 
 def is_transient(error: ApiError) -> bool:

@@ -77,5 +77,7 @@ def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:
     if seconds is None:
         return b'{"value":%s}\n' % data
     if not 0 <= seconds < 1e9:
-        raise UsageError(f"--item-seconds: {seconds_field} of {where} is {estimate!r}, no number of seconds")
+        raise UsageError(
+            f"invalid --item-seconds: field {seconds_field!r} of {where} is {estimate!r}; use a number of seconds"
+        )
     return b'{"value":%s,"seconds":%s}\n' % (data, repr(seconds).encode())

@@ -153,7 +153,7 @@ class _HttpAnswer:
             url = self._answer.url
             reason = str(error) or type(error).__name__
             raise ServerError(
-                f"the answer to {self._answer.method} {url.path} broke off: {reason}", status=0
+                f"the answer to {self._answer.method} {url.path} was interrupted: {reason}", status=0
             ) from error
 
     def close(self) -> None:

@@ -83,11 +83,12 @@ class _Limits:
         self._on_bytes(size)
         if self._bytes > BOMB_BYTES and self._bytes > BOMB_RATIO * max(1, self._packed):
             raise ArchiveBomb(
-                f"the archive of {self._packed:,} bytes grows to more than {self._bytes:,}: that is no data"
+                f"the archive of {self._packed:,} bytes grows to more than {self._bytes:,}:"
+                " this looks like a zip bomb"
             )
         if self._most_bytes is not None and self._bytes > self._most_bytes:
             raise TooLarge(
-                f"the volume has room for {self._most_bytes:,} bytes; the archive holds more",
+                f"the archive does not fit on the volume, which has room for {self._most_bytes:,} bytes",
                 hint="make it larger with --size",
             )
 

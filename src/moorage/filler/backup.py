@@ -77,7 +77,7 @@ class FolderTarget:
         try:
             fd = self._tree.open(name)
         except FileNotFoundError as error:
-            raise BackupNotFound(f"there is no {shown(name)} among the backups") from error
+            raise BackupNotFound(f"backup {shown(name)} not found") from error
         with os.fdopen(fd, "rb") as file:
             yield file
 
@@ -113,7 +113,7 @@ class ObjectTarget:
     def reading(self, name: str) -> Iterator[IO[bytes]]:
         path = f"{self._root}/{name}"
         if not self._run(lambda: self._store.exists(path)):
-            raise BackupNotFound(f"there is no {shown(name)} among the backups at {shown(self._url)}")
+            raise BackupNotFound(f"backup {shown(name)} not found at {shown(self._url)}")
         with self._run(lambda: self._store.open(path, "rb", block_size=8 << 20)) as file:
             yield file
 

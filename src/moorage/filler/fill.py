@@ -208,7 +208,7 @@ class _Fill:
             if ready.get("revision") != self._order.revision:
                 raise VolumeFailed(
                     "the volume holds another dataset already",
-                    hint="a dataset does not change once it is filled: make another one",
+                    hint="a filled dataset cannot change: create another dataset",
                 )
             return ready
         return None
@@ -482,7 +482,7 @@ class _Fill:
             example = shown(min((*changed, *gone, *come)))
             raise SourceChanged(
                 f"the source changed while it was read: {', '.join(words)}, such as {example}",
-                hint="`moor dataset refill` begins anew",
+                hint="start again: moor dataset refill",
             )
 
     def _note(self, files: list[Done]) -> None:
@@ -557,7 +557,7 @@ def _judge(entries: list[Entry], order: Order) -> None:
 def _too_large(order: Order, total: int | None) -> TooLarge:
     has = "more than that" if total is None else f"{total:,} bytes"
     return TooLarge(
-        f"the volume has room for {order.most_bytes:,} bytes; the source has {has}",
+        f"the source does not fit on the volume: it has {has}, the volume has room for {order.most_bytes:,} bytes",
         hint="make it larger with --size",
     )
 

@@ -267,7 +267,7 @@ def _judge(answer: aiohttp.ClientResponse, url: str) -> None:
         return
     if status in (401, 403):
         raise SourceDenied(
-            f"{shown(url)} answered HTTP {status}", hint="name a Secret with what lets you in: --secret"
+            f"{shown(url)} answered HTTP {status}", hint="give a Secret with your credentials: --secret"
         )
     if status in (404, 410):
         raise SourceNotFound(f"{shown(url)} answered HTTP {status}")
@@ -344,7 +344,7 @@ class ObjectSource:
         with_store = in_our_words(self._url)
         objects = with_store(lambda: self._store.find(root, detail=True))
         if not objects:
-            raise SourceNotFound(f"there is nothing at {shown(self._url)}")
+            raise SourceNotFound(f"no files found at {shown(self._url)}")
         if len(objects) > most:
             raise TooManyFiles(f"{shown(self._url)} has {len(objects):,} files; at most {most:,}")
         entries = []
@@ -354,7 +354,7 @@ class ObjectSource:
             path = posixpath.basename(root) if key == root else key[len(root) + 1 :]
             entries.append(Entry(checked(path), int(info["size"]), object_version(info), key))
         if not entries:
-            raise SourceEmpty(f"there is no file at {shown(self._url)}")
+            raise SourceEmpty(f"no files found at {shown(self._url)}")
         return sorted(entries, key=lambda entry: entry.path)
 
     async def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
@@ -389,7 +389,7 @@ def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
             raise SourceNotFound(f"{shown(what)}: not found") from error
         except PermissionError as error:
             raise SourceDenied(
-                f"{shown(what)}: {error}", hint="name a Secret with what lets you in: --secret"
+                f"{shown(what)}: {error}", hint="give a Secret with your credentials: --secret"
             ) from error
         except (OSError, TimeoutError) as error:
             raise SourceFailed(f"{shown(what)}: {error}") from error
@@ -397,7 +397,7 @@ def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
             text = f"{type(error).__name__}: {error}"
             if "Credential" in text or "Forbidden" in text or "AccessDenied" in text:
                 raise SourceDenied(
-                    f"{shown(what)}: {text}", hint="name a Secret with what lets you in: --secret"
+                    f"{shown(what)}: {text}", hint="give a Secret with your credentials: --secret"
                 ) from error
             raise SourceFailed(f"{shown(what)}: {text}") from error
 
@@ -421,7 +421,7 @@ class FolderSource:
     def _opened(self) -> Tree:
         if self._tree is None:
             if not self._folder.is_dir():
-                raise SourceNotFound(f"there is no folder {self._folder.name!r} on the volume")
+                raise SourceNotFound(f"folder {self._folder.name!r} not found on the volume")
             self._tree = Tree(self._folder)
         return self._tree
 

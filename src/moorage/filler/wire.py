@@ -44,15 +44,15 @@ def send(
     sent; their number is in `left_out`. Raises FillError."""
     files, single, left_out = _files(tree, path)
     if not files and not single and not left_out and path and tree.stat(path) is None:
-        _put(write, {"failed": f"there is no {shown(path)} on the volume"})
-        raise BadSource(f"there is no {shown(path)} to be copied")
+        _put(write, {"failed": f"{shown(path)} not found on the volume"})
+        raise BadSource(f"{shown(path)} not found")
     start = 0 if single or not path else len(path) + 1
     names = [file.path.rpartition("/")[2] if single else file.path[start:] for file in files]
     asked = [[name, file.size, file.mtime_ns] for name, file in zip(names, files, strict=True)]
     _put(write, {"files": asked, "single": single})
     for index in _get(read).get("want") or ():
         if not isinstance(index, int) or not 0 <= index < len(files):
-            raise Corrupt("the other end wants a file that there is not")
+            raise Corrupt("the receiver asked for a file that does not exist")
         _send_one(tree, files[index], names[index], write, on_progress)
     answer = _get(read)
     if answer.get("phase") != "ready":

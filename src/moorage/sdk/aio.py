@@ -269,7 +269,9 @@ class AsyncJobs(Group):
         with every problem in its message, and AlreadyExists.
         """
         if isinstance(command, str):
-            raise UsageError("the command is one text", hint='run(["python", "train.py"])')
+            raise UsageError(
+                "invalid command: use a list of arguments, not one string", hint='run(["python", "train.py"])'
+            )
         wanted: dict[str, Any] = {
             "command": [*command],
             "namespace": await self._in(namespace),

@@ -165,7 +165,7 @@ class AsyncContainers(Group):
                         raise api_error(409, {"message": str(document.get("message"))})
                     code = int(document["exitCode"])
         if code is None:
-            raise ServerError("the connection to the command broke before its end", status=0)
+            raise ServerError("the connection to the command was lost before it ended", status=0)
         return ExecResult(exit_code=code, stdout=bytes(out[STDOUT]), stderr=bytes(out[STDERR]))
 
     async def _get(self, container: str, namespace: str | None, warnings: Sequence[str]) -> Container:

@@ -62,17 +62,19 @@ def options_of(given: Mapping[str, Any]) -> Options:
 
         near = get_close_matches(unknown[0], list(known), n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"a map has no option {unknown[0]!r}", hint=hint)
+        raise UsageError(f"unknown map option {unknown[0]!r}", hint=hint)
     made = Options(**given)
     if made.where not in PLACES:
-        raise UsageError(f"where is {made.where!r}", hint="cluster or local")
+        raise UsageError(f"invalid where {made.where!r}: use 'cluster' or 'local'")
     return replace(made, volumes=tuple(made.volumes), notify=tuple(made.notify))
 
 
 def check_local(options: Options) -> None:
     wrong = [name for name in ("volumes", "notify", "spot", "image", "resources") if getattr(options, name)]
     if wrong:
-        raise UsageError(f"{wrong[0]} means nothing on this machine", hint='leave it out, or where="cluster"')
+        raise UsageError(
+            f"option {wrong[0]!r} cannot be used with where='local'", hint="leave it out, or use where='cluster'"
+        )
 
 
 def request_of(function: bytes, options: Options, name: str, namespace: str) -> MapRequest:

@@ -112,7 +112,7 @@ class AsyncMap(Generic[R]):
     async def attach(cls, name: str, options: Options, opener: Opener | None = None) -> AsyncMap[R]:
         """A map that is there already. Raises NotFound."""
         if options.where == "local":
-            raise UsageError("maps on this machine end with their process: there is none to attach to")
+            raise UsageError("cannot attach: a map on this machine ends with its process")
         made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "", opener)
         cluster = await made._open()
         made.namespace = cluster.namespace

@@ -37,7 +37,7 @@ async def test_an_account_is_made_once_and_its_groups_follow_the_login() -> None
 async def test_a_name_given_to_somebody_else_by_the_provider_is_not_let_in() -> None:
     api = FakeApi()
     await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 1")
-    with pytest.raises(people.NotYours, match="somebody else"):
+    with pytest.raises(people.NotYours, match="a different user"):
         await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 2")
 
 
@@ -141,5 +141,5 @@ async def test_a_disabled_account_says_why_until_it_is_enabled():
     "act", [people.forget_account, lambda api, name: people.change_account(api, name, AccountChange())]
 )
 async def test_an_account_that_is_missing_is_named(act):
-    with pytest.raises(NotFound, match="there is no account 'ada'"):
+    with pytest.raises(NotFound, match="account 'ada' not found"):
         await act(FakeApi(), "ada")

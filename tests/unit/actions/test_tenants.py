@@ -44,9 +44,9 @@ async def test_people_and_groups_are_added_once_and_removed(api):
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        ({"people": ["eve"], "groups": []}, "person 'eve' is not member of tenant 'vision'"),
-        ({"people": [], "groups": ["ops"]}, "group 'ops' is not member of tenant 'vision'"),
-        ({"people": [], "groups": []}, "nobody is named"),
+        ({"people": ["eve"], "groups": []}, "person 'eve' does not have the role member in tenant 'vision'"),
+        ({"people": [], "groups": ["ops"]}, "group 'ops' does not have the role member in tenant 'vision'"),
+        ({"people": [], "groups": []}, "no user or group is given"),
     ],
 )
 async def test_who_has_no_role_cannot_lose_it(api, names, says):
@@ -69,5 +69,5 @@ async def test_only_the_tenant_that_was_looked_at_is_deleted(api):
         await tenants.delete_tenant(api, "vision")
     api.get = get
     assert (await tenants.delete_tenant(api, "vision"))["spec"] == {"namespace": "vision"}
-    with pytest.raises(NotFound, match="there is no tenant 'vision'"):
+    with pytest.raises(NotFound, match="tenant 'vision' not found"):
         await tenants.delete_tenant(api, "vision")

@@ -71,7 +71,7 @@ def test_a_dataset_in_use_is_kept_unless_forced_and_what_breaks_is_told(moor):
     assert "in use by train, vision/theirs" in done.err
     assert moor.api.named(DATASETS) == ["photos"]
     done = moor("dataset", "delete", "photos", "--yes", "--force")
-    assert "train loses the dataset photos: it ends" in done.err
+    assert "train uses the dataset photos and is stopped" in done.err
     assert moor.api.named(DATASETS) == moor.api.named(PODS) == []
 
 
@@ -87,7 +87,7 @@ def test_what_is_ready_is_not_filled_anew(moor):
 def test_readers_come_and_go(moor):
     moor.api.put(DATASETS, a_dataset())
     moor("dataset", "share", "photos", "--with", "a", "--with", "b")
-    assert moor("dataset", "share", "photos", "--without", "a").out == "photos is read by b\n"
+    assert moor("dataset", "share", "photos", "--without", "a").out == "photos can be read by b\n"
 
 
 def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):

@@ -121,7 +121,7 @@ def test_a_disruption_budget_that_says_not_now_is_asked_again(moor):
     moor.clock = Impatient(NOON)
     done = moor("drain", "node-1")
     assert done.code == 0
-    assert "pod default/p may not go yet: the budget allows none; trying again every 5 s" in done.err
+    assert "pod default/p cannot be evicted yet: the budget allows none; trying again every 5 s" in done.err
 
 
 def test_a_drain_that_takes_too_long_says_how_to_go_on(moor):
@@ -131,7 +131,7 @@ def test_a_drain_that_takes_too_long_says_how_to_go_on(moor):
     assert done.code == 1
     assert done.err.splitlines()[-2:] == [
         "error: node node-1 is cordoned but not empty after 1s",
-        "hint: `moor drain node-1` goes on; `moor uncordon node-1` opens it again",
+        "hint: `moor drain node-1` continues; `moor uncordon node-1` opens it again",
     ]
 
 
@@ -146,7 +146,7 @@ def test_nodes_are_cordoned_and_opened_again(two):
 def test_a_node_that_is_not_there_is_named_with_those_that_are(two, command):
     done = two(command, "nod")
     assert done.code == 1
-    assert done.err == "error: there is no node 'nod'\nhint: there are: node-1, node-2\n"
+    assert done.err == "error: node 'nod' not found\nhint: there are: node-1, node-2\n"
 
 
 def test_a_volume_is_created_listed_and_deleted(moor):
@@ -171,15 +171,15 @@ def test_a_volume_in_use_is_deleted_by_force_with_its_pods_and_what_breaks_is_to
     moor.api.put(PODS, a_pod(spec={"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}))
     done = moor("volume", "delete", "data", "--yes", "--force")
     assert done.code == 0
-    assert "train loses volume data" in done.err
+    assert "train uses volume data" in done.err
     assert moor.api.named(PVCS) == moor.api.named(PODS) == []
 
 
 @pytest.mark.parametrize(
     ("size", "expands", "code", "says"),
     [
-        ("20Gi", True, 0, "data grows from 10Gi to 20Gi"),
-        ("10Gi", True, 0, "data has 10Gi already"),
+        ("20Gi", True, 0, "data is being resized from 10Gi to 20Gi"),
+        ("10Gi", True, 0, "data already has 10Gi"),
         ("5Gi", True, 2, "cannot make volume 'data' smaller"),
         ("20Gi", False, 1, "its StorageClass disks does not allow expansion"),
         ("big", True, 2, "invalid quantity 'big'"),
@@ -218,7 +218,7 @@ def test_classes_say_what_they_can_do(moor):
         (["volume", "create", "d", "--size", "big"], 2, "error: invalid quantity 'big'"),
         (["volume", "create", "d", "--size", "0"], 2, "error: invalid size '0'"),
         (["volume", "create", "there"], 1, "error: the name 'there' is taken: another volume"),
-        (["volume", "delete", "none", "--yes"], 1, "error: there is no volume 'none' in namespace default"),
+        (["volume", "delete", "none", "--yes"], 1, "error: volume 'none' not found in namespace default"),
     ],
 )
 def test_a_wrong_volume_is_one_clear_error(moor, words, code, says):

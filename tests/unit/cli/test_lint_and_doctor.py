@@ -50,9 +50,9 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("", "holds no single GuardrailPolicy"),
+        ("", "does not have exactly one GuardrailPolicy"),
         ("a: [", "is not valid YAML: line 2"),
-        (POD, "holds no single GuardrailPolicy"),
+        (POD, "does not have exactly one GuardrailPolicy"),
         (DENY.replace("memoryLimit", "memorylimit"), "has unknown rules: memorylimit"),
         (DENY.replace("deny", "strict"), "Expected `str` matching regex"),
         (DENY.replace("spec:", "spec: []\nother:"), "Expected `object`"),

@@ -96,7 +96,9 @@ def test_rows_of_a_query_are_objects_and_single_columns_are_values(tmp_path):
         pytest.param(Sources(query="SELECT 1"), "--query needs --database", id="no database"),
         pytest.param(Sources(query="SELECT 1", database="mysql://x/y"), "unknown kind of database", id="kind"),
         pytest.param(Sources(query="SELECT 1", database="sqlite:///none.db"), "file none.db not found", id="f"),
-        pytest.param(Sources(range="0:1", database="sqlite:///x"), "--database is for --query", id="no query"),
+        pytest.param(
+            Sources(range="0:1", database="sqlite:///x"), "--database can only be used with --query", id="no query"
+        ),
         pytest.param(Sources(file="none.txt"), "none.txt cannot be read", id="no file"),
         pytest.param(Sources(pattern="none-*"), "--glob none-\\* has no items", id="nothing matches"),
         pytest.param(Sources(), "items come from one of", id="nothing given"),
@@ -131,7 +133,7 @@ def test_items_say_how_long_they_may_take(tmp_path):
     source = Sources(file=str(tmp_path / "a.csv"), seconds_field="sec")
     assert values(source) == [{"value": {"day": "x", "sec": "2.5"}, "seconds": 2.5}, {"day": "y", "sec": ""}]
     (tmp_path / "a.csv").write_text("day,sec\nx,long\n")
-    with pytest.raises(UsageError, match="--item-seconds: sec of item 1 of .* is 'long'"):
+    with pytest.raises(UsageError, match="invalid --item-seconds: field 'sec' of item 1 of .* is 'long'"):
         read(source)
 
 

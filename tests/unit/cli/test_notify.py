@@ -18,7 +18,7 @@ def test_a_target_that_got_nothing_is_told_and_fails(capsys, monkeypatch):
     assert "e-mail to ada@example.com: no mail server is set" in err
     assert "command 'true': delivered" in err
     assert "webhook at 127.0.0.1: 127.0.0.1 is not a public address" in err
-    assert "error: 2 of 3 targets did not get the notice" in err
+    assert "error: 2 of 3 notifications were not delivered" in err
     assert "s3cret" not in err
 
 

@@ -32,7 +32,7 @@ def test_the_seeds_estimate_is_the_marked_row(capsys):
         "12.16",
     ]
     assert "note: no quota holds: none is given" in shown.err
-    assert "days old; look whether they still hold" in shown.err
+    assert "days old; check that they are still right" in shown.err
 
 
 def test_the_seeds_measured_run_foretells_38_nodes_and_itself(capsys):
@@ -58,7 +58,7 @@ def test_a_sample_gives_times_and_memory(tmp_path, capsys):
     assert main(words) == 0
     assumed = yaml.safe_load(capsys.readouterr().out)["assumed"]
     assert assumed[0].startswith("items: 1,000, as 70 measured ones; 4.0")
-    assert "memory: 1.1Gi for each item, a fifth above the largest of the sample" in assumed
+    assert "memory: 1.1Gi for each item, 20 % above the largest of the sample" in assumed
 
 
 def test_prices_may_be_csv_and_names_can_be_printed(tmp_path, capsys):
@@ -76,17 +76,17 @@ def test_prices_may_be_csv_and_names_can_be_printed(tmp_path, capsys):
     [
         ([], "comes from one of --seconds, --sample and --from-run"),
         (["--seconds", "4", "--from-run", "nodes=1"], "comes from one of"),
-        (["--from-run", "nodes=1"], "is not nodes=N,machine=TYPE"),
-        (["--from-run", "nodes=1,machine=x,time=1h"], "names machine 'x'"),
-        (["--from-run", "nodes=1,machine=n1-standard-96,time=1h,foo=1"], "has no 'foo'"),
-        (["--seconds", "4", "--limit", "mysql"], "is not NAME=TOKENS"),
+        (["--from-run", "nodes=1"], "invalid --from-run nodes=1: use nodes=N"),
+        (["--from-run", "nodes=1,machine=x,time=1h"], "machine type 'x' of --from-run not found"),
+        (["--from-run", "nodes=1,machine=n1-standard-96,time=1h,foo=1"], "unknown part 'foo' of --from-run"),
+        (["--seconds", "4", "--limit", "mysql"], "invalid --limit mysql: use NAME=TOKENS"),
         (["--seconds", "4", "--limit", "mysql=10:200%"], "held 2 of an item's time"),
         (["--seconds", "4", "--quota", "cpus"], "invalid quota"),
         (["--seconds", "4", "--quota", "fish=1"], "'fish' has no quota"),
         (["--seconds", "4", "--deadline", "soon"], "--deadline: invalid duration 'soon'"),
         (["--seconds", "4", "--cpu", "much"], "--cpu: invalid quantity 'much'"),
-        (["--seconds", "4", "--disk", "-1"], "--disk is -1, less than 0"),
-        (["--seconds", "4", "--market", "on-demand"], "no offer is left"),
+        (["--seconds", "4", "--disk", "-1"], "invalid --disk -1: use 0 or more"),
+        (["--seconds", "4", "--market", "on-demand"], "no offer matches"),
     ],
 )
 def test_wrong_usage_names_the_option(words, says, capsys):

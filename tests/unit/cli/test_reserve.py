@@ -118,11 +118,11 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
     [
         (("--to", "+1h"), "say what to reserve"),
         (("--machine", "nosuch", "--to", "+1h"), "machine type 'nosuch' not found"),
-        (("--gpus", "3", "--gpu-type", "a100", "--to", "+1h"), "no machine type makes up 3 GPUs"),
-        (("--gpus", "2", "--to", "+1h"), "--gpus goes with --gpu-type"),
+        (("--gpus", "3", "--gpu-type", "a100", "--to", "+1h"), "no number of machines has exactly 3 GPUs"),
+        (("--gpus", "2", "--to", "+1h"), "--gpus needs --gpu-type"),
         (("--machine", "two", "--from", "+2h", "--to", "2026-11-21T14:00"), "must be after spec.from"),
         (("--machine", "two", "--from", "2026-11-01", "--to", "2026-11-02"), "must lie ahead"),
-        (("--machine", "two", "--to", "+1h", "--user", "ada", "--tenant", "lab"), "exclude each other"),
+        (("--machine", "two", "--to", "+1h", "--user", "ada", "--tenant", "lab"), "cannot be used together"),
     ],
 )
 def test_what_is_wrong_is_said(gpus: Any, words: tuple[str, ...], message: str) -> None:
@@ -173,7 +173,7 @@ def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any)
     assert gpus("reserve", "delete", "course", "-n", "lab", "--dry-run").out == "course would be deleted\n"
     assert gpus("reserve", "delete", "course", "-n", "lab").out == "course deleted\n"
     done = gpus("reserve", "delete", "course", "-n", "lab")
-    assert (done.code, "there is no reservation 'course' in namespace lab" in done.err) == (1, True)
+    assert (done.code, "reservation 'course' not found in namespace lab" in done.err) == (1, True)
 
 
 def test_machines_says_how_many_are_kept_by_the_calendar_now(gpus: Any) -> None:

@@ -322,7 +322,7 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        pytest.param(["yesterday"], 2, "there is no copy 'yesterday'", id="a copy that is not there"),
+        pytest.param(["yesterday"], 2, "copy 'yesterday' not found", id="a copy that is not there"),
         pytest.param(["latest", "--file", "thesis.tex"], 2, "no copy holds thesis.tex", id="another file"),
         pytest.param(["--all"], 2, "no copy is named", id="no name"),
         pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot be used together", id="both"),

@@ -231,7 +231,7 @@ def test_what_is_wrong_is_told_before_the_directory_is_packed(real, tmp_path):
     assert done.err.startswith("error: no image given, and this cluster needs one")
     done = real("run", "--image", "x", "--", "true")
     assert done.code == 2
-    assert "at most 900Ki can be sent along; the largest files are big.bin (1.9Mi)" in done.err
+    assert "at most 900Ki can be sent; the largest files are big.bin (1.9Mi)" in done.err
     assert real.api.named(SECRETS) == []
 
 
@@ -269,7 +269,7 @@ def test_following_prints_the_logs_and_ends_with_the_jobs_own_code(local, code, 
     done = local("run", "--follow", "--memory", "1Gi", "--name", "train", "--", "true")
     assert (done.code, done.out) == (code, "one\ntwo\n")
     lines = done.err.splitlines()
-    assert lines[-2] == "submitted train; Ctrl-C detaches, the run goes on"
+    assert lines[-2] == "submitted train; Ctrl-C detaches; the run continues"
     assert lines[-1] == ("train: Succeeded" if not code else "train: Failed (exit code 7); see moor show train")
 
 

@@ -214,7 +214,7 @@ def test_a_run_that_is_not_there_is_one_error_with_near_names(at_noon):
     for command in ("show", "logs", "cancel", "explain"):
         done = at_noon(command, "trian")
         assert (done.code, done.out) == (1, "")
-        assert done.err == "error: there is no run 'trian' in namespace default\nhint: did you mean train?\n"
+        assert done.err == "error: run 'trian' not found in namespace default\nhint: did you mean train?\n"
 
 
 def test_logs_of_one_pod_are_printed_as_they_are(moor):
@@ -281,7 +281,7 @@ def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):
     assert done.code == 0
     assert done.out == "epoch 1\nepoch 2\ntrain-r2-x | epoch 3\n"
     assert done.err == (
-        "note: the connection to the cluster broke; trying again\n"
+        "note: the connection to the cluster was lost; trying again\n"
         "--- attempt 2 on node-1 after EvictionByEvictionAPI: train-r2-x\n"
     )
 
@@ -344,8 +344,8 @@ def test_several_runs_are_cancelled_and_every_error_is_told(moor):
     assert done.code == 1
     assert done.out == "a cancelled\n"
     assert [line for line in done.err.splitlines() if line.startswith("error")] == [
-        "error: there is no run 'b' in namespace default",
-        "error: there is no run 'c' in namespace default",
+        "error: run 'b' not found in namespace default",
+        "error: run 'c' not found in namespace default",
     ]
 
 

@@ -53,7 +53,7 @@ def test_the_plot_names_every_policy():
 
 def test_a_plot_that_would_be_no_svg_is_refused_before_anything_is_played(trace, tmp_path, capsys):
     assert main([*trace, "--plot", str(tmp_path / "packing.png")]) == 2
-    assert "a plot is written as SVG" in capsys.readouterr().err
+    assert "use a name that ends in .svg" in capsys.readouterr().err
 
 
 @pytest.mark.processes

@@ -206,9 +206,13 @@ def test_a_function_that_does_not_load_ends_the_map_with_the_reason():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"paralelism": 2}, "a map has no option 'paralelism'", id="a slip of the pen"),
-        pytest.param({"where": "moon"}, "where is 'moon'", id="nowhere"),
-        pytest.param({"where": "local", "image": "x"}, "image means nothing on this machine", id="an image here"),
+        pytest.param({"paralelism": 2}, "unknown map option 'paralelism'", id="a slip of the pen"),
+        pytest.param({"where": "moon"}, "invalid where 'moon': use 'cluster' or 'local'", id="nowhere"),
+        pytest.param(
+            {"where": "local", "image": "x"},
+            "option 'image' cannot be used with where='local'",
+            id="an image here",
+        ),
     ],
 )
 def test_wrong_options_are_refused_at_once(options, message):

@@ -147,7 +147,7 @@ async def test_a_dataset_is_listed_and_deleted_by_forms(ada):
 async def test_what_is_missing_is_told_by_a_page(ada):
     for path in ("/workspaces/team/x/delete", "/volumes/team/x/delete", "/datasets/team/x/delete"):
         answer = await ada.get(path)
-        assert (answer.status, "here is no" in answer.text) == (404, True)
+        assert (answer.status, "not found in namespace team" in answer.text) == (404, True)
         assert answer.headers["content-type"].startswith("text/html")
 
 

@@ -105,7 +105,7 @@ def test_what_is_no_parameter_is_refused(words):
 
 def test_a_file_that_is_no_notebook_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="there is no notebook"):
+    with pytest.raises(UsageError, match="notebook .* not found"):
         check_source("none.ipynb")
     (tmp_path / "bad.ipynb").write_text("{}")
     with pytest.raises(UsageError, match="no cells"):

@@ -135,7 +135,7 @@ class Engine:
             self._drop(heard.get("lost") or [])
             self._mind(heard["state"])
         if self._orders.parent and os.getppid() != self._orders.parent:
-            self._reason, self._exit = "who has started it is gone", 0
+            self._reason, self._exit = "the process that started it has ended", 0
             return
         now = time.monotonic()
         if self._leaving:

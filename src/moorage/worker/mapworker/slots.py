@@ -686,7 +686,7 @@ def fill(command: list[str], task: Task) -> list[str]:
             try:
                 value = value[int(part)] if isinstance(value, list) else value[part]
             except (KeyError, IndexError, TypeError, ValueError):
-                raise ValueError(f"{match.group(0)}: this item has no such part") from None
+                raise ValueError(f"{match.group(0)}: this item has no such field") from None
         return value if isinstance(value, str) else json.dumps(value)
 
     return [PLACEHOLDER.sub(put, part) for part in command]
