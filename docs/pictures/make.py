@@ -103,7 +103,8 @@ def record(machine: Machine) -> list[Scene]:
             if number == 2 and command == "moor jobs":
                 machine.wait("digits", lambda run: run.get("restarts") == 1 and run["state"] == "Running")
             typed = command.format(node=node)
-            scene.append((typed, tidy(machine.moor(typed, extra="--port 0 --api-port 0" if command == UP else ""))))
+            ports = "--port 0 --api-port 0" if command == UP else ""
+            scene.append((typed, tidy(machine.moor(typed, extra=ports))))
         scenes.append(scene)
     machine.moor(f"moor uncordon {node}")  # for the photographs: all runs but the last have their GPUs
     machine.wait("wide", lambda run: run["state"] == "Running")
