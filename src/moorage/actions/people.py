@@ -286,7 +286,7 @@ def check_password(password: str) -> None:
 
 
 async def set_password(api: Api, person: str, password: str) -> None:
-    """Store the hash of a new password. Raises UsageError for one that is too short or too long."""
+    """Store the hash of a new password. Raises UsageError for a password that is too short or too long."""
     check_password(password)
     made = await asyncio.to_thread(hash_password, password)
     name = password_secret(account_name(person))

@@ -239,7 +239,7 @@ class RunLog:
                 await self._events.put(event)
 
     async def _print_unseen(self, run: RunView) -> RunView:
-        """Pods that came and went faster than the watch told; the run with them."""
+        """Pods that came and went between two events of the watch; the run with them."""
         try:
             pods = await pods_of_run(self._api, self._namespace, self._name)
             jobs = await jobs_of_run(self._api, self._namespace, self._name)

@@ -409,7 +409,7 @@ def set_(target: Target, name: str, capacity: int) -> int:
 def _each(
     target: Target, names: Sequence[str], action: Callable[[Session, MapClient, str], Awaitable[str]]
 ) -> int:
-    """Do the same with each map; what fails is told at the end, all of it."""
+    """Do the same with each map; all failures are reported at the end."""
     from moorage.cli.session import Problems
 
     async def work(session: Session) -> int:

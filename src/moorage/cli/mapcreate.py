@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0  # between two looks at a map that is waited for
 
 
 async def create(session: Session, given: Given) -> int:
-    """Read the items, make the MapJob, bring the items; whatever is wrong is told before anything is made."""
+    """Read the items, make the MapJob, bring the items; all errors are reported before anything is created."""
     _check_command(given)
     if given["sample"] is not None and given["machines"] is None:
         raise UsageError("--sample needs --machines", hint="the plan of the rest needs machine types and prices")
@@ -45,7 +45,7 @@ async def create(session: Session, given: Given) -> int:
     if given["machines"] is not None:
         from moorage.cli.plan import load_sheet
 
-        load_sheet(given["machines"])  # what is wrong with it is told before the sample runs
+        load_sheet(given["machines"])  # errors in it are reported before the sample runs
     request = request_of(given, session.namespace)
     plan = await _plan_of(session, request)
     spool = read(sources, may_be_none=given["open_"])

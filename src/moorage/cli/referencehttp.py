@@ -27,7 +27,7 @@ def routes_page(note: str) -> str:
     described = describe(routes)
     out = [note, "# HTTP API of the server\n", "Unstable until 1.0, as the version in its path says.\n"]
     out.append(
-        "`GET /api/v1/openapi.json` describes it for programs. Errors are told by [codes](error-codes.md)."
+        "`GET /api/v1/openapi.json` describes it for programs. Errors have [codes](error-codes.md)."
         " A route without types here takes or answers what its description says.\n"
     )
     out += ["| route | request | answer | |", "|---|---|---|---|"]

@@ -74,7 +74,9 @@ def fields_of(struct: type[Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]
                     break
             shown = field if field.get("description") else field | {"description": inner.get("description", "")}
             yield f"{path}.{name}".lstrip("."), shown, name in (of.get("required") or ())
-            if inner.get("properties") and name != "conditions":  # the same fields everywhere: told once, above
+            if (
+                inner.get("properties") and name != "conditions"
+            ):  # the same fields everywhere: described once, above
                 yield from walk(inner, here)
 
     yield from walk(resolved(schema), "")

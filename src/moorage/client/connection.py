@@ -293,6 +293,6 @@ def _pairs(params: Mapping[str, object] | None) -> list[tuple[str, str]]:
 
 
 def _seconds(text: str | None) -> float | None:
-    """A Retry-After in seconds; None for one that is not a number."""
+    """A Retry-After in seconds; None if it is not a number."""
     seconds = integer_or(text, -1, maximum=86400)
     return float(seconds) if seconds >= 0 else None

@@ -223,7 +223,7 @@ def _patience(patient: bool) -> float:
 
 
 def _take(lines: BinaryIO) -> list[bytes]:
-    """The next lines, so many as go into one request."""
+    """The next lines, as many as fit into one request."""
     part: list[bytes] = []
     size = 0
     while len(part) < UPLOAD_LINES and size < UPLOAD_BYTES:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that its owner alone can read; whole or not at all.
+    """Replace a file so that only its owner can read it; completely or not at all.
 
     In a folder that others may write to, a file that they put in the way is removed, never written into.
     """

@@ -151,7 +151,7 @@ class Tree:
             return None
 
     def remove(self, path: str) -> None:
-        """Remove a file or a link; one that is gone is fine."""
+        """Remove a file or a link, if it exists."""
         with contextlib.suppress(FileNotFoundError), failing(f"cannot remove {shown(path)}", missing=True):
             with self.parent(path) as (fd, name):
                 _unlink(name, fd, path)
@@ -210,7 +210,7 @@ class Tree:
             return file.read()
 
     def clear(self, below: str) -> None:
-        """Remove a folder with all that is in it; one that is gone is fine."""
+        """Remove a folder with all that is in it, if it exists."""
         try:
             entries = list(self.walk(below))
         except FileNotFoundError:

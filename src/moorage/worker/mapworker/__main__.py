@@ -1,6 +1,6 @@
-"""`python3 worker.pyz`: work until nothing is left. See `orders` for what it is told, `engine` for what it does.
+"""`python3 worker.pyz`: work until nothing is left. See `orders` for its environment, `engine` for what it does.
 
-Exit codes: 0 nothing is left, or it was told to stop; 3 it cannot work here; 1 a fault of ours.
+Exit codes: 0 nothing is left, or it was asked to stop; 3 it cannot work here; 1 a fault of ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker does next: takes leases, runs them in its slots, reports, leaves in order when it is told to.
+"""What a worker does next: takes leases, runs them in its slots, reports, leaves in order when it is asked to.
 
 One thread runs the loop (`Engine.run`); the threads of `wire` only talk. Rules by number are those of
 docs/design/0005-map.md.

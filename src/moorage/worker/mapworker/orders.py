@@ -1,4 +1,4 @@
-"""What a worker is told: its environment, read once and checked."""
+"""The orders of a worker: its environment, read once and checked."""
 
 from __future__ import annotations
 

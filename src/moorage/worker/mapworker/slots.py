@@ -202,7 +202,7 @@ class Slot:
         return None
 
     def settle(self) -> None:
-        """Take note of an end that the process has told already."""
+        """Take note of an end that the process has reported already."""
 
     def stop(self, verdict: str) -> None:
         """End the item early: TERM now, KILL a little later."""
@@ -484,7 +484,7 @@ class FunctionSlot(Slot):
             self._answered(self._answers)
 
     def stop(self, verdict: str) -> None:
-        """Also not the item after it: what is `ahead` is taken back, an end that was told already is an end."""
+        """Also not the item after it: what is `ahead` is taken back; an end that was reported counts."""
         before = self.task
         if before is None or self._verdict is not None:
             return

@@ -31,7 +31,7 @@ class Refused(Exception):
 
 
 class Away(Exception):
-    """No answer, or one that means: try again."""
+    """No answer, or an answer that means: try again."""
 
 
 class Line:
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
 
 
 class Exchanger(threading.Thread):
-    """Sends numbered requests. The newest `ask` overtakes one that is being held or tried again."""
+    """Sends numbered requests. The newest `ask` overtakes an `ask` that is held or tried again."""
 
     def __init__(
         self, line: Line, path: str, answers: queue.SimpleQueue[Answer], wake: Callable[[], None]
@@ -197,7 +197,8 @@ class Heart(threading.Thread):
 class Kept(threading.Thread):
     """Sends what items have printed to the server, so that it is there when the pod is gone.
 
-    Best effort: at most `ROOM_BYTES` wait here; what comes beyond is dropped, and the server is told how much.
+    Best effort: at most `ROOM_BYTES` wait here; what comes beyond is dropped, and the server gets the number of
+    dropped bytes.
     """
 
     ROOM_BYTES = 4 * 1024 * 1024
