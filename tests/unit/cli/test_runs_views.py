@@ -136,9 +136,9 @@ def test_a_listing_is_for_programs_too(at_noon):
     job = a_job()
     job["status"] |= {"failed": 2, "active": 1}
     at_noon.api.put(JOBS, job)
-    [found] = json.loads(at_noon("jobs", "-o", "json").out)
-    assert (found["name"], found["state"], found["gpus"], found["retries"]) == ("train", "Waiting", 1, 2)
-    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [found]
+    [listed] = json.loads(at_noon("jobs", "-o", "json").out)
+    assert (listed["name"], listed["state"], listed["gpus"], listed["retries"]) == ("train", "Waiting", 1, 2)
+    assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [listed]
     assert at_noon("jobs", "-o", "name").out == "train\n"
     assert json.loads(at_noon("jobs", "-n", "other", "-o", "json").out) == []
 
