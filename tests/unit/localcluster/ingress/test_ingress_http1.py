@@ -70,7 +70,7 @@ def test_what_two_programs_could_read_differently_is_refused(head: bytes, status
 
 
 def test_a_request_is_passed_on_without_what_ends_at_a_proxy_and_with_what_a_proxy_adds() -> None:
-    found = parse_request(
+    parsed = parse_request(
         request(
             "Connection: keep-alive, X-Secret-Hop",
             "X-Secret-Hop: 1",
@@ -90,8 +90,8 @@ def test_a_request_is_passed_on_without_what_ends_at_a_proxy_and_with_what_a_pro
             first="POST /a?b=c HTTP/1.1",
         )
     )
-    assert (found.host, found.path, found.length, found.keep_alive) == ("web.localhost", "/a", 0, True)
-    assert request_head(found, client="127.0.0.1", port=8081).decode().split("\r\n") == [
+    assert (parsed.host, parsed.path, parsed.length, parsed.keep_alive) == ("web.localhost", "/a", 0, True)
+    assert request_head(parsed, client="127.0.0.1", port=8081).decode().split("\r\n") == [
         "POST /a?b=c HTTP/1.1",
         "Host: web.localhost:8081",
         "Cookie: a=b",
@@ -108,9 +108,11 @@ def test_a_request_is_passed_on_without_what_ends_at_a_proxy_and_with_what_a_pro
 
 
 def test_a_websocket_keeps_its_upgrade_and_nothing_else_does() -> None:
-    found = parse_request(request("Connection: keep-alive, Upgrade", "Upgrade: WebSocket", "Sec-WebSocket-Key: x"))
-    assert found.websocket
-    head = request_head(found, client="127.0.0.1", port=1).decode()
+    parsed = parse_request(
+        request("Connection: keep-alive, Upgrade", "Upgrade: WebSocket", "Sec-WebSocket-Key: x")
+    )
+    assert parsed.websocket
+    head = request_head(parsed, client="127.0.0.1", port=1).decode()
     assert "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" in head
     assert "Sec-WebSocket-Key: x" in head
     assert not parse_request(request("Connection: Upgrade", "Upgrade: h2c")).websocket
@@ -118,8 +120,8 @@ def test_a_websocket_keeps_its_upgrade_and_nothing_else_does() -> None:
 
 
 def test_an_address_as_target_counts_before_the_host() -> None:
-    found = parse_request(request(first="GET http://b.localhost:8081/x?y HTTP/1.1"))
-    assert (found.host, found.target, found.authority) == ("b.localhost", b"/x?y", b"b.localhost:8081")
+    parsed = parse_request(request(first="GET http://b.localhost:8081/x?y HTTP/1.1"))
+    assert (parsed.host, parsed.target, parsed.authority) == ("b.localhost", b"/x?y", b"b.localhost:8081")
 
 
 @pytest.mark.parametrize(
@@ -136,8 +138,8 @@ def test_an_address_as_target_counts_before_the_host() -> None:
     ],
 )
 def test_how_long_an_answer_is(head: bytes, method: bytes, length: int | None, chunked: bool, keep: bool) -> None:
-    found = parse_answer(head, method)
-    assert (found.length, found.chunked, found.keep_alive) == (length, chunked, keep)
+    answer = parse_answer(head, method)
+    assert (answer.length, answer.chunked, answer.keep_alive) == (length, chunked, keep)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +160,8 @@ def test_an_answer_that_could_be_read_differently_is_a_bad_gateway(head: bytes) 
 
 
 def test_an_answer_is_framed_by_the_proxy() -> None:
-    found = parse_answer(b"HTTP/1.1 200 OK\r\nConnection: close\r\nSet-Cookie: a\r\nSet-Cookie: b", b"GET")
-    assert answer_head(found, chunked=True, close=False) == (
+    answer = parse_answer(b"HTTP/1.1 200 OK\r\nConnection: close\r\nSet-Cookie: a\r\nSet-Cookie: b", b"GET")
+    assert answer_head(answer, chunked=True, close=False) == (
         b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nSet-Cookie: b\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
 
@@ -184,11 +186,11 @@ pieces = st.sampled_from(
 @given(st.lists(pieces, max_size=30).map(b"".join))
 def test_whatever_is_accepted_is_written_as_one_head_that_reads_the_same(tail: bytes) -> None:
     try:
-        found = parse_request(b"GET / HTTP/1.1\r\nHost: a\r\n" + tail)
+        parsed = parse_request(b"GET / HTTP/1.1\r\nHost: a\r\n" + tail)
     except BadHead:
         return
-    head = request_head(found, client="127.0.0.1", port=80)
+    head = request_head(parsed, client="127.0.0.1", port=80)
     assert head.count(b"\r\n\r\n") == 1
     assert b"\n" not in head.replace(b"\r\n", b"")
     again = parse_request(head[:-4])
-    assert (again.host, again.length, again.method) == (found.host, found.length, found.method)
+    assert (again.host, again.length, again.method) == (parsed.host, parsed.length, parsed.method)

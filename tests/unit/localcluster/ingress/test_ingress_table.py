@@ -48,23 +48,23 @@ def a_slice(service: str, *addresses: str, port: int = 8000, name: str = "", rea
     return {
         "metadata": {"name": service, "namespace": "lab", "labels": {"kubernetes.io/service-name": service}},
         "ports": [{"name": name, "port": port, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [one], "conditions": {"ready": ready}} for one in addresses],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": ready}} for address in addresses],
     }
 
 
 def a_router(*ingresses: Any, services: Any = None, slices: Any = None) -> Router:
-    names = {name for one in ingresses for name in services_of(one)}
+    names = {name for ingress in ingresses for name in services_of(ingress)}
     made = services or [a_service(name) for name in names]
-    found = slices
-    if found is None:
-        found = [a_slice(name, f"10.0.0.{at}") for at, name in enumerate(sorted(names))]
+    endpoint_slices = slices
+    if endpoint_slices is None:
+        endpoint_slices = [a_slice(name, f"10.0.0.{at}") for at, name in enumerate(sorted(names))]
     return Router(
         make_table(
             Observed(
                 ingresses=ingresses,
                 classes=[INGRESS_CLASS],
-                services={f"lab/{one['metadata']['name']}": one for one in made},
-                slices=slices_by_service(found),
+                services={f"lab/{service['metadata']['name']}": service for service in made},
+                slices=slices_by_service(endpoint_slices),
             )
         )
     )
@@ -103,25 +103,27 @@ SERVICES = "abcdefg"
     ],
 )
 def test_the_most_particular_host_and_then_the_longest_path_wins(host: str, path: str, want: str | None) -> None:
-    found = a_router(an_ingress(rules=RULES)).find(host, path)
-    assert (found.addresses if found else None) == ([(f"10.0.0.{SERVICES.index(want)}", 8000)] if want else None)
+    backend = a_router(an_ingress(rules=RULES)).find(host, path)
+    assert (backend.addresses if backend else None) == (
+        [(f"10.0.0.{SERVICES.index(want)}", 8000)] if want else None
+    )
 
 
 def test_what_no_rule_claims_goes_to_the_default_backend() -> None:
     ingress = an_ingress(rules=[("web.localhost", a_path("/a", "a"))], defaultBackend=to("z"))
     router = a_router(ingress, slices=[a_slice("z", "10.0.0.9")])
     for host, path in (("web.localhost", "/b"), ("other", "/")):
-        found = router.find(host, path)
-        assert found is not None
-        assert found.addresses == [("10.0.0.9", 8000)]
+        backend = router.find(host, path)
+        assert backend is not None
+        assert backend.addresses == [("10.0.0.9", 8000)]
 
 
 def test_of_two_that_claim_the_same_the_older_has_it() -> None:
     new = an_ingress("a", rules=[("x", a_path("/", "new"))], created="2026-02-01T00:00:00Z")
     old = an_ingress("b", rules=[("x", a_path("/", "old"))])
-    found = a_router(new, old, slices=[a_slice("new", "10.0.0.1"), a_slice("old", "10.0.0.2")]).find("x", "/")
-    assert found is not None
-    assert found.addresses == [("10.0.0.2", 8000)]
+    backend = a_router(new, old, slices=[a_slice("new", "10.0.0.1"), a_slice("old", "10.0.0.2")]).find("x", "/")
+    assert backend is not None
+    assert backend.addresses == [("10.0.0.2", 8000)]
 
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
@@ -130,8 +132,8 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 def served_by(*ingresses: Any, host: str, path: str) -> str | None:
     """The namespace of the Ingress that serves a request; None: nobody does."""
     table = make_table(Observed(ingresses=ingresses, classes=[INGRESS_CLASS], services={}, slices={}))
-    found = Router(table).find(host, path)
-    return None if found is None else found.problem.partition("Service ")[2].partition("/")[0]
+    backend = Router(table).find(host, path)
+    return None if backend is None else backend.problem.partition("Service ")[2].partition("/")[0]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -207,9 +209,9 @@ def test_rules_without_a_host_are_shared() -> None:
 )
 def test_what_is_missing_is_said(services: Any, slices: Any, backend: Any, why: str) -> None:
     path = {"path": "/", "pathType": "Prefix", "backend": backend}
-    found = a_router(an_ingress(rules=[("x", path)]), services=services, slices=slices).find("x", "/")
-    assert found is not None
-    assert (found.addresses, found.problem) == ([], why)
+    routed = a_router(an_ingress(rules=[("x", path)]), services=services, slices=slices).find("x", "/")
+    assert routed is not None
+    assert (routed.addresses, routed.problem) == ([], why)
 
 
 def test_the_port_of_a_service_is_found_by_name_in_its_slices() -> None:
@@ -217,18 +219,18 @@ def test_the_port_of_a_service_is_found_by_name_in_its_slices() -> None:
     slices = [a_slice("a", "10.0.0.1", port=8000, name="web"), a_slice("a", "10.0.0.1", port=9000, name="admin")]
     for port in (81, "admin"):
         ingress = an_ingress(rules=[("x", {"path": "/", "pathType": "Prefix", "backend": to("a", port)})])
-        found = a_router(ingress, services=[service], slices=slices).find("x", "/")
-        assert found is not None
-        assert found.addresses == [("10.0.0.1", 9000)]
+        backend = a_router(ingress, services=[service], slices=slices).find("x", "/")
+        assert backend is not None
+        assert backend.addresses == [("10.0.0.1", 9000)]
 
 
 def test_addresses_are_given_out_in_turn() -> None:
     ingress = an_ingress(rules=[("x", a_path("/", "a"))])
-    found = a_router(ingress, slices=[a_slice("a", "10.0.0.1", "10.0.0.2", "10.0.0.3")]).find("x", "/")
-    assert found is not None
-    firsts = [found.in_turn()[0][0] for _ in range(6)]
+    backend = a_router(ingress, slices=[a_slice("a", "10.0.0.1", "10.0.0.2", "10.0.0.3")]).find("x", "/")
+    assert backend is not None
+    firsts = [backend.in_turn()[0][0] for _ in range(6)]
     assert sorted(firsts[:3]) == sorted(firsts[3:]) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert len(found.in_turn()) == 3
+    assert len(backend.in_turn()) == 3
 
 
 def test_classes_are_known_by_their_controller() -> None:

@@ -126,7 +126,7 @@ def test_fields_of_the_pod(path: str, want: str) -> None:
 
 def test_the_pods_address_is_the_one_in_its_status() -> None:
     pod = a_pod() | {"status": {"podIP": "127.64.0.7"}}
-    assert [field_value(pod, f"status.{one}") for one in ("podIP", "podIPs", "hostIP")] == [
+    assert [field_value(pod, f"status.{field}") for field in ("podIP", "podIPs", "hostIP")] == [
         "127.64.0.7",
         "127.64.0.7",
         "127.0.0.1",

@@ -19,10 +19,10 @@ PLACE = Place(
 
 
 def a_pod(annotations: Any = None, spec: Any = None, **container: Any) -> dict[str, Any]:
-    one = {"name": "c", "image": "localhost/host", "command": ["run"]} | container
+    main = {"name": "c", "image": "localhost/host", "command": ["run"]} | container
     return {
         "metadata": {"name": "p", "namespace": "lab", "uid": "u", "annotations": annotations or {}},
-        "spec": {"restartPolicy": "Never", "containers": [one]} | (spec or {}),
+        "spec": {"restartPolicy": "Never", "containers": [main]} | (spec or {}),
     }
 
 

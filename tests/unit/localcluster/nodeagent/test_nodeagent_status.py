@@ -54,7 +54,7 @@ def a_state(container: Any = None, *, phase: str = "Running", inits: Any = (), *
 
 
 def conditions(status: Any) -> dict[str, str]:
-    return {one["type"]: one["status"] for one in status["conditions"]}
+    return {entry["type"]: entry["status"] for entry in status["conditions"]}
 
 
 def test_pod_that_waits_for_its_start() -> None:
@@ -143,15 +143,15 @@ def test_pod_that_has_ended(code: int, phase: str, why: str, initialized: str | 
         "finishedAt": "2026-11-21T11:30:00Z",
         "containerID": "process://u/c/0",
     }
-    found = {one["type"]: one for one in status["conditions"]}
-    assert (found["Ready"]["reason"], found["Initialized"].get("reason")) == (why, initialized)
+    by_type = {entry["type"]: entry for entry in status["conditions"]}
+    assert (by_type["Ready"]["reason"], by_type["Initialized"].get("reason")) == (why, initialized)
 
 
 def test_out_of_memory_is_told_with_its_message() -> None:
     ended = terminated(137, "OOMKilled", signal=9, message="memory limit 512Mi exceeded; peak 530Mi")
     status = pod_status(a_pod(), Local(state=a_state(ended, phase="Failed")), now=NOW)
-    told = status["containerStatuses"][0]["state"]["terminated"]
-    assert (told["reason"], told["signal"], told["message"]) == (
+    reported = status["containerStatuses"][0]["state"]["terminated"]
+    assert (reported["reason"], reported["signal"], reported["message"]) == (
         "OOMKilled",
         9,
         "memory limit 512Mi exceeded; peak 530Mi",
@@ -215,10 +215,10 @@ def test_back_off_is_running_with_the_last_state() -> None:
     state = a_state({"waiting": {"reason": "CrashLoopBackOff", "message": "m"}})
     state["containers"][0] |= {"lastState": terminated(1), "restartCount": 2}
     status = pod_status(a_pod(), Local(state=state), now=NOW)
-    one = status["containerStatuses"][0]
-    assert (status["phase"], one["restartCount"]) == ("Running", 2)
-    assert one["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}}
-    assert one["lastState"]["terminated"]["exitCode"] == 1
+    container = status["containerStatuses"][0]
+    assert (status["phase"], container["restartCount"]) == ("Running", 2)
+    assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}}
+    assert container["lastState"]["terminated"]["exitCode"] == 1
     assert conditions(status)["Ready"] == "False"
 
 
@@ -282,7 +282,7 @@ def test_peak_is_that_of_the_largest_container() -> None:
 states = st.one_of(
     st.just(RUNNING),
     st.builds(terminated, st.integers(0, 255)),
-    st.sampled_from([{"waiting": {"reason": one}} for one in ("PodInitializing", "CrashLoopBackOff")]),
+    st.sampled_from([{"waiting": {"reason": reason}} for reason in ("PodInitializing", "CrashLoopBackOff")]),
 )
 shim_states = st.none() | st.builds(
     lambda state, phase: a_state(state, phase=phase),
@@ -307,11 +307,11 @@ def test_status_is_settled_once_it_is_published(local: Local) -> None:
 
 
 @given(locals_, locals_)
-def test_final_phase_and_times_of_unchanged_conditions_stay(one: Local, two: Local) -> None:
+def test_final_phase_and_times_of_unchanged_conditions_stay(earlier: Local, later: Local) -> None:
     pod = a_pod()
-    first = pod_status(pod, one, now=NOW)
-    second = pod_status(pod | {"status": first}, two, now=LATER)
-    if first["phase"] in ("Succeeded", "Failed") and two.rejected is None:
+    first = pod_status(pod, earlier, now=NOW)
+    second = pod_status(pod | {"status": first}, later, now=LATER)
+    if first["phase"] in ("Succeeded", "Failed") and later.rejected is None:
         assert second["phase"] == first["phase"]
     old = {each["type"]: each for each in first["conditions"]}
     for each in second["conditions"]:
@@ -324,14 +324,16 @@ def test_ready_means_running_and_all_containers_ready(local: Local) -> None:
     status = pod_status(a_pod(), local, now=NOW)
     if conditions(status).get("Ready") == "True":
         assert status["phase"] not in ("Succeeded", "Failed")
-        assert all(one["ready"] and "running" in one["state"] for one in status["containerStatuses"])
+        assert all(
+            container["ready"] and "running" in container["state"] for container in status["containerStatuses"]
+        )
 
 
 @given(locals_)
 def test_failed_pods_of_the_node_have_every_container_ended(local: Local) -> None:
     status = pod_status(a_pod(), local, now=NOW)
     if local.lost_at and not local.rejected:
-        assert all("terminated" in one["state"] for one in status["containerStatuses"])
+        assert all("terminated" in container["state"] for container in status["containerStatuses"])
 
 
 def test_probe_thresholds() -> None:

@@ -173,7 +173,7 @@ def test_files_are_replaced_added_and_removed(tmp_path: Path) -> None:
     assert not write_files(folder, {"a": File(b"1", 0o644), "x/y": File(b"2", 0o400)})
     assert stat.S_IMODE(os.stat(folder / "x/y").st_mode) == 0o400
     assert write_files(folder, {"a": File(b"new", 0o644)})
-    assert {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*")} == {"a": b"new"}
+    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")} == {"a": b"new"}
 
 
 def test_objects_referred_to_are_listed() -> None:
