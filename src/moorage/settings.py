@@ -135,11 +135,11 @@ def words() -> Kind[tuple[str, ...]]:
 
 RATE_LIMIT = Setting(
     name="MOORAGE_RATE_LIMIT", kind=number(0, 1e6), default=50, readers=(SERVER, UP),
-    meaning="Requests per second of one user, on average; 0: no limit.",
+    meaning="Requests per second of one user at one server, on average; 0: no limit.",
 )  # fmt: skip
 RATE_BURST = Setting(
     name="MOORAGE_RATE_BURST", kind=whole(1, 10**6), default=200, readers=(SERVER, UP),
-    meaning="Requests of one user in a burst.",
+    meaning="Requests of one user at one server in a burst.",
 )  # fmt: skip
 USAGE_KEPT_DAYS = Setting(
     name="MOORAGE_USAGE_DAYS", kind=whole(1, USAGE_DAYS_MAX), default=USAGE_DAYS, readers=(SERVER, UP),
