@@ -40,14 +40,14 @@ def _module(path: Path, root: Path, package: str) -> str:
     return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-def imports_of(root: Path, package: str) -> dict[str, set[str]]:
+def imports_of(trees: Mapping[Path, ast.Module], root: Path, package: str) -> dict[str, set[str]]:
     """Module → what it imports: modules of the package by their whole name, others by their first word."""
-    files = {_module(path, root, package): path for path in root.rglob("*.py")}
-    return {name: set(_imported(name, path, files)) for name, path in files.items()}
+    files = {_module(path, root, package): path for path in trees}
+    return {name: set(_imported(name, path, trees[path], files)) for name, path in files.items()}
 
 
-def _imported(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def _imported(name: str, path: Path, tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -100,12 +100,18 @@ def test_the_local_cluster_is_fenced_off_from_every_room() -> None:
     assert set(_contract("only cli and testing start the local cluster")["source_modules"]) == named - starters
 
 
-def test_no_two_files_import_each_other() -> None:
-    assert circles_of(imports_of(SRC, "moorage")) == []
+@pytest.fixture(scope="module")
+def graph(source_trees: Mapping[Path, ast.Module]) -> dict[str, set[str]]:
+    return imports_of(source_trees, SRC, "moorage")
 
 
-def test_the_model_reaches_no_room_with_input_or_output() -> None:
-    graph = imports_of(SRC, "moorage")
+@pytest.mark.xdist_group("source")
+def test_no_two_files_import_each_other(graph: dict[str, set[str]]) -> None:
+    assert circles_of(graph) == []
+
+
+@pytest.mark.xdist_group("source")
+def test_the_model_reaches_no_room_with_input_or_output(graph: dict[str, set[str]]) -> None:
     known: set[str] = set()
     todo = [module for module in graph if module.startswith("moorage.model")]
     while todo:
@@ -134,7 +140,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_the_graph_has_imports_inside_functions_for_types_and_relative_ones(tree: Path) -> None:
-    graph = imports_of(tree, "pkg")
+    graph = imports_of({path: ast.parse(path.read_text()) for path in tree.rglob("*.py")}, tree, "pkg")
     assert graph["pkg.a"] == {"pkg.b"}
     assert graph["pkg.c"] == {"pkg.c.d"}
     assert graph["pkg.e"] == {"pkg.a", "asyncio"}

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import moorage
+pytestmark = pytest.mark.xdist_group("source")  # which is parsed once
 
-SOURCE = Path(moorage.__file__).parent
 WORDS = {"one", "found", "told", "said"}
-# rooms still to be cleaned: remove each when it is clean
-UNCLEAN = {"server"}
-ROOMS = sorted({path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py")})
 
 
 def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -37,24 +32,14 @@ def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield line, name
 
 
-def poor_names(room: str) -> list[str]:
-    top = SOURCE / room
-    paths = sorted(top.rglob("*.py")) if top.is_dir() else [top]
-    return [
-        f"{path.relative_to(SOURCE.parent)}:{line}: {name}"
-        for path in paths
-        for line, name in names_in(ast.parse(path.read_text(encoding="utf-8")))
+def test_a_value_is_named_by_what_it_is(source_trees):
+    poor = [
+        f"{path}:{line}: {name}"
+        for path, tree in source_trees.items()
+        for line, name in names_in(tree)
         if name in WORDS
     ]
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if room not in UNCLEAN])
-def test_a_value_is_named_by_what_it_is(room):
-    assert not poor_names(room), "name each value by what it is, such as `pod` or `faults`"
-
-
-def test_the_rooms_still_to_be_cleaned_are_rooms():
-    assert set(ROOMS) >= UNCLEAN
+    assert not poor, "name each value by what it is, such as `pod` or `faults`"
 
 
 def test_every_way_to_give_a_name_is_seen():
