@@ -9,7 +9,7 @@ DEMO_DATA := .moorage-demo
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick test explore test-all lint types docs pictures site manifests
+.PHONY: help setup demo quick unit test explore test-all lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -26,7 +26,10 @@ setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it i
 demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three trainings, one drained half-way
 	@$(PY) examples/digits/demo.py --data $(DEMO_DATA)
 
-quick: setup lint types ## Lint, types and unit tests: the loop while you work
+quick: setup ## Lint, types and unit tests, side by side: the loop while you work
+	@$(MAKE) --no-print-directory -j 3 lint types unit
+
+unit: setup
 	@$(PYTEST) -n 2 -m "not processes" tests/unit
 
 test: setup lint types ## Lint, types and the whole test suite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from importlib import import_module
@@ -29,12 +30,15 @@ WRITERS = {
 WORD = re.compile(r"[A-Z][A-Za-z]+")
 
 
+@functools.cache
 def trees(kind):
+    parsed = []
     for folder in WRITERS[kind]:
         place = SOURCE / folder
         for path in [place] if place.suffix else sorted(place.glob("*.py")):
             name = ".".join(("moorage", *path.relative_to(SOURCE).with_suffix("").parts))
-            yield name.removesuffix(".__init__"), ast.parse(path.read_text())
+            parsed.append((name.removesuffix(".__init__"), ast.parse(path.read_text())))
+    return parsed
 
 
 def literals(kind):
