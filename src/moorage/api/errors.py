@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+from moorage.api.fields import about
 
 
 class ErrorCode(StrEnum):
@@ -64,12 +67,12 @@ class ErrorCode(StrEnum):
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every error. Programs read `code`, people `message`; `field` is the parameter at fault."""
+    """The body of every error."""
 
-    code: str
-    message: str
-    hint: str | None = None
-    field: str | None = None
+    code: Annotated[str, about("One word for programs; the reference lists all codes.")]
+    message: Annotated[str, about("What failed, for people; the wording may change.")]
+    hint: Annotated[str | None, about("What to do about it.")] = None
+    field: Annotated[str | None, about("Parameter or field of the request that is at fault.")] = None
 
 
 def error_code(value: str) -> ErrorCode | None:

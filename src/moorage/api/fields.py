@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
+
+
+def about(text: str) -> msgspec.Meta:
+    """What a field means, for OpenAPI and the reference: `Annotated[int, about("Size in bytes.")]`."""
+    return msgspec.Meta(description=text)
+
 
 PAGE_MOST = 500  # objects in one answer of a listing
 
@@ -13,6 +20,7 @@ Text64 = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Time = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -24,17 +32,22 @@ class Query(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Page(Query):
-    """A listing in pages: at most `limit` objects, from the one that `continue` of the last answer names."""
+    """A listing in pages."""
 
-    namespace: Text = ""  # empty: all that the asker may list
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None = None
-    after: Text | None = msgspec.field(default=None, name="continue")
+    namespace: Annotated[Text, about("Only this namespace; empty: all that the user may list.")] = ""
+    limit: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None,
+        about("Objects per page, 1 to 500; left out: all in one answer."),
+    ] = None
+    after: Annotated[Text | None, about("The `continue` of the previous page; left out: the first page.")] = (
+        msgspec.field(default=None, name="continue")
+    )
 
 
 class Force(Query):
-    """`force`: also while it is in use."""
+    """Whether an object in use is deleted too."""
 
-    force: bool = False
+    force: Annotated[bool, about("Delete it even while it is in use.")] = False
 
 
 class Answer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

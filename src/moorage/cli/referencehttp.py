@@ -43,11 +43,24 @@ def routes_page(note: str) -> str:
         operation = described["paths"].get(path, {}).get(methods[0].lower(), {})
         names = [_linked(_schema(operation.get("requestBody"))), _linked(_answer(operation))]
         out.append(f"| `{', '.join(methods)} {route.path}` | {' | '.join(names)} | {cell(text)} |")
+    out += _parameters(described["paths"])
     out += ["\n## Types\n", "A field marked `?` may be absent.\n"]
     components: Mapping[str, Any] = described["components"]["schemas"]
     for name in sorted(_used(described["paths"], components)):
-        out += _type_section(name, components[name])
+        out += type_section(name, components[name])
     return "\n".join(out) + "\n"
+
+
+def _parameters(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The parameters of queries, route by route."""
+    yield "\n## Query parameters\n"
+    yield "| route | parameter | type | meaning |\n|---|---|---|---|"
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            for parameter in operation["parameters"]:
+                if parameter["in"] == "query":
+                    kind, meaning = cell(_type(parameter["schema"])), str(parameter.get("description") or "")
+                    yield f"| `{method.upper()} {path}` | `{parameter['name']}` | {kind} | {cell(meaning)} |"
 
 
 def _never_asked() -> Api:
@@ -99,7 +112,8 @@ def _used(paths: Any, components: Mapping[str, Any]) -> set[str]:
     return used
 
 
-def _type_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+def type_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    """A type with its fields: name, type and meaning."""
     yield f"### {name}\n"
     if text := " ".join(str(schema.get("description") or "").split()):
         yield text + "\n"
@@ -107,11 +121,11 @@ def _type_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     if not properties:
         return
     required = set(schema.get("required") or ())
-    yield "| field | type |\n|---|---|"
+    yield "| field | type | meaning |\n|---|---|---|"
     for field, of in properties.items():
         mark = "" if field in required else "?"
-        text = str(of.get("description") or "")
-        yield f"| `{field}`{mark} | {cell(_type(of))}{': ' + cell(text) if text else ''} |"
+        meaning = str(of.get("description") or "")
+        yield f"| `{field}`{mark} | {cell(_type(of))} | {cell(meaning)} |"
     yield ""
 
 
@@ -142,8 +156,8 @@ def codes_page(note: str) -> str:
 
     out = [note, "# Error codes of the REST API\n", f"{ErrorAnswer.__doc__}\n"]
     out.append(
-        "`hint`, where there is one, says what to do. [Errors](errors.md) lists the exceptions of Python and the"
-        " exit codes of `moor`.\n"
+        "Programs read `code`, people `message`; `hint`, where there is one, says what to do. [Errors](errors.md)"
+        " lists the exceptions of Python and the exit codes of `moor`.\n"
     )
     out += ["| code | HTTP status | meaning |", "|---|---|---|"]
     out += [f"| `{code}` | {code.status} | {cell(code.meaning)} |" for code in ErrorCode]

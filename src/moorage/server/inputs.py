@@ -6,8 +6,9 @@ clear refusal, never a failure of the server.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, cast, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from starlette.requests import Request
@@ -69,11 +70,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
     Of one that comes twice the last counts, or all where the field is a tuple.
     """
     values: dict[str, Any] = {}
-    several = {
-        field.encode_name
-        for field in msgspec.structs.fields(cast("type[msgspec.Struct]", kind))
-        if get_origin(field.type) is tuple
-    }
+    several = _several(cast("type[msgspec.Struct]", kind))
     for name, text in pairs:
         if name in several:
             values.setdefault(name, []).append(text)
@@ -84,6 +81,20 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         raise Problem(400, "bad_request", message, field=path.strip("`.") or None) from error
+
+
+@functools.cache
+def _several(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The parameters of a query that may come more than once."""
+    return frozenset(
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if get_origin(_without_metadata(field.type)) is tuple
+    )
+
+
+def _without_metadata(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def check_depth(value: bytes | msgspec.Raw, where: str) -> None:

@@ -84,7 +84,8 @@ def _schemas(described: Iterable[Described]) -> tuple[dict[Any, Schema], dict[st
     made, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     schemas: dict[Any, Schema] = dict(zip(kinds, made, strict=True))
     for body, spec in SPECS.items():
-        components[body.__name__]["properties"]["spec"] = schemas[spec]
+        if body.__name__ in components:
+            components[body.__name__]["properties"]["spec"] = schemas[spec]
     return schemas, components
 
 
@@ -130,7 +131,15 @@ def _query_parameters(query: type | None) -> list[dict[str, Any]]:
         return []
     (_,), components = msgspec.json.schema_components([query], ref_template=REFERENCE)
     properties: Mapping[str, Schema] = components[query.__name__]["properties"]
-    return [{"name": name, "in": "query", "schema": dict(schema)} for name, schema in properties.items()]
+    return [_query_parameter(name, schema) for name, schema in properties.items()]
+
+
+def _query_parameter(name: str, field: Schema) -> dict[str, Any]:
+    """What the field means stands at the parameter, not at its schema."""
+    schema = dict(field)
+    meaning = schema.pop("description", None)
+    parameter = {"name": name, "in": "query", "schema": schema}
+    return parameter if meaning is None else {**parameter, "description": meaning}
 
 
 def _sentence(route: Route) -> str:
