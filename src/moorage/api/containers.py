@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from moorage.api.fields import Answer, Natural, Query, Text
+from moorage.api.fields import Answer, Natural, Query, Text, Time, about
 from moorage.api.reading import read
 
 NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is none
@@ -20,95 +20,102 @@ NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is non
 class HostConfig(msgspec.Struct, rename="pascal", kw_only=True):
     """What the container gets of its node, in Docker's words."""
 
-    memory: Natural = 0
-    nano_cpus: Natural = 0
-    binds: list[str] | None = None
-    mounts: list[dict[str, Any]] | None = None
-    device_requests: list[dict[str, Any]] | None = None
-    port_bindings: dict[str, Any] | None = None
-    auto_remove: bool = False
+    memory: Annotated[Natural, about("Memory limit in bytes; 0: the namespace's default.")] = 0
+    nano_cpus: Annotated[Natural, about("CPUs in units of 10^-9; 0: the namespace's default.")] = 0
+    binds: Annotated[list[str] | None, about("Volumes to mount, each NAME:/PATH or NAME:/PATH:ro.")] = None
+    mounts: Annotated[list[dict[str, Any]] | None, about("Volumes to mount, as Docker's `Mount` objects.")] = None
+    device_requests: Annotated[
+        list[dict[str, Any]] | None, about("GPUs, as Docker's `DeviceRequest` objects.")
+    ] = None
+    port_bindings: Annotated[dict[str, Any] | None, about("Ports that get a Service, as Docker's `PortMap`.")] = (
+        None
+    )
+    auto_remove: Annotated[bool, about("Remove the container when it has ended.")] = False
 
 
 class NewContainer(msgspec.Struct, rename="pascal", kw_only=True):
     """A container to create, in Docker's words. Docker's other fields are taken, or refused by their names."""
 
-    image: Annotated[str, msgspec.Meta(min_length=1)]
-    cmd: list[str] | None = None
-    entrypoint: list[str] | None = None
-    env: list[str] | None = None
-    working_dir: str = ""
-    user: str = ""
-    labels: dict[str, str] | None = None
-    host_config: HostConfig = msgspec.field(default_factory=HostConfig)
+    image: Annotated[str, msgspec.Meta(min_length=1), about("Name of the image.")]
+    cmd: Annotated[list[str] | None, about("Command or its arguments; null: the image's.")] = None
+    entrypoint: Annotated[list[str] | None, about("Program that `Cmd` is given to; null: the image's.")] = None
+    env: Annotated[list[str] | None, about("Environment variables, each NAME=VALUE.")] = None
+    working_dir: Annotated[str, about("Working directory; empty: the image's.")] = ""
+    user: Annotated[str, about("UID or UID:GID; empty: the image's.")] = ""
+    labels: Annotated[dict[str, str] | None, about("Labels of the container.")] = None
+    host_config: Annotated[HostConfig, about("Resources, volumes, GPUs and ports.")] = msgspec.field(
+        default_factory=HostConfig
+    )
 
 
 class ContainerPage(Query):
-    """`all`: also those that do not run; `filters`: JSON, as Docker has it; at most `limit`, behind id `after`."""
+    """Which containers a listing has."""
 
-    all: bool = False
-    limit: Natural = 0
-    after: Text | None = None
-    filters: Text | None = None
-    namespace: Text = ""
+    all: Annotated[bool, about("Also those that do not run.")] = False
+    limit: Annotated[Natural, about("Containers in the answer, at most; 0: all.")] = 0
+    after: Annotated[
+        Text | None, about("Only containers behind this id; the header X-Next-After has the next page's.")
+    ] = None
+    filters: Annotated[Text | None, about("JSON, as Docker's listing has it.")] = None
+    namespace: Annotated[Text, about("Only this namespace; empty: the user's own.")] = ""
 
 
 class ContainerCreation(Query):
-    """`name` empty: one is made up. `dry_run`: create nothing."""
+    """How a container is created."""
 
-    name: Text = ""
-    dry_run: bool = False
-    namespace: Text = ""
+    name: Annotated[Text, about("Name of the container; empty: made up.")] = ""
+    dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
+    namespace: Annotated[Text, about("Namespace of the container; empty: the user's own.")] = ""
 
 
 class ContainerLogs(Query):
-    """`tail`: the last lines, or all; `since`: seconds since 1970; `follow`: until it has ended."""
+    """Which part of the logs is wanted."""
 
-    tail: Text = "all"
-    since: Natural = 0
-    timestamps: bool = False
-    follow: bool = False
+    tail: Annotated[Text, about("Number of the last lines, or all.")] = "all"
+    since: Annotated[Natural, about("Only lines since this moment, in seconds since 1970-01-01 UTC; 0: all.")] = 0
+    timestamps: Annotated[bool, about("Begin each line with its time.")] = False
+    follow: Annotated[bool, about("Go on until the container has ended.")] = False
 
 
 class ContainerCreated(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
-    id: str
-    warnings: Sequence[str] = ()
-    name: str = ""
+    """A container that was created."""
+
+    id: Annotated[str, about("Id of the container.")]
+    warnings: Annotated[Sequence[str], about("What the server left out or changed.")] = ()
+    name: Annotated[str, about("Name of the container.")] = ""
 
 
 class ContainerExit(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
-    """The exit code of a container; 0 where it is gone."""
+    """How a container ended."""
 
-    status_code: int
-    error: str | None = None
+    status_code: Annotated[int, about("Exit code; 0: the container is gone, its code is not known.")]
+    error: Annotated[str | None, about("Why waiting failed; null: it did not.")] = None
 
 
 class Container(Answer, frozen=True):
-    """`state` in Docker's words: created, running, restarting, exited.
-
-    A listing has no exit code, node, address or times of start and end.
-    """
+    """A container. A listing has no exit code, node, address or times of start and end."""
 
     id: str
     name: str
-    image: str = ""
-    command: str = ""
-    state: str = ""
-    exit_code: int | None = None  # None: it has not ended
-    error: str = ""
-    oom_killed: bool = False
-    node: str = ""
-    address: str = ""
+    image: Annotated[str, about("Image as the container was created with it.")] = ""
+    command: Annotated[str, about("Command with its arguments, joined by spaces.")] = ""
+    state: Annotated[str, about("In Docker's words: created, running, restarting or exited.")] = ""
+    exit_code: Annotated[int | None, about("Exit code of the command; None: it has not ended.")] = None
+    error: Annotated[str, about("Why the container could not start or failed; empty: no error.")] = ""
+    oom_killed: Annotated[bool, about("Whether it was killed for exceeding its memory limit.")] = False
+    node: Annotated[str, about("Node that the pod runs on; empty in listings.")] = ""
+    address: Annotated[str, about("IP address of the pod; empty in listings and before the start.")] = ""
     labels: Mapping[str, str] = {}
-    created: datetime | None = None
-    started: datetime | None = None
-    finished: datetime | None = None
-    warnings: tuple[str, ...] = ()  # of its making
+    created: Annotated[Time | None, about("When the container was created.")] = None
+    started: Annotated[Time | None, about("When the container last started; None: never, or a listing.")] = None
+    finished: Annotated[Time | None, about("When the container ended; None: it has not, or a listing.")] = None
+    warnings: Annotated[tuple[str, ...], about("Warnings of the request that created the container.")] = ()
 
 
 class ExecResult(Answer, frozen=True):
-    exit_code: int
-    stdout: bytes = b""
-    stderr: bytes = b""
+    exit_code: Annotated[int, about("Exit code of the command.")]
+    stdout: Annotated[bytes, about("All that the command wrote to standard output.")] = b""
+    stderr: Annotated[bytes, about("All that the command wrote to standard error.")] = b""
 
 
 def listed_container(row: Mapping[str, Any]) -> Container:
