@@ -2,66 +2,74 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Name, Request
+from moorage.api.fields import Answer, Name, Request, Time, about
 from moorage.model.storageclass import RWO
 
 
 class NewVolume(Request):
-    """A volume to create. `size` is a Kubernetes quantity; `storage_class` empty: the cluster's default."""
+    """A volume to create."""
 
     name: Name
     namespace: Name
-    size: str
-    mode: Annotated[str, msgspec.Meta(pattern="^(ReadWriteOnce|ReadWriteMany)$")] = RWO
-    storage_class: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    size: Annotated[str, about("Kubernetes quantity, such as 10Gi.")]
+    mode: Annotated[
+        str,
+        msgspec.Meta(pattern="^(ReadWriteOnce|ReadWriteMany)$"),
+        about("Access mode: ReadWriteOnce (one node) or ReadWriteMany (many nodes)."),
+    ] = RWO
+    storage_class: Annotated[
+        str, msgspec.Meta(max_length=253), about("StorageClass of the volume; empty: the cluster's default.")
+    ] = ""
 
 
 class Resize(Request):
-    """The new size of a volume, a Kubernetes quantity."""
+    """The new size of a volume."""
 
-    size: str
+    size: Annotated[str, about("New size, a Kubernetes quantity; not smaller than the present size.")]
 
 
 class Volume(Answer, frozen=True):
-    """A volume. `size` is a Kubernetes quantity; `used_by` are runs and pods that mount it.
-
-    `used_bytes` None: not mounted, or its node gave no answer.
-    """
+    """A volume."""
 
     namespace: str
     name: str
-    size: str = ""
-    used_bytes: int | None = None
-    modes: tuple[str, ...] = ()
-    storage_class: str = msgspec.field(default="", name="class")
-    state: str = ""
-    owner: str = ""
-    used_by: tuple[str, ...] = ()
-    created: datetime | None = None
+    size: Annotated[str, about("Capacity, before it is bound the requested size; a Kubernetes quantity.")] = ""
+    used_bytes: Annotated[int | None, about("Bytes in use; null: not mounted, or the node gave no answer.")] = None
+    modes: Annotated[tuple[str, ...], about("Access modes, such as ReadWriteOnce.")] = ()
+    storage_class: Annotated[str, about("StorageClass of the volume; empty: none.")] = msgspec.field(
+        default="", name="class"
+    )
+    state: Annotated[str, about("Pending, Bound, Lost or Terminating.")] = ""
+    owner: Annotated[str, about("User who created it.")] = ""
+    used_by: Annotated[tuple[str, ...], about("Runs and pods that mount it.")] = ()
+    created: Annotated[Time | None, about("When the volume was created.")] = None
 
 
 class VolumeList(Answer, frozen=True):
-    """A page of volumes; `after` is the `continue` of the next page, None at the end."""
+    """A page of volumes."""
 
     volumes: tuple[Volume, ...] = ()
-    after: str | None = msgspec.field(default=None, name="continue")
+    after: Annotated[
+        str | None, about("Send it as `continue` for the next page; null: this is the last page.")
+    ] = msgspec.field(default=None, name="continue")
 
 
 class StorageClass(Answer, frozen=True):
-    """What volumes can be made of. `modes` None: not known; `datasets`: how datasets are shared on it."""
+    """A StorageClass, and what volumes of it can do."""
 
     name: str
-    default: bool = False
-    modes: tuple[str, ...] | None = None
-    expands: bool = False
-    datasets: str = ""
-    provisioner: str = ""
-    reclaim_policy: str = ""
+    default: Annotated[bool, about("Whether volumes without a StorageClass get this one.")] = False
+    modes: Annotated[tuple[str, ...] | None, about("Access modes that its volumes can have; null: not known.")] = (
+        None
+    )
+    expands: Annotated[bool, about("Whether its volumes can be made larger.")] = False
+    datasets: Annotated[str, about("How datasets are shared on it: shared, clone, no, or ? (not known).")] = ""
+    provisioner: Annotated[str, about("Driver that creates the volumes.")] = ""
+    reclaim_policy: Annotated[str, about("What becomes of a deleted volume's data: Delete or Retain.")] = ""
 
 
 class StorageClassList(Answer, frozen=True):
