@@ -3,83 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from moorage.api.fields import Answer, Name, Query, Request
+from moorage.api.fields import Answer, Name, Query, Request, Time, about
 
 
 class NewWorkspace(Request):
-    """A workspace to create; `spec` as in the kind Workspace.
-
-    `host_env`: on a local cluster, run the image's command in this machine's environment. `dry_run`: create
-    nothing.
-    """
+    """A workspace to create."""
 
     name: Name
     namespace: Name
-    spec: dict[str, Any]
-    host_env: bool = False
-    dry_run: bool = False
+    spec: Annotated[dict[str, Any], about("As `spec` of the kind Workspace.")]
+    host_env: Annotated[
+        bool, about("On a local cluster: run the image's command in this machine's environment.")
+    ] = False
+    dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
 
 
 class Opening(Request):
-    """`path`: where in the application the browser begins."""
+    """Where a browser begins."""
 
-    path: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    path: Annotated[
+        str,
+        msgspec.Meta(max_length=4096),
+        about("Path in the application where the browser begins; empty: its first page."),
+    ] = ""
 
 
 class Deletion(Query):
     """What becomes of the home."""
 
-    home: Literal["keep", "delete"] = "keep"
+    home: Annotated[Literal["keep", "delete"], about("Whether the volume of the home is kept or deleted too.")] = (
+        "keep"
+    )
 
 
 class WaitingFor(Answer, frozen=True):
-    reason: str
-    message: str = ""
+    """What keeps a workspace from running."""
+
+    reason: Annotated[str, about("One word, as in the condition Ready.")]
+    message: Annotated[str, about("The same as a sentence.")] = ""
 
 
 class Workspace(Answer, frozen=True):
-    """A workspace. `running` is what is wanted, `phase` what is.
-
-    `phase`: Pending, Waiting, Starting, Running, Stopping, Stopped, Failed or Deleting.
-    """
+    """A workspace."""
 
     namespace: str
     name: str
-    owner: str = ""
-    type: str = ""
-    running: bool = True
-    phase: str = ""
-    ready: bool = False
-    url: str = ""
-    access: str = ""
-    waiting_for: WaitingFor | None = None
-    image: str = ""
-    machine: Mapping[str, str] | None = None
-    resources: Mapping[str, Any] = {}
-    home: str = ""
-    volumes: tuple[str, ...] = ()
-    pod: str = ""
-    node: str = ""
-    schedule: Mapping[str, str] | None = None
-    next_start: datetime | None = None
-    next_stop: datetime | None = None
-    ready_at: datetime | None = None
-    created: datetime | None = None
+    owner: Annotated[str, about("User who created it.")] = ""
+    type: Annotated[str, about("Name of the template, such as jupyterlab, or custom.")] = ""
+    running: Annotated[bool, about("Whether it should run; `phase` says whether it does.")] = True
+    phase: Annotated[str, about("Pending, Waiting, Starting, Running, Stopping, Stopped, Failed or Deleting.")] = (
+        ""
+    )
+    ready: Annotated[bool, about("Whether the application answers.")] = False
+    url: Annotated[str, about("Where a person opens it; empty: it has no address yet.")] = ""
+    access: Annotated[
+        str, about("login: the platform lets in whom RBAC allows; token: the application checks a token.")
+    ] = ""
+    waiting_for: Annotated[WaitingFor | None, about("What keeps it from running; null: nothing does.")] = None
+    image: Annotated[str, about("Container image; empty: the template's.")] = ""
+    machine: Annotated[
+        Mapping[str, str] | None, about("`group` and `type` of its machine; null: it uses `resources`.")
+    ] = None
+    resources: Annotated[
+        Mapping[str, Any], about("As `resources` in the spec: cpu, memory, gpus, gpuType, gpuResource.")
+    ] = {}
+    home: Annotated[str, about("PersistentVolumeClaim of the home.")] = ""
+    volumes: Annotated[tuple[str, ...], about("PersistentVolumeClaims that it mounts beside its home.")] = ()
+    pod: Annotated[str, about("Name of the pod; empty: there is none.")] = ""
+    node: Annotated[str, about("Node that the pod runs on; empty: not placed yet.")] = ""
+    schedule: Annotated[
+        Mapping[str, str] | None, about("`start`, `stop` (as cron) and `timezone`; null: no schedule.")
+    ] = None
+    next_start: Annotated[Time | None, about("Next start by the schedule; null: none.")] = None
+    next_stop: Annotated[Time | None, about("Next stop by the schedule; null: none.")] = None
+    ready_at: Annotated[Time | None, about("When it last became ready; null: not yet.")] = None
+    created: Annotated[Time | None, about("When the workspace was created.")] = None
 
 
 class WorkspaceList(Answer, frozen=True):
-    """A page of workspaces; `after` is the `continue` of the next page, None at the end."""
+    """A page of workspaces."""
 
     workspaces: tuple[Workspace, ...] = ()
-    after: str | None = msgspec.field(default=None, name="continue")
+    after: Annotated[
+        str | None, about("Send it as `continue` for the next page; null: this is the last page.")
+    ] = msgspec.field(default=None, name="continue")
 
 
 class Address(Answer, frozen=True):
     """An address that lets a browser in once, within a minute."""
 
-    url: str
+    url: Annotated[str, about("Opens the workspace once, within a minute; treat it as a secret.")]
