@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Request, Text
+from moorage.api.fields import Answer, Request, Text, Time, about
 
 TOKEN_SECONDS = 900  # a token for the cluster, where nobody chooses
 
 
 class ByPassword(Request):
-    """`client`: what logs in, shown in the list of sessions."""
+    """A login with name and password."""
 
     username: Text
     password: Text
-    client: Text = ""
+    client: Annotated[Text, about("Name of the program that logs in; shown in the list of sessions.")] = ""
 
 
 class ByCode(Request):
     """A code of /login/cli and its PKCE verifier."""
 
-    code: Text
-    verifier: Text
-    client: Text = ""
+    code: Annotated[Text, about("One-time code that the page /login/cli gave.")]
+    verifier: Annotated[Text, about("PKCE code verifier (RFC 7636) of the login that was started.")]
+    client: Annotated[Text, about("Name of the program that logs in; shown in the list of sessions.")] = ""
 
 
 class TokenRequest(Request):
-    """For how long a token for the Kubernetes API is wanted."""
+    """A token for the Kubernetes API."""
 
-    seconds: Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3600)] = TOKEN_SECONDS
+    seconds: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=366 * 24 * 3600),
+        about("Lifetime of the token in seconds; the server keeps it between 600 and 604800."),
+    ] = TOKEN_SECONDS
 
 
 class PasswordChange(Request):
-    old: Text
-    new: Text
+    """A new password for a local account."""
+
+    old: Annotated[Text, about("Present password.")]
+    new: Annotated[Text, about("New password; other sessions end.")]
 
 
 class LoginSession(Answer, frozen=True):
-    """A person's session. `current`: it is the one that asks."""
+    """A person's session."""
 
-    name: str
-    session: str
-    created: datetime
-    used: datetime
-    expires: datetime
-    client: str = ""
-    address: str = ""
-    current: bool = False
+    name: Annotated[str, about("Name of the person.")]
+    session: Annotated[str, about("Id of the session.")]
+    created: Annotated[Time, about("When the person logged in.")]
+    used: Annotated[Time, about("When the session was last used.")]
+    expires: Annotated[Time, about("When the session ends, at the latest; unused, it ends after 7 days.")]
+    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    address: Annotated[str, about("IP address that the login came from.")] = ""
+    current: Annotated[bool, about("Whether the request came with this session.")] = False
 
 
 class LoginSessionList(Answer, frozen=True):
@@ -57,42 +62,48 @@ class LoginSessionList(Answer, frozen=True):
 
 
 class LoggedIn(Answer, frozen=True):
-    """A new session; `token` is its bearer token, told this once."""
+    """A new session."""
 
-    name: str
-    session: str
-    token: str
-    created: datetime
-    used: datetime
-    expires: datetime
-    client: str = ""
-    address: str = ""
+    name: Annotated[str, about("Name of the person.")]
+    session: Annotated[str, about("Id of the session.")]
+    token: Annotated[str, about("Bearer token of the session; it is shown only here.")]
+    created: Annotated[Time, about("When the person logged in.")]
+    used: Annotated[Time, about("When the session was last used.")]
+    expires: Annotated[Time, about("When the session ends, at the latest; unused, it ends after 7 days.")]
+    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    address: Annotated[str, about("IP address that the login came from.")] = ""
 
 
 class Person(Answer, frozen=True, omit_defaults=True):
-    """Who asks. Those who came without a session have no `session`, nor what follows it."""
+    """Who asks. Without a session, `session` and all after it are left out."""
 
-    name: str
-    account: str = ""
-    groups: tuple[str, ...] = ()
-    source: str = ""
-    session: str = ""
-    client: str = ""
-    address: str = ""
-    created: datetime | None = None
-    used: datetime | None = None
-    expires: datetime | None = None
+    name: Annotated[str, about("Name of the person.")]
+    account: Annotated[str, about("ServiceAccount that the person acts as; empty: none.")] = ""
+    groups: Annotated[tuple[str, ...], about("Groups of the person.")] = ()
+    source: Annotated[str, about("Where the person logs in: oidc (the identity provider) or local.")] = ""
+    session: Annotated[str, about("Id of the session; left out: the request came without a session.")] = ""
+    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    address: Annotated[str, about("IP address that the login came from.")] = ""
+    created: Annotated[Time | None, about("When the person logged in.")] = None
+    used: Annotated[Time | None, about("When the session was last used.")] = None
+    expires: Annotated[
+        Time | None, about("When the session ends, at the latest; unused, it ends after 7 days.")
+    ] = None
 
 
 class ClusterAddress(Answer, frozen=True, omit_defaults=True):
-    """Where the Kubernetes API is, for a kubeconfig; `server` empty: not known."""
+    """Where the Kubernetes API is, for a kubeconfig."""
 
-    server: str = ""
-    name: str = ""
-    ca_data: str = ""
-    insecure: bool = False
+    server: Annotated[str, about("URL of the Kubernetes API; left out: not known.")] = ""
+    name: Annotated[str, about("Name of the cluster in the kubeconfig.")] = ""
+    ca_data: Annotated[
+        str, about("Certificate of its authority, PEM in base64; left out: the system's authorities.")
+    ] = ""
+    insecure: Annotated[bool, about("Whether clients skip the check of the certificate.")] = False
 
 
 class ClusterToken(Answer, frozen=True):
-    token: str
-    expires: datetime
+    """A token for the Kubernetes API."""
+
+    token: Annotated[str, about("Bearer token for the Kubernetes API; it is shown only here.")]
+    expires: Annotated[Time, about("When the token expires; it ends with the session too.")]
