@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Query, Request
+from moorage.api.fields import Answer, Query, Request, Time, about
 
 AUDIT_PAGE = 500  # entries in one answer
 
@@ -20,30 +19,32 @@ Groups = list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]]
 class NewAccount(Request):
     """A local account to create."""
 
-    name: PersonName
-    password: Password
-    groups: Groups = []
+    name: Annotated[PersonName, about("Name that the person logs in with.")]
+    password: Annotated[Password, about("First password.")]
+    groups: Annotated[Groups, about("Groups of the person; RoleBindings can name them.")] = []
 
 
 class AccountChange(Request):
-    """What is left out stays as it is. `reason`: why the account is disabled."""
+    """A change of an account. What is left out stays as it is."""
 
-    password: Password | None = None
-    groups: Groups | None = None
-    disabled: bool | None = None
-    reason: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    password: Annotated[Password | None, about("New password; sessions of the person end.")] = None
+    groups: Annotated[Groups | None, about("All groups of the person, in place of the present ones.")] = None
+    disabled: Annotated[bool | None, about("true: no login, and all sessions end; false: enabled again.")] = None
+    reason: Annotated[
+        str, msgspec.Meta(max_length=500), about("Why the account is disabled, shown to administrators.")
+    ] = ""
 
 
 class Account(Answer, frozen=True):
-    """A person's account. `source`: where the person logs in; `account`: its ServiceAccount."""
+    """A person's account."""
 
     name: str
-    account: str
-    source: str = ""
-    groups: tuple[str, ...] = ()
-    disabled: bool = False
-    reason: str = ""
-    created: datetime | None = None
+    account: Annotated[str, about("ServiceAccount that the person acts as.")]
+    source: Annotated[str, about("Where the person logs in: oidc (the identity provider) or local.")] = ""
+    groups: Annotated[tuple[str, ...], about("Groups of the person.")] = ()
+    disabled: Annotated[bool, about("Whether the person cannot log in.")] = False
+    reason: Annotated[str, about("Why the account is disabled; empty: no reason was given.")] = ""
+    created: Annotated[Time | None, about("When the account was created.")] = None
 
 
 class AccountList(Answer, frozen=True):
@@ -51,29 +52,31 @@ class AccountList(Answer, frozen=True):
 
 
 class AuditQuery(Query):
-    """Entries of `person` from `since` on. `before`: the `next` of another page; `limit`: at most AUDIT_PAGE."""
+    """Which entries of the audit log an answer has."""
 
-    person: str | None = None
-    since: str | None = None
-    before: Count = 0
-    limit: Count = 100
+    person: Annotated[str | None, about("Only entries of this person.")] = None
+    since: Annotated[str | None, about("Only entries from this moment on, RFC 3339.")] = None
+    before: Annotated[Count, about("The `next` of the previous page; 0: the newest entries.")] = 0
+    limit: Annotated[Count, about("Entries per page, 1 to 500.")] = 100
 
 
 class AuditEntry(Answer, frozen=True):
-    """A change, or a try at one. `at`: RFC 3339 with microseconds; `status`: of the answer."""
+    """A change, or an attempt at one."""
 
-    number: int
-    at: str
-    person: str
-    method: str
-    path: str
-    what: str
-    address: str
-    status: int
+    number: Annotated[int, about("Number of the entry; newer entries have higher numbers.")]
+    at: Annotated[str, about("When the request came, RFC 3339 with microseconds.")]
+    person: Annotated[str, about("Name of the person; empty: not known.")]
+    method: Annotated[str, about("HTTP method of the request.")]
+    path: Annotated[str, about("Path of the request.")]
+    what: Annotated[str, about("What was done, such as start run team/train; empty: see the path.")]
+    address: Annotated[str, about("IP address that the request came from.")]
+    status: Annotated[int, about("HTTP status of the answer; 0: no single request.")]
 
 
 class AuditPage(Answer, frozen=True):
-    """`next`: the `before` of the page that follows; None at the end."""
+    """A page of the audit log."""
 
-    entries: tuple[AuditEntry, ...] = ()
-    next: int | None = None
+    entries: Annotated[tuple[AuditEntry, ...], about("Entries, newest first.")] = ()
+    next: Annotated[int | None, about("Send it as `before` for the next page; null: this is the last page.")] = (
+        None
+    )
