@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Query, Text
+from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class TopQuery(Query):
-    """`since` and `until`: a span before now (24h, 7d) or an RFC 3339 moment; `by`: user, run, type or gpu."""
+    """A window of time, and what its use is summed up by."""
 
-    by: Text = "user"
-    since: Text = "24h"
-    until: Text | None = None
+    by: Annotated[Text, about("What rows are summed up by: user, run, type or gpu.")] = "user"
+    since: Annotated[Text, about("Start of the window: a span before now (24h, 7d) or RFC 3339.")] = "24h"
+    until: Annotated[Text | None, about("End of the window, written as `since`; left out: now.")] = None
 
 
 class TopRow(Answer, frozen=True):
-    name: str
-    gpu_hours: float = 0.0
-    cpu_hours: float = 0.0
-    memory_hours: float = msgspec.field(default=0.0, name="memoryGiBHours")  # GiB-hours
-    running_gpus: int = 0
-    pods: int = 0
+    """Use by one user, run, GPU type or GPU."""
+
+    name: Annotated[str, about("User, run, GPU type or GPU, as `by` of the request says.")]
+    gpu_hours: Annotated[float, about("Number of GPUs × hours.")] = 0.0
+    cpu_hours: Annotated[float, about("Requested CPUs × hours.")] = 0.0
+    memory_hours: Annotated[float, about("Requested memory × hours, in GiB-hours.")] = msgspec.field(
+        default=0.0, name="memoryGiBHours"
+    )
+    running_gpus: Annotated[int, about("GPUs held at the end of the window.")] = 0
+    pods: Annotated[int, about("Pods that ran within the window.")] = 0
 
 
 class Top(Answer, frozen=True):
     """Use in a window of time."""
 
-    since: datetime
-    until: datetime
-    by: str = "user"
-    rows: tuple[TopRow, ...] = ()
+    since: Annotated[Time, about("Start of the window.")]
+    until: Annotated[Time, about("End of the window.")]
+    by: Annotated[str, about("What rows are summed up by: user, run, type or gpu.")] = "user"
+    rows: Annotated[tuple[TopRow, ...], about("One row per user, run, type or GPU, the largest use first.")] = ()
