@@ -3,78 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from moorage.api.fields import Answer, Query, Text
+from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class GpuQuery(Query):
-    """`namespace`: the answer has what its tenant fills in, for those who may create Jobs in it."""
+    """For which namespace the answer is."""
 
-    namespace: Text = ""
+    namespace: Annotated[Text, about("Add what its Tenant fills in, for users who may create Jobs there.")] = ""
 
 
 class GpuCounts(Answer, frozen=True):
-    """`together`: the most free ones on one node; `fragmented` and `stranded` are free and of little use."""
+    """How many GPUs are in which state."""
 
-    total: int = 0
-    used: int = 0
-    free: int = 0
-    unavailable: int = 0
-    reserved: int = 0
-    fragmented: int = 0
-    stranded: int = 0
-    together: int = 0
+    total: Annotated[int, about("GPUs in all: used + reserved + free + unavailable.")] = 0
+    used: Annotated[int, about("GPUs that pods hold.")] = 0
+    free: Annotated[int, about("GPUs that a pod could get now.")] = 0
+    unavailable: Annotated[int, about("GPUs that nobody holds, and that no pod can get now.")] = 0
+    reserved: Annotated[int, about("GPUs that a Machine keeps for a guest.")] = 0
+    fragmented: Annotated[int, about("Free GPUs of nodes where others are taken.")] = 0
+    stranded: Annotated[int, about("Free GPUs of nodes with no CPU, memory or pod left.")] = 0
+    together: Annotated[int, about("Most free GPUs on one node.")] = 0
 
 
 class GpuType(GpuCounts, frozen=True):
-    type: str = ""
+    """The GPUs of a type."""
+
+    type: Annotated[str, about("GPU type, such as a100.")] = ""
 
 
 class Gpu(Answer, frozen=True):
-    """`state`: free, used, reserved or unavailable (`why`); who holds it, and until when that is expected.
+    """A GPU, free or whose."""
 
-    Without a holder `owner`, `run`, `namespace` and `pod` are empty.
-    """
-
-    index: int
-    type: str = ""
-    resource: str = ""
-    device: str = ""
-    state: str = ""
-    why: str = ""
-    fragmented: bool = False
-    stranded: bool = False
-    owner: str = ""
-    run: str = ""
-    namespace: str = ""
-    pod: str = ""
-    since: datetime | None = None
-    expected_until: datetime | None = None
+    index: Annotated[int, about("Number of the GPU on its node, from 0.")]
+    type: Annotated[str, about("GPU type, such as a100.")] = ""
+    resource: Annotated[str, about("Resource that counts it, such as nvidia.com/gpu.")] = ""
+    device: Annotated[str, about("Device id, as the node reports it; empty: its holder is counted only.")] = ""
+    state: Annotated[str, about("free, used, reserved or unavailable.")] = ""
+    why: Annotated[str, about("Why it is unavailable or reserved, or what a stranded one lacks.")] = ""
+    fragmented: Annotated[bool, about("Whether it is free while other GPUs of the node are taken.")] = False
+    stranded: Annotated[bool, about("Whether it is free with no CPU, memory or pod left beside it.")] = False
+    owner: Annotated[str, about("User whose pod holds it; empty: no holder.")] = ""
+    run: Annotated[str, about("Run that holds it; empty: no holder, or a pod of no run.")] = ""
+    namespace: Annotated[str, about("Namespace of the pod that holds it; empty: no holder.")] = ""
+    pod: Annotated[str, about("Pod that holds it; empty: no holder.")] = ""
+    since: Annotated[Time | None, about("When its node accepted the pod; null: no holder, or not yet.")] = None
+    expected_until: Annotated[
+        Time | None, about("When the pod's time limit ends it; null: no holder, or no limit.")
+    ] = None
 
 
 class GpuNode(GpuCounts, frozen=True):
+    """A node with its GPUs."""
+
     name: str = ""
-    type: str = ""
-    ready: bool = False
-    cordoned: bool = False
-    gpus: tuple[Gpu, ...] = ()
+    type: Annotated[str, about("GPU type of the node, such as a100.")] = ""
+    ready: Annotated[bool, about("Whether the condition Ready of the node is True.")] = False
+    cordoned: Annotated[bool, about("Whether the node takes no new pods.")] = False
+    gpus: Annotated[tuple[Gpu, ...], about("Every GPU of the node.")] = ()
 
 
 class GpuUser(Answer, frozen=True):
+    """A user who holds GPUs."""
+
     user: str
-    gpus: int = 0
-    types: Mapping[str, int] = {}
+    gpus: Annotated[int, about("GPUs that the user's pods hold.")] = 0
+    types: Annotated[Mapping[str, int], about("GPU type and how many of it the user holds.")] = {}
 
 
 class Gpus(Answer, frozen=True):
     """Every GPU of the cluster at a moment."""
 
-    now: datetime
-    totals: GpuCounts = GpuCounts()
-    types: tuple[GpuType, ...] = ()
-    users: tuple[GpuUser, ...] = ()
+    now: Annotated[Time, about("Moment that the answer describes.")]
+    totals: Annotated[GpuCounts, about("Sums over the cluster.")] = GpuCounts()
+    types: Annotated[tuple[GpuType, ...], about("Sums per GPU type.")] = ()
+    users: Annotated[tuple[GpuUser, ...], about("Users who hold GPUs.")] = ()
     nodes: tuple[GpuNode, ...] = ()
-    process_runtime: bool = False  # pods run as plain processes
-    tenant: Mapping[str, Any] | None = None  # of the namespace that was asked for
+    process_runtime: Annotated[bool, about("Whether pods run as plain processes, as on a local cluster.")] = False
+    tenant: Annotated[
+        Mapping[str, Any] | None,
+        about("Tenant of the requested namespace: its name, defaults and restartLimit; null: none."),
+    ] = None
