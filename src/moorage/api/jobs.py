@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Name, Query, Request, Text
+from moorage.api.fields import Answer, Name, Query, Request, Text, Time, about
 from moorage.apimachinery.integers import INT32_MAX
 
 ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
@@ -16,109 +15,137 @@ WORDS_MAX = 4096  # of a command
 
 
 class NewJob(Request):
-    """A run to start; texts as the options of `moor run` have them. `name` None: made from the command."""
+    """A run to start; texts as the options of `moor run` have them."""
 
-    command: Annotated[list[str], msgspec.Meta(min_length=1, max_length=WORDS_MAX)]
+    command: Annotated[
+        list[str], msgspec.Meta(min_length=1, max_length=WORDS_MAX), about("Command with its arguments.")
+    ]
     namespace: Name
-    name: str | None = None
-    image: str | None = None
-    env: dict[str, str] = {}
-    gpus: int = 0
-    gpu_type: str | None = None
-    gpu_resource: str | None = None
-    cpu: str | None = None
-    memory: str | None = None
-    time: str | None = None
-    volumes: list[str] = []
-    datasets: list[str] = []
-    checkpoint: str | None = None
-    workdir: str | None = None
-    grace: int | None = None
-    priority_class: str | None = None
-    retries: int = 0
-    restart_limit: int | None = None
-    host_env: bool = False
-    dry_run: bool = False
+    name: Annotated[str | None, about("Name of the run; left out: made from the command.")] = None
+    image: Annotated[str | None, about("Container image; left out: the tenant's default.")] = None
+    env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
+    gpus: Annotated[int, about("Number of GPUs.")] = 0
+    gpu_type: Annotated[str | None, about("GPU type, such as a100; left out: any.")] = None
+    gpu_resource: Annotated[
+        str | None, about("Resource that counts as a GPU, such as nvidia.com/mig-1g.10gb.")
+    ] = None
+    cpu: Annotated[str | None, about("CPUs, such as 4 or 500m; left out: the tenant's default, or 1.")] = None
+    memory: Annotated[
+        str | None, about("Memory limit, such as 8Gi, or none; left out: the tenant's default, or 2Gi.")
+    ] = None
+    time: Annotated[
+        str | None, about("Longest running time, such as 2h, 90m or 1d12h; left out: the tenant's, or none.")
+    ] = None
+    volumes: Annotated[list[str], about("Volumes to mount, each NAME:/PATH or NAME:/PATH:ro.")] = []
+    datasets: Annotated[list[str], about("Datasets to mount read-only, each [NAMESPACE/]NAME:/PATH.")] = []
+    checkpoint: Annotated[
+        str | None, about("Volume for checkpoints, NAME[:SIZE]; created when absent (10Gi).")
+    ] = None
+    workdir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    grace: Annotated[
+        int | None, about("Seconds between SIGTERM and SIGKILL; left out: 30, or 120 with a checkpoint.")
+    ] = None
+    priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
+    retries: Annotated[int, about("Further tries after the command fails, but not after a kill for memory.")] = 0
+    restart_limit: Annotated[
+        int | None, about("Restarts after preemption, drain or node loss; left out: 20, or the tenant's maximum.")
+    ] = None
+    host_env: Annotated[
+        bool, about("On a local cluster: run the image's command in this machine's environment.")
+    ] = False
+    dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
 
 
 class JobChoice(Query):
-    """Which runs a listing has; None: all."""
+    """Which runs a listing has. What is left out chooses all."""
 
-    namespace: Text | None = None
-    owner: Text | None = None
-    state: Text | None = None
+    namespace: Annotated[Text | None, about("Only runs of this namespace.")] = None
+    owner: Annotated[Text | None, about("Only runs of this user.")] = None
+    state: Annotated[Text | None, about("Only runs in this state, such as Running.")] = None
 
 
 class JobEnd(Query):
-    """`delete`: whether the run is deleted too; None: if it has ended."""
+    """Whether a run is deleted too."""
 
-    delete: bool | None = None
+    delete: Annotated[
+        bool | None, about("true: delete it too; false: only cancel; left out: delete if it has ended.")
+    ] = None
 
 
 class JobLogs(Query):
-    """`follow`: until the run has ended; `tail`: the last lines of each pod."""
+    """Which part of the logs is wanted."""
 
-    follow: bool = False
-    tail: Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)] | None = None
+    follow: Annotated[bool, about("Go on until the run has ended.")] = False
+    tail: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)] | None,
+        about("Only the last lines of each pod; left out: all."),
+    ] = None
 
 
 class RunPod(Answer, frozen=True):
-    """A pod of a run. `message` and memory are for those who may read its Job."""
+    """A pod of a run."""
 
     name: str
-    phase: str = ""
-    node: str = ""
-    started: datetime | None = None
-    ended: datetime | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    message: str = ""
-    memory_limit_bytes: int | None = None
-    peak_memory_bytes: int | None = None
+    phase: Annotated[str, about("Phase of the pod: Pending, Running, Succeeded, Failed or Unknown.")] = ""
+    node: Annotated[str, about("Node that the pod runs on; empty: not placed yet.")] = ""
+    started: Annotated[Time | None, about("When its container started; null: not yet.")] = None
+    ended: Annotated[Time | None, about("When its container ended; null: not yet.")] = None
+    exit_code: Annotated[int | None, about("Exit code of its container; null: not ended, or not known.")] = None
+    reason: Annotated[str, about("Why it waits or failed, one word such as OOMKilled or Evicted.")] = ""
+    message: Annotated[str, about("Reason as a sentence; only for users who may read its Job.")] = ""
+    memory_limit_bytes: Annotated[
+        int | None, about("Memory limit in bytes; null: none, or hidden as `message`.")
+    ] = None
+    peak_memory_bytes: Annotated[
+        int | None, about("Highest memory use in bytes; null: not measured, or hidden as `message`.")
+    ] = None
 
 
 class Attempt(Answer, frozen=True):
-    """`state`: Waiting, Running, Suspended, Succeeded or Failed; `cause`: why it failed.
+    """An attempt of a run: one Kubernetes Job."""
 
-    `job` (its Kubernetes Job) and `message` are for those who may read that Job.
-    """
-
-    number: int
-    state: str = ""
-    reason: str = ""
-    cause: str = ""
-    message: str = ""
-    job: str = ""
-    created: datetime | None = None
-    ended: datetime | None = None
-    pods: tuple[RunPod, ...] = ()
+    number: Annotated[int, about("Number of the attempt in its run.")]
+    state: Annotated[str, about("Waiting, Running, Suspended, Succeeded or Failed.")] = ""
+    reason: Annotated[str, about("Reason of the Job's last condition, one word.")] = ""
+    cause: Annotated[str, about("Why it failed, such as disrupted or failed by itself; empty: it did not.")] = ""
+    message: Annotated[str, about("Message of the Job's condition; only for users who may read its Job.")] = ""
+    job: Annotated[str, about("Name of its Kubernetes Job; only for users who may read its Job.")] = ""
+    created: Annotated[Time | None, about("When its Job was created.")] = None
+    ended: Annotated[Time | None, about("When its Job ended; null: not yet.")] = None
+    pods: Annotated[tuple[RunPod, ...], about("Pods that still exist, oldest first.")] = ()
 
 
 class JobSummary(Answer, frozen=True):
-    """What everybody may know of a run, as the server lists it.
-
-    `state`: Waiting, Running, Restarting; or, of a run that has ended, Succeeded, Failed, OOMKilled or Cancelled.
-    """
+    """What everybody may know of a run."""
 
     namespace: str
     name: str
-    owner: str = ""
-    state: str = ""
-    reason: str = ""
-    gpus: int = 0
-    gpu_type: str = ""
-    node: str = ""
-    created: datetime | None = None
-    started: datetime | None = None
-    ended: datetime | None = None
-    attempts: int = 0
-    restarts: int = 0
-    restart_limit: int | None = None
-    retries: int = 0  # pods made after a pod of the same attempt failed by itself
-    exit_code: int | None = None  # of the newest pod that ended
-    checkpoint: str = ""
-    checkpoint_at: datetime | None = None
-    checkpoint_checked_at: datetime | None = None
+    owner: Annotated[str, about("User who started it.")] = ""
+    state: Annotated[
+        str,
+        about(
+            "Waiting, Running, Restarting, Succeeded, Failed, OOMKilled or Cancelled; the last four have ended."
+        ),
+    ] = ""
+    reason: Annotated[str, about("Why it waits or ended; empty: nothing to say.")] = ""
+    gpus: Annotated[int, about("GPUs that it asks for.")] = 0
+    gpu_type: Annotated[str, about("GPU type that it runs on, else asks for; empty: any, or none.")] = ""
+    node: Annotated[str, about("Node that its newest pod runs on; empty: not placed.")] = ""
+    created: Annotated[Time | None, about("When the run was submitted.")] = None
+    started: Annotated[Time | None, about("When it first started; null: not yet.")] = None
+    ended: Annotated[Time | None, about("When it ended; null: not yet.")] = None
+    attempts: Annotated[int, about("Attempts so far; each is a Kubernetes Job.")] = 0
+    restarts: Annotated[int, about("Restarts so far after preemption, drain or node loss.")] = 0
+    restart_limit: Annotated[int | None, about("Restarts allowed after preemption, drain or node loss.")] = None
+    retries: Annotated[int, about("Pods created after a pod of the same attempt failed by itself.")] = 0
+    exit_code: Annotated[int | None, about("Exit code of the newest pod that ended; null: none has.")] = None
+    checkpoint: Annotated[str, about("PersistentVolumeClaim of its checkpoints; empty: none are kept.")] = ""
+    checkpoint_at: Annotated[
+        Time | None, about("When the newest checkpoint file was written; null: none yet.")
+    ] = None
+    checkpoint_checked_at: Annotated[
+        Time | None, about("When the run last looked for checkpoints; null: not yet.")
+    ] = None
 
     @property
     def has_ended(self) -> bool:
@@ -126,20 +153,22 @@ class JobSummary(Answer, frozen=True):
 
 
 class Job(JobSummary, frozen=True):
-    """A run with its attempts.
+    """A run with its attempts."""
 
-    `command`, `requests` and `time_left_seconds` are for those who may read its Job, empty for others.
-    """
-
-    history: tuple[Attempt, ...] = ()
-    command: str = ""
-    requests: Mapping[str, str] = {}
-    time_left_seconds: int | None = None
-    notes: tuple[str, ...] = ()  # of a run that was just submitted: what was filled in, what is to be known
+    history: Annotated[tuple[Attempt, ...], about("Attempts, oldest first.")] = ()
+    command: Annotated[str, about("Command line; only for users who may read its Job.")] = ""
+    requests: Annotated[
+        Mapping[str, str],
+        about("Requested resources as Kubernetes quantities; only for users who may read its Job."),
+    ] = {}
+    time_left_seconds: Annotated[
+        int | None, about("Seconds until its time limit; null: no limit, or hidden as `command`.")
+    ] = None
+    notes: Annotated[tuple[str, ...], about("After a submit: what was filled in, and advice.")] = ()
 
 
 class JobList(Answer, frozen=True):
-    """Runs, newest first, at a moment."""
+    """Runs at a moment."""
 
-    now: datetime
-    jobs: tuple[JobSummary, ...] = ()
+    now: Annotated[Time, about("Moment that the answer describes.")]
+    jobs: Annotated[tuple[JobSummary, ...], about("Runs, newest first.")] = ()
