@@ -3,176 +3,196 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from moorage.api.fields import Answer
+from moorage.api.fields import Answer, Time, about
 
 
 class PodQuestion(msgspec.Struct, kw_only=True):
-    """A `v1.Pod` that is not created yet, and the claims of its namespace as its user sees them.
+    """A pod that is not created yet, and the claims of its namespace as its user sees them."""
 
-    `refused`: why the API server does not admit it, in its words.
-    """
-
-    pod: dict[str, Any]
-    claims: list[dict[str, Any]] | None = None
-    refused: str = ""
+    pod: Annotated[dict[str, Any], about("A `v1.Pod` that is not created yet.")]
+    claims: Annotated[
+        list[dict[str, Any]] | None,
+        about("PersistentVolumeClaims of its namespace; null: the caller cannot read them."),
+    ] = None
+    refused: Annotated[str, about("Why the API server would not create it, in its words; empty: it would.")] = ""
 
 
 class UsualTime(Answer, frozen=True):
-    """How long past runs like it took: `done` of `of` had ended by `seconds`, counted from their start.
+    """How long past runs like it took."""
 
-    `seconds` None: it has outlived so many of the `known` ones that nobody can tell; `likeness`: alike in what.
-    """
-
-    seconds: int | None = None
-    done: int = 0
-    of: int = 0
-    known: int = 0
-    likeness: str = ""
+    seconds: Annotated[
+        int | None, about("Time by which `done` runs had ended, from their start; null: no forecast.")
+    ] = None
+    done: Annotated[int, about("How many of `of` had ended by `seconds`.")] = 0
+    of: Annotated[int, about("Past runs that took longer than this run has already.")] = 0
+    known: Annotated[int, about("All past runs that are alike.")] = 0
+    likeness: Annotated[str, about("Alike in: work (image, command), name, owner or type (of GPU).")] = ""
 
 
 class HolderName(Answer, frozen=True):
-    """A pod that holds or wants something. `run` empty: it is of no run."""
+    """A pod that holds or wants something."""
 
-    owner: str = ""
-    run: str = ""
-    namespace: str = ""
-    pod: str = ""
+    owner: Annotated[str, about("User of the pod.")] = ""
+    run: Annotated[str, about("Run of the pod; empty: the pod belongs to no run.")] = ""
+    namespace: Annotated[str, about("Namespace of the pod.")] = ""
+    pod: Annotated[str, about("Name of the pod.")] = ""
 
 
 class HeldBy(HolderName, frozen=True):
-    """Who holds what is missing. `sure`: whether `expected_until` is a limit, usual, or unknown."""
+    """Who holds what is missing."""
 
-    since: datetime | None = None
-    expected_until: datetime | None = None
-    node: str = ""
-    resource: str = ""
-    amount: str = ""
-    sure: str = ""
-    usual_until: datetime | None = None
-    usual: UsualTime | None = None
-    reserved_for: str = ""  # GROUP/TYPE of the machine whose place it is
+    since: Annotated[Time | None, about("When the pod started; null: not yet.")] = None
+    expected_until: Annotated[Time | None, about("When its time limit ends; null: no limit.")] = None
+    node: Annotated[str, about("Node where it holds the resource.")] = ""
+    resource: Annotated[str, about("Resource that it holds, such as nvidia.com/gpu.")] = ""
+    amount: Annotated[str, about("How much it holds, a Kubernetes quantity.")] = ""
+    sure: Annotated[str, about("What its end rests on: limit (enforced), usual (past runs) or unknown.")] = ""
+    usual_until: Annotated[
+        Time | None, about("When past runs like it had ended, from its start; null: no forecast.")
+    ] = None
+    usual: Annotated[UsualTime | None, about("Past runs behind `usualUntil`; null: none.")] = None
+    reserved_for: Annotated[str, about("GROUP/TYPE of the Machine that keeps the place; empty: a user's pod.")] = (
+        ""
+    )
 
 
 class Waiter(HolderName, frozen=True):
     """A pod that comes before this one."""
 
-    priority: int = 0
-    created: datetime | None = None
-    gpus: int = 0
+    priority: Annotated[int, about("Priority of the pod; higher comes first.")] = 0
+    created: Annotated[Time | None, about("When the pod was created.")] = None
+    gpus: Annotated[int, about("GPUs that it asks for.")] = 0
 
 
 class Earliest(Answer, frozen=True):
-    """When and where it can start, and whose end makes room; `usual`: by what past runs that end is forecast."""
+    """When and where it can start, and whose end makes room."""
 
-    at: datetime
-    node: str = ""
-    after: HolderName | None = None
-    usual: UsualTime | None = None
+    at: Annotated[Time, about("When it can start.")]
+    node: Annotated[str, about("Node where it can start.")] = ""
+    after: Annotated[HolderName | None, about("Pod whose end makes room; null: there is room.")] = None
+    usual: Annotated[
+        UsualTime | None, about("Past runs that the end of `after` is forecast by; null: its limit.")
+    ] = None
 
 
 class NodeVerdict(Answer, frozen=True):
     """Whether a node takes it, or every reason why not."""
 
-    name: str
-    gpu_type: str = ""
-    gpus: int = 0
-    gpus_free: int = 0
-    fits: bool = False
-    reasons: tuple[str, ...] = ()
+    name: Annotated[str, about("Name of the node.")]
+    gpu_type: Annotated[str, about("GPU type of the node; empty: no GPUs.")] = ""
+    gpus: Annotated[int, about("GPUs of the node.")] = 0
+    gpus_free: Annotated[int, about("Free GPUs of the node.")] = 0
+    fits: Annotated[bool, about("Whether the pod could start there now.")] = False
+    reasons: Annotated[tuple[str, ...], about("Every reason why it does not fit; empty: it fits.")] = ()
 
 
 class MissingResource(Answer, frozen=True):
-    """A resource of which no node has enough free. `gpu_types`: those asked for; empty: any."""
+    """A resource of which no node has enough free."""
 
-    resource: str
-    gpu_types: tuple[str, ...] = ()
-    asks: str = ""
-    most_free: str = ""
-    most_free_node: str = ""
-    free_in_total: str = ""
+    resource: Annotated[str, about("Name of the resource, such as memory or nvidia.com/gpu.")]
+    gpu_types: Annotated[tuple[str, ...], about("GPU types that it asks for; empty: any.")] = ()
+    asks: Annotated[str, about("How much it asks for, a Kubernetes quantity.")] = ""
+    most_free: Annotated[str, about("Most that is free on one node, a Kubernetes quantity.")] = ""
+    most_free_node: Annotated[str, about("Node with the most free; empty: no node can serve it.")] = ""
+    free_in_total: Annotated[str, about("Free on all nodes together, a Kubernetes quantity.")] = ""
 
 
 class MachineLine(Answer, frozen=True):
     """The machine type whose guest it is: places, and what a free one is kept for."""
 
-    group: str
-    type: str = ""
-    order: str = ""
-    available: int = 0
-    used: int = 0
-    known: bool = True
-    waits_for: str = ""
-    waits_until: datetime | None = None
+    group: Annotated[str, about("Group of the Machine.")]
+    type: Annotated[str, about("Machine type.")] = ""
+    order: Annotated[str, about("Order of its queue: fifo or fair; empty: not known.")] = ""
+    available: Annotated[int, about("Machines of the type that are held for guests.")] = 0
+    used: Annotated[int, about("Machines that guests hold, or are about to get.")] = 0
+    known: Annotated[bool, about("false: no such Machine exists.")] = True
+    waits_for: Annotated[str, about("Whose reservation a free machine is kept for, a sentence; empty: none.")] = ""
+    waits_until: Annotated[Time | None, about("When that reservation ends; null: none.")] = None
 
 
 class VolumeTrouble(Answer, frozen=True):
-    claim: str
-    message: str = ""
+    """A claim that keeps a pod from starting."""
+
+    claim: Annotated[str, about("PersistentVolumeClaim that keeps the pod from starting.")]
+    message: Annotated[str, about("What is wrong with it, without a subject.")] = ""
 
 
 class SmallerRequest(Answer, frozen=True):
-    """A request that would start now. `options`: those of `moor run`."""
+    """A request that would start now."""
 
-    gpus: int = 0
-    gpu_types: tuple[str, ...] = ()
-    node: str = ""
-    node_type: str = ""
-    change: str = ""
-    options: str = ""
+    gpus: Annotated[int, about("GPUs to ask for.")] = 0
+    gpu_types: Annotated[tuple[str, ...], about("GPU types to ask for; empty: any.")] = ()
+    node: Annotated[str, about("Node where it would start.")] = ""
+    node_type: Annotated[str, about("GPU type of that node.")] = ""
+    change: Annotated[str, about("What differs, for people, such as 1 GPU or 4 cpu.")] = ""
+    options: Annotated[str, about("Options of `moor run` that ask for it.")] = ""
 
 
 class Refusal(Answer, frozen=True):
     """Why it can never run on this cluster as it is."""
 
-    code: str
-    message: str = ""
-    hint: str = ""
+    code: Annotated[
+        str, about("One word: no_gpus, unknown_gpu_type, unknown_resource, more_than_any_node or no_node_accepts.")
+    ]
+    message: Annotated[str, about("Why it cannot run, a sentence.")] = ""
+    hint: Annotated[str, about("What to do about it; empty: nothing to suggest.")] = ""
 
 
 class Explanation(Answer, frozen=True):
-    """Why a run or a pod waits. `text` is what `moor explain` prints; `public`: only what everybody may know.
-
-    `state`: fits, waiting, gated, never, running or finished. `position` 1: next in line.
-    """
+    """Why a run or a pod waits."""
 
     namespace: str
     name: str
-    run: str = ""
-    owner: str = ""
-    public: bool = False
-    state: str = ""
-    now: datetime | None = None
-    asks: Mapping[str, str] = {}
-    gpus: int = 0
-    gpu_types: tuple[str, ...] = ()
-    node: str = ""
-    since: datetime | None = None
-    expected_until: datetime | None = None
-    usual_until: datetime | None = None
-    usual: UsualTime | None = None
-    starting: str = ""
-    nodes: tuple[NodeVerdict, ...] = ()
-    missing: tuple[MissingResource, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    held_by: tuple[HeldBy, ...] = ()
-    earliest: Earliest | None = None
-    likely: Earliest | None = None
-    position: int | None = None
-    line: tuple[Waiter, ...] = ()
-    machine: MachineLine | None = None
-    gates: tuple[str, ...] = ()
-    missing_claims: tuple[str, ...] = ()
-    volumes: tuple[VolumeTrouble, ...] = ()
-    quota: str = ""
-    not_made: str = ""
-    suspended: bool = False
-    scheduler_says: str = ""
-    smaller: tuple[SmallerRequest, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    short: str = ""
-    text: str = ""
+    run: Annotated[str, about("Run of the pod; empty: the pod belongs to no run.")] = ""
+    owner: Annotated[str, about("User of the pod.")] = ""
+    public: Annotated[bool, about("Whether private facts are left out: the user may not read its pods.")] = False
+    state: Annotated[str, about("fits, waiting, gated, never, running or finished.")] = ""
+    now: Annotated[Time | None, about("Moment that the answer describes.")] = None
+    asks: Annotated[Mapping[str, str], about("Resources that it asks for, as Kubernetes quantities.")] = {}
+    gpus: Annotated[int, about("GPUs that it asks for.")] = 0
+    gpu_types: Annotated[tuple[str, ...], about("GPU types that it asks for; empty: any.")] = ()
+    node: Annotated[str, about("Node where it runs, or (state fits) would start; empty: none.")] = ""
+    since: Annotated[Time | None, about("When it started; null: not yet.")] = None
+    expected_until: Annotated[Time | None, about("When its time limit ends; null: no limit, or not started.")] = (
+        None
+    )
+    usual_until: Annotated[
+        Time | None, about("When past runs like it had ended, from its start; null: no forecast.")
+    ] = None
+    usual: Annotated[UsualTime | None, about("Past runs behind `usualUntil`; null: none.")] = None
+    starting: Annotated[str, about("Why its containers do not run yet, though it has a node.")] = ""
+    nodes: Annotated[tuple[NodeVerdict, ...], about("Each node, and whether it fits there.")] = ()
+    missing: Annotated[tuple[MissingResource, ...], about("Resources of which no node has enough free.")] = ()
+    obstacles: Annotated[
+        tuple[str, ...], about("Why nodes that could serve it take no pods: cordoned, not Ready.")
+    ] = ()
+    held_by: Annotated[tuple[HeldBy, ...], about("Who holds what is missing.")] = ()
+    earliest: Annotated[Earliest | None, about("Forecast if pods end at their time limits; null: none.")] = None
+    likely: Annotated[Earliest | None, about("Sooner forecast if pods take as long as usual; null: none.")] = None
+    position: Annotated[int | None, about("Place in the queue, 1: next; null: not known.")] = None
+    line: Annotated[tuple[Waiter, ...], about("Pods before it in the queue, the first first.")] = ()
+    machine: Annotated[MachineLine | None, about("Machine type that it waits for; null: none.")] = None
+    gates: Annotated[
+        tuple[str, ...], about("Scheduling gates that hold it; other parties' gates may be hidden.")
+    ] = ()
+    missing_claims: Annotated[tuple[str, ...], about("PersistentVolumeClaims that do not exist.")] = ()
+    volumes: Annotated[
+        tuple[VolumeTrouble, ...], about("PersistentVolumeClaims that keep it from starting, missing ones too.")
+    ] = ()
+    quota: Annotated[str, about("Message of the API server on an exceeded quota; empty: none.")] = ""
+    not_made: Annotated[str, about("Why the pod cannot be created, in the API server's words; empty: it can.")] = (
+        ""
+    )
+    suspended: Annotated[bool, about("Whether its Job is suspended.")] = False
+    scheduler_says: Annotated[str, about("Last message of the scheduler; empty: none.")] = ""
+    smaller: Annotated[
+        tuple[SmallerRequest, ...],
+        about("Smaller or other requests that would start now, the smallest change first."),
+    ] = ()
+    refusals: Annotated[tuple[Refusal, ...], about("Why it can never run on this cluster; empty: it can.")] = ()
+    short: Annotated[str, about("Why it waits, in one line; empty: it does not wait.")] = ""
+    text: Annotated[str, about("All of it as text, as `moor explain` prints it.")] = ""
