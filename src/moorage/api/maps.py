@@ -6,13 +6,12 @@ What workers exchange with the queue is not here: `moorage.decide.maps.leasing` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Natural, Query, Request, Seconds, Text, Text64
+from moorage.api.fields import Answer, Natural, Query, Request, Seconds, Text, Text64, Time, about
 
 PRIORITY_LIMIT = 1000
 BATCH_ITEMS = 10  # in one grant, where the policy names no other number
@@ -35,90 +34,121 @@ class MapState(StrEnum):
 
 
 class MapLimit(Request):
-    """Tokens that each lease of a map holds; `capacity` makes the limit when it is new."""
+    """A limit that a map keeps to."""
 
-    tokens: Tokens = 1
-    capacity: Capacity | None = None
+    tokens: Annotated[Tokens, about("Tokens of the limit that each lease holds.")] = 1
+    capacity: Annotated[
+        Capacity | None, about("Tokens of the limit in all, if it is new; null: it must exist.")
+    ] = None
 
 
 class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What a map asks of the queue. Names, units and defaults are those of `leasing.Policy`."""
+    """What a map asks of the queue."""
 
-    retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
-    loss_limit: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
-    backoff_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 2.0
-    backoff_limit_seconds: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 300.0
-    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None = None
-    lease_seconds: Annotated[float, msgspec.Meta(ge=2, le=86_400)] = 60.0
-    memory_bytes: Natural = 0
-    memory_limit_bytes: Natural = 0
-    idempotent: bool = False
-    batch_items: Annotated[int, msgspec.Meta(ge=1, le=1000)] = BATCH_ITEMS
-    rate: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
+    retries: Annotated[
+        int, msgspec.Meta(ge=0, le=1000), about("Further tries of an item after an error or a time-out.")
+    ] = 3
+    loss_limit: Annotated[
+        int, msgspec.Meta(ge=0, le=10_000), about("Workers that an item may lose before it is dead.")
+    ] = 20
+    backoff_seconds: Annotated[
+        float, msgspec.Meta(ge=0, le=86_400), about("Seconds before the first retry; doubled for each next.")
+    ] = 2.0
+    backoff_limit_seconds: Annotated[
+        float, msgspec.Meta(ge=0, le=86_400), about("Longest wait before a retry, in seconds.")
+    ] = 300.0
+    timeout_seconds: Annotated[
+        Annotated[float, msgspec.Meta(gt=0, le=1e7)] | None,
+        about("Longest time of an item, in seconds; null: no limit."),
+    ] = None
+    lease_seconds: Annotated[
+        float, msgspec.Meta(ge=2, le=86_400), about("How long a worker may be silent, in seconds.")
+    ] = 60.0
+    memory_bytes: Annotated[Natural, about("Memory of the map's workers in bytes; 0: not known.")] = 0
+    memory_limit_bytes: Annotated[
+        Natural, about("Most memory for an item killed for memory, in bytes; 0: no more.")
+    ] = 0
+    idempotent: Annotated[bool, about("Whether slow items may run twice; the first answer counts.")] = False
+    batch_items: Annotated[int, msgspec.Meta(ge=1, le=1000), about("Most items in one grant to a worker.")] = (
+        BATCH_ITEMS
+    )
+    rate: Annotated[
+        Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None,
+        about("Leases handed out per second, at most; null: no limit."),
+    ] = None
 
 
 class NewMap(Request):
-    """A map in the queue. The same `request` (an id of the caller's) again finds the map that it made."""
+    """A map to create."""
 
-    name: Text
-    request: Text64
+    name: Annotated[Text, about("Name of the map, unique in its namespace.")]
+    request: Annotated[Text64, about("Id that the caller makes; the same id again returns the same map.")]
     policy: MapPolicy = MapPolicy()
-    limits: dict[LimitName, MapLimit] = {}
-    priority: Priority = 0
+    limits: Annotated[
+        dict[LimitName, MapLimit], about("Name of each limit, and the tokens that a lease holds.")
+    ] = {}
+    priority: Annotated[Priority, about("-1000 to 1000; higher goes first among maps that share a limit.")] = 0
 
 
 class MapChange(Request, omit_defaults=True):
     """What is left out stays as it is; a rate of 0 removes the rate."""
 
-    state: MapState | None = None
-    closed: bool | None = None
-    priority: Priority | None = None
-    rate: Rate | None = None
+    state: Annotated[MapState | None, about("running, paused or cancelled.")] = None
+    closed: Annotated[bool | None, about("true: no more items will be added; false: more may come.")] = None
+    priority: Annotated[
+        Priority | None, about("-1000 to 1000; higher goes first among maps that share a limit.")
+    ] = None
+    rate: Annotated[Rate | None, about("Leases handed out per second, at most; 0 removes the rate.")] = None
 
 
 class LimitChange(Request):
-    capacity: Capacity
+    """A change of a named limit."""
+
+    capacity: Annotated[Capacity, about("Tokens of the limit in all.")]
 
 
 class NewItem(msgspec.Struct, frozen=True):
     """One line of the items that are added."""
 
-    value: msgspec.Raw
-    key: str | None = None
-    seconds: Seconds | None = None  # how long it is expected to take
-    priority: int = 0
-    memory: Natural = 0  # bytes, when it needs more than the map's workers have
+    value: Annotated[msgspec.Raw, about("Value of the item, any JSON up to 64 KiB.")]
+    key: Annotated[str | None, about("Name of the item, repeated in its result.")] = None
+    seconds: Annotated[Seconds | None, about("How long the item is expected to take, in seconds.")] = None
+    priority: Annotated[int, about("Higher goes first within the map.")] = 0
+    memory: Annotated[Natural, about("Memory in bytes, when it needs more than the map's workers have.")] = 0
 
 
 class AddItems(Query):
-    """`first`: the number of the first line, so that sending again adds nothing twice; `request`: an id of these
-    lines with the same effect; `close`: no more items will come."""
+    """How items are added."""
 
-    first: Natural | None = None
-    request: str | None = None
-    close: bool = False
+    first: Annotated[Natural | None, about("Number of the first line; the same items again add nothing.")] = None
+    request: Annotated[str | None, about("Id of these lines; the same id again adds nothing.")] = None
+    close: Annotated[bool, about("No more items will be added afterwards.")] = False
 
 
 class ItemPage(Query):
-    """Items of these states, behind item `after`, at most `limit`."""
+    """Which items an answer has."""
 
-    state: tuple[str, ...] = ()
-    after: Natural | None = None
-    limit: Natural | None = None
+    state: Annotated[
+        tuple[str, ...], about("waiting, ready, leased, done or dead; may repeat; left out: all.")
+    ] = ()
+    after: Annotated[Natural | None, about("Only items after this number; the `next` of the previous page.")] = (
+        None
+    )
+    limit: Annotated[Natural | None, about("Items per page, at most 1000.")] = None
 
 
 class After(Query):
-    """Only what is behind item `after`."""
+    """Where the results begin."""
 
-    after: Natural | None = None
+    after: Annotated[Natural | None, about("Only results of items after this number.")] = None
 
 
 class OutputPage(Query):
-    """The output of one `item` or of all, behind part `after`; `follow`: until the map has ended."""
+    """Which output is wanted."""
 
-    item: Natural | None = None
-    after: Natural = 0
-    follow: bool = False
+    item: Annotated[Natural | None, about("Only the output of this item; left out: of all.")] = None
+    after: Annotated[Natural, about("Only parts after this `id`.")] = 0
+    follow: Annotated[bool, about("Go on until the map has ended.")] = False
 
 
 # -- answers
@@ -127,23 +157,23 @@ class OutputPage(Query):
 class MapCounts(Answer, frozen=True):
     """Items by state, workers, and sums over the map's whole life. `done + dead` falls only by a retry."""
 
-    total: int = 0
-    waiting: int = 0
-    ready: int = 0
-    leased: int = 0
-    done: int = 0
-    dead: int = 0
-    large: int = 0
-    leases: int = 0
-    workers: int = 0
-    granted: int = 0
-    lost: int = 0
-    returned: int = 0
-    failed: int = 0
-    refused: int = 0
-    twinned: int = 0
-    measured: int = 0
-    hinted: int = 0
+    total: Annotated[int, about("Items in all.")] = 0
+    waiting: Annotated[int, about("Items that wait for their next try.")] = 0
+    ready: Annotated[int, about("Items that a worker can take now.")] = 0
+    leased: Annotated[int, about("Items that workers have.")] = 0
+    done: Annotated[int, about("Items with a result.")] = 0
+    dead: Annotated[int, about("Items that failed for good.")] = 0
+    large: Annotated[int, about("Ready items that need more memory than the map's workers have.")] = 0
+    leases: Annotated[int, about("Leases that workers hold now.")] = 0
+    workers: Annotated[int, about("Workers that are connected.")] = 0
+    granted: Annotated[int, about("Leases ever given.")] = 0
+    lost: Annotated[int, about("Leases that ended by preemption or silence.")] = 0
+    returned: Annotated[int, about("Leases given back unused.")] = 0
+    failed: Annotated[int, about("Leases that ended by error, time-out or memory.")] = 0
+    refused: Annotated[int, about("Answers that came too late to count.")] = 0
+    twinned: Annotated[int, about("Leases given for items that another worker had too.")] = 0
+    measured: Annotated[int, about("Done items whose time is known.")] = 0
+    hinted: Annotated[int, about("Items added with an expected time.")] = 0
 
     @property
     def ended(self) -> int:
@@ -156,24 +186,26 @@ class MapCounts(Answer, frozen=True):
 
 
 class Map(Answer, frozen=True):
-    """A map. `state`: running, paused, cancelled or finished; what is not known yet is None."""
+    """A map."""
 
     namespace: str
     name: str
-    created_at: datetime
-    uid: str = ""
-    owner: str = ""
-    state: str = MapState.RUNNING
-    closed: bool = False
-    priority: int = 0
+    created_at: Annotated[Time, about("When the map was created.")]
+    uid: Annotated[str, about("Id of the map, never used again.")] = ""
+    owner: Annotated[str, about("User who created it.")] = ""
+    state: Annotated[str, about("running, paused, cancelled or finished.")] = MapState.RUNNING
+    closed: Annotated[bool, about("Whether no more items can be added.")] = False
+    priority: Annotated[int, about("-1000 to 1000; higher goes first among maps that share a limit.")] = 0
     policy: MapPolicy = MapPolicy()
-    limits: Mapping[str, int] = {}
+    limits: Annotated[Mapping[str, int], about("Name of each limit, and the tokens that a lease holds.")] = {}
     counts: MapCounts = MapCounts()
-    spent_seconds: float = 0.0
-    hinted_seconds: float = 0.0
-    mean_seconds: float | None = None
-    items_per_second: float | None = None
-    seconds_left: float | None = None
+    spent_seconds: Annotated[float, about("Sum of the time of all measured items, in seconds.")] = 0.0
+    hinted_seconds: Annotated[float, about("Sum of the expected time of all hinted items, in seconds.")] = 0.0
+    mean_seconds: Annotated[float | None, about("Mean time of an item in seconds; null: not known yet.")] = None
+    items_per_second: Annotated[float | None, about("Items done per second of late; null: not known yet.")] = None
+    seconds_left: Annotated[
+        float | None, about("Expected seconds until all items are done; null: not known yet.")
+    ] = None
 
     @property
     def is_finished(self) -> bool:
@@ -195,89 +227,99 @@ class Deleted(Answer, frozen=True):
 class ItemFailure(Answer, frozen=True, omit_defaults=True):
     """Why an item failed for good."""
 
-    at_ms: int
-    cause: str
-    message: str
-    exit: int | None = None
-    tries: int = 0
-    output_bytes: int = 0
+    at_ms: Annotated[int, about("When it failed, milliseconds since 1970-01-01 UTC.")]
+    cause: Annotated[str, about("error, timeout, oom or lost.")]
+    message: Annotated[str, about("What the worker reported, a sentence.")]
+    exit: Annotated[int | None, about("Exit code of the command; left out: none.")] = None
+    tries: Annotated[int, about("Tries that had failed by then.")] = 0
+    output_bytes: Annotated[int, about("Size of the kept output in bytes.")] = 0
 
 
 class MapItem(Answer, frozen=True, omit_defaults=True):
-    """An item. `state`: waiting, ready, leased, done or dead; `value` is JSON."""
+    """An item of a map."""
 
-    item: int
-    state: str
-    value: msgspec.Raw
-    key: str | None = None
-    tries: int = 0
-    losses: int = 0
-    memory_bytes: int = 0
-    ready_at_ms: int = 0
-    leases: int = 0
-    finished_at_ms: int | None = None
-    seconds: float | None = None
-    peak_bytes: int | None = None
-    path: str | None = None
-    failure: ItemFailure | None = None
+    item: Annotated[int, about("Number of the item, from 0.")]
+    state: Annotated[str, about("waiting, ready, leased, done or dead.")]
+    value: Annotated[msgspec.Raw, about("Value of the item, any JSON.")]
+    key: Annotated[str | None, about("Name of the item, as it was added.")] = None
+    tries: Annotated[int, about("Tries that failed.")] = 0
+    losses: Annotated[int, about("Workers that vanished while they had it.")] = 0
+    memory_bytes: Annotated[int, about("Memory that it needs in bytes; 0: as the map's workers have.")] = 0
+    ready_at_ms: Annotated[
+        int, about("When its next try may start, milliseconds since 1970-01-01 UTC; 0: at once.")
+    ] = 0
+    leases: Annotated[int, about("How often it was given to a worker.")] = 0
+    finished_at_ms: Annotated[int | None, about("When it was done, milliseconds since 1970-01-01 UTC.")] = None
+    seconds: Annotated[float | None, about("How long it took, in seconds.")] = None
+    peak_bytes: Annotated[int | None, about("Highest memory use in bytes.")] = None
+    path: Annotated[str | None, about("Path of the result, where it is in a file.")] = None
+    failure: Annotated[ItemFailure | None, about("Why it failed for good.")] = None
 
 
 class ItemList(Answer, frozen=True):
-    """A page of items; `next` is the `after` of the next page, None at the end."""
+    """A page of items."""
 
     items: tuple[MapItem, ...] = ()
-    next: int | None = None
+    next: Annotated[int | None, about("Send it as `after` for the next page; null: this is the last page.")] = None
 
 
 class ItemOutput(Answer, frozen=True):
     """An item with the last output of its last failure."""
 
     item: MapItem
-    output: bytes = b""
+    output: Annotated[bytes, about("Last output of its last failure, base64.")] = b""
 
 
 class ItemsAdded(Answer, frozen=True):
-    added: int
-    total: int
+    """What adding items came to."""
+
+    added: Annotated[int, about("Items that this request added.")]
+    total: Annotated[int, about("Items of the map now.")]
 
 
 class Retried(Answer, frozen=True):
-    retried: int
+    """What a retry of a map came to."""
+
+    retried: Annotated[int, about("Dead items that are ready again.")]
 
 
 class WorkerToken(Answer, frozen=True):
-    token: str
+    """The token of a map's workers."""
+
+    token: Annotated[str, about("Bearer token that the map's workers present.")]
 
 
 class MapResult(Answer, frozen=True, omit_defaults=True):
-    """One line of the results: a value, which is JSON, or the path where it is."""
+    """A line of the results."""
 
-    item: int
-    at_ms: int
-    key: str | None = None
-    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    path: str | None = None
-    seconds: float | None = None
-    peak_bytes: int | None = None
+    item: Annotated[int, about("Number of the item, from 0.")]
+    at_ms: Annotated[int, about("When it was done, milliseconds since 1970-01-01 UTC.")]
+    key: Annotated[str | None, about("Name of the item, as it was added.")] = None
+    value: Annotated[
+        msgspec.Raw | msgspec.UnsetType, about("Result, any JSON; left out: it is in the file `path`.")
+    ] = msgspec.UNSET
+    path: Annotated[str | None, about("Path of the file with the result.")] = None
+    seconds: Annotated[float | None, about("How long the item took, in seconds.")] = None
+    peak_bytes: Annotated[int | None, about("Highest memory use in bytes.")] = None
 
 
 class OutputPart(Answer, frozen=True):
-    """What an item printed. Item -1: a note of the worker's own."""
+    """A part of what items printed."""
 
-    id: int
-    at_ms: int
-    pod: str
-    item: int
-    lease: int
-    output: bytes = b""
+    id: Annotated[int, about("Number of the part; `after` takes it.")]
+    at_ms: Annotated[int, about("When the worker sent it, milliseconds since 1970-01-01 UTC.")]
+    pod: Annotated[str, about("Pod of the worker.")]
+    item: Annotated[int, about("Number of the item; -1: a note of the worker itself.")]
+    lease: Annotated[int, about("Number of the item's lease, from 1.")]
+    output: Annotated[bytes, about("What was printed, base64.")] = b""
 
 
 class Limit(Answer, frozen=True):
-    """A named limit: its tokens, and how many are held."""
+    """A named limit."""
 
     name: str
-    capacity: int
-    held: int = 0
+    capacity: Annotated[int, about("Tokens in all.")]
+    held: Annotated[int, about("Tokens that leases hold now.")] = 0
 
 
 class LimitList(Answer, frozen=True):
@@ -285,5 +327,7 @@ class LimitList(Answer, frozen=True):
 
 
 class LimitSet(Answer, frozen=True):
+    """A named limit after a change."""
+
     name: str
-    capacity: int
+    capacity: Annotated[int, about("Tokens in all.")]
