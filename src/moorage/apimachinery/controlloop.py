@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.workqueue import QueueClosed, WorkQueue
 from moorage.clock import SYSTEM, Clock
 from moorage.errors import ApiError, Conflict, MoorageError
 
 log = logging.getLogger(__name__)
+
+COMPLAINTS_KEPT = 10_000  # so that an error that repeats is logged once
 
 K = TypeVar("K", bound=Hashable)
 
@@ -44,7 +47,7 @@ class ControlLoop(Generic[K]):
         self._workers = workers
         self._clock = clock
         self._passed = passed
-        self._complaints: dict[K, str] = {}
+        self._complaints: BoundedCache[K, str] = BoundedCache(COMPLAINTS_KEPT)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -85,7 +88,7 @@ class ControlLoop(Generic[K]):
             self._complain(key, error, delay, unexpected=True)
         else:
             self.queue.forget(key)
-            self._complaints.pop(key, None)
+            self._complaints.drop(key)
             if look_again is not None:
                 self.queue.add_after(key, look_again.total_seconds())
         if self._passed is not None:
@@ -95,9 +98,7 @@ class ControlLoop(Generic[K]):
         text = f"{type(error).__name__}: {error}"
         if self._complaints.get(key) == text:
             return
-        if len(self._complaints) > 10_000:
-            self._complaints.clear()
-        self._complaints[key] = text
+        self._complaints.put(key, text)
         extra = {"controller": self.name, "key": str(key), "error": text, "retry_seconds": delay}
         if isinstance(error, ApiError):
             extra["status"] = error.status

@@ -16,6 +16,7 @@ import msgspec
 
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import ItemFailure, MapItem, MapResult, NewItem
+from moorage.apimachinery.cache import BoundedCache
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import (
     COUNTERS,
@@ -43,6 +44,7 @@ from moorage.sql.opening import open_database
 STRAGGLER_LOOK_MS = 1000  # how often the sessions of a map are searched for stragglers
 LAPSE_AT_ONCE = 500  # sessions per transaction
 PAGE_ROWS = 1000
+POLICIES_KEPT = 1000  # parsed
 STRAGGLERS_AT_ONCE = 100
 CANDIDATES_AT_ONCE = 20_000
 
@@ -131,7 +133,7 @@ class Store:
     def __init__(self, database: Database, quota: Quota = NONE) -> None:
         self._db = database
         self._quota = quota
-        self._policies: dict[str, Policy] = {}
+        self._policies: BoundedCache[str, Policy] = BoundedCache(POLICIES_KEPT)  # by their JSON
         self._looked: dict[int, int] = {}  # when stragglers of a map were last looked for
         self._ticked_at = 0
 
@@ -656,9 +658,8 @@ class Store:
         of, uid, namespace, name, owner, state, closed, priority, policy, created_at, level, at, *counts = row
         parsed = self._policies.get(policy)
         if parsed is None:
-            if len(self._policies) > 1000:
-                self._policies.clear()
-            parsed = self._policies[policy] = msgspec.json.decode(policy, type=Policy)
+            parsed = msgspec.json.decode(policy, type=Policy)
+            self._policies.put(policy, parsed)
         queue_map = Map(
             id=of,
             policy=parsed,

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 import msgspec
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import Key, key_of, labels_of, with_condition
@@ -72,6 +73,7 @@ from moorage.model.tenant import TENANTS
 
 log = logging.getLogger(__name__)
 
+RESULTS_KEPT = 10_000  # of Jobs that have ended
 READERS_AGAIN = timedelta(seconds=60)
 
 
@@ -116,7 +118,7 @@ class DatasetController:
         for informer in (self._users, self._runs):
             self.loop.hear(informer, _used)
         self.loop.hear(self._tenants, lambda _: [key_of(dataset) for dataset in self._datasets.all()])
-        self._results: dict[str, Mapping[str, Any]] = {}  # of Jobs that have ended, by uid
+        self._results: BoundedCache[str, Mapping[str, Any]] = BoundedCache(RESULTS_KEPT)  # by the uid of the Job
         self._refused: dict[tuple[str, str], str] = {}  # by uid and revision
         self._datasets.on_change(self._forget)
 
@@ -207,7 +209,7 @@ class DatasetController:
             result = self._results.get(uid) or await result_of(self._api, pod)
             attempt = attempt_seen(job, dataset_view, result, why_waiting(pod) if pod else "")
             if result is not None and not attempt.active:
-                self._results[uid] = result
+                self._results.put(uid, result)
             attempts.append(attempt)
         newest = dataset_view.status.attempts
         if newest and all(attempt.number != newest for attempt in attempts):
@@ -410,8 +412,6 @@ class DatasetController:
             uid = before["metadata"]["uid"]
             for key in [key for key in self._refused if key[0] == uid]:
                 del self._refused[key]
-        if len(self._results) > 10_000:
-            self._results.clear()
 
 
 def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 import msgspec
 
 from moorage.apimachinery.api import Api
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.informer import index_by_label
 from moorage.apimachinery.informers import Informers
 from moorage.apimachinery.meta import (
@@ -56,6 +57,7 @@ log = logging.getLogger(__name__)
 ROOT, TARGET = "/volume", "/target"
 FINAL_EXIT = 3  # moorage.filler.errors.EXIT_FINAL
 TRIES = 3
+RESULTS_KEPT = 10_000  # of Jobs that have ended
 
 
 class VolumeBackupController:
@@ -82,7 +84,7 @@ class VolumeBackupController:
         self.loop.hear(self._backups, lambda obj: [key_of(obj)])
         for informer in (self._jobs, self._pods):
             self.loop.hear(informer, _backup_of)
-        self._results: dict[str, Mapping[str, Any]] = {}
+        self._results: BoundedCache[str, Mapping[str, Any]] = BoundedCache(RESULTS_KEPT)  # by the uid of the Job
         self._refused: dict[str, str] = {}  # by uid: why the API would not have the last Job
         self._backups.on_change(self._forget)
 
@@ -131,9 +133,7 @@ class VolumeBackupController:
             result = self._results.get(uid) or await result_of(self._api, newest)
             seen = _job_seen(job, backup_view, result, why_waiting(newest) if newest else "")
             if result is not None and not seen.active:
-                if len(self._results) > 10_000:
-                    self._results.clear()
-                self._results[uid] = result
+                self._results.put(uid, result)
             jobs.append(seen)
         able = self._refused.pop(backup_view.uid, "")
         if self._runtime is None or not self._runtime.image:

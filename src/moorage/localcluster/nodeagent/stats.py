@@ -11,10 +11,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from moorage.apimachinery.cache import BoundedCache
 from moorage.apimachinery.meta import Key
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock, rfc3339
 
+FOLDERS_KEPT = 10_000
 KEPT_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a minute
 
 
@@ -49,7 +51,9 @@ class VolumeStats:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._sizes: dict[str, tuple[float, int, int]] = {}
+        self._sizes: BoundedCache[str, tuple[int, int]] = BoundedCache(
+            FOLDERS_KEPT, keep_seconds=KEPT_SECONDS, clock=clock
+        )
 
     async def summary(self, node: str, mounts: Iterable[Mounted]) -> Obj:
         """The summary of a node; a folder that cannot be read is left out."""
@@ -81,18 +85,14 @@ class VolumeStats:
         return {"node": {"nodeName": node}, "pods": list(pods.values())}
 
     async def _size(self, folder: str) -> tuple[int, int] | None:
-        now = self._clock.monotonic()
-        kept = self._sizes.get(folder)
-        if kept is not None and now - kept[0] < KEPT_SECONDS:
-            return kept[1], kept[2]
-        try:
-            used, files = await asyncio.to_thread(folder_size, folder)
-        except OSError:
-            return None
-        if len(self._sizes) > 10_000:
-            self._sizes.clear()
-        self._sizes[folder] = now, used, files
-        return used, files
+        size = self._sizes.get(folder)
+        if size is None:
+            try:
+                size = await asyncio.to_thread(folder_size, folder)
+            except OSError:
+                return None
+            self._sizes.put(folder, size)
+        return size
 
 
 def folder_size(folder: str) -> tuple[int, int]:
