@@ -15,14 +15,14 @@ from typing import Any, cast
 from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
-from moorage.actions.runfacts import Around, runner_source
+from moorage.actions.runfacts import runner_source
 from moorage.actions.runlogs import Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.decide.runs.request import Caller, RunRequest
+from moorage.decide.runs.request import Caller
 from moorage.decide.runs.state import RunView, view_run
 from moorage.decide.usage.gpus import gpu_type
 from moorage.errors import ApiError
@@ -30,6 +30,7 @@ from moorage.kube.serverurl import server_url
 from moorage.model.names import RUN_LABEL
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.rest.around import around_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
         call.api,
         request,
         caller,
-        around=_around(context, request),
+        around=around_of(context, request),
         url=server_url(context.api),
         clock=context.clock,
         note=notes.append,
@@ -120,17 +121,6 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="DELETE", path=ONE, handler=end_job, query=JobEnd, answer=JobSummary),
     Endpoint(method="GET", path=f"{ONE}/logs", handler=job_logs, query=JobLogs, media_type="text/plain"),
 )
-
-
-async def _around(context: Context, request: RunRequest) -> Around:
-    """Nodes and tenants as the server knows them: what GPUs are where, and what a namespace's own runs get."""
-    cluster = await context.ready()
-    needs_pods = request.gpu_type is not None or request.checkpoint is not None
-    return Around(
-        nodes=cluster.nodes.all(),
-        pods=cluster.pods.all() if needs_pods else [],
-        tenants=tuple(await context.tenants.all()),
-    )
 
 
 async def _known_run(call: Call[Any, Any]) -> RunView:

@@ -1,0 +1,18 @@
+"""What a plan depends on besides its namespace, as the server knows it: nodes, the pods on them, tenants."""
+
+from __future__ import annotations
+
+from moorage.actions.runfacts import Around
+from moorage.decide.runs.request import RunRequest
+from moorage.server.context import Context
+
+
+async def around_of(context: Context, request: RunRequest) -> Around:
+    """Nodes and tenants as the server knows them: what GPUs are where, and what a namespace's own runs get."""
+    cluster = await context.ready()
+    needs_pods = request.gpu_type is not None or request.checkpoint is not None
+    return Around(
+        nodes=cluster.nodes.all(),
+        pods=cluster.pods.all() if needs_pods else [],
+        tenants=tuple(await context.tenants.all()),
+    )
