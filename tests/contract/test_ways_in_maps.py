@@ -2,8 +2,9 @@
 and `moorage.Map`.
 
 A case says what there is, what is asked in the words of each way, and what comes of it: the code and the message
-of the error, and the maps that are in the queue afterwards. All ways must give the same. A way that cannot ask for
-something (None) is left out: the SDK adds no items later, and REST makes no workers.
+of the error, the maps that are in the queue afterwards, and the objects of the cluster. All ways must give the
+same. A way that cannot ask for something (None) is left out: the SDK adds no items later and runs functions only.
+REST without workers makes the same map in the queue, and no object.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import msgspec
 import pytest
 
 from moorage.actions import maps
-from moorage.apimachinery.resources import CONFIGMAPS, NODES, Obj, Resource
+from moorage.apimachinery.meta import is_deleting
+from moorage.apimachinery.resources import CONFIGMAPS, NODES, PVCS, Obj, Resource
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
@@ -32,12 +34,20 @@ from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import spool
 from moorage.clock import SYSTEM
 from moorage.decide.rates import Rate
-from moorage.errors import MoorageError
+from moorage.errors import Forbidden, MoorageError
 from moorage.kube.config import Connection as KubeConnection
-from moorage.model.names import INFO_CONFIGMAP, PROCESS_RUNTIME, SYSTEM_NAMESPACE
+from moorage.model.mapjob import MAPJOBS
+from moorage.model.names import (
+    COMMAND_ANNOTATION,
+    INFO_CONFIGMAP,
+    PROCESS_RUNTIME,
+    REQUEST_ANNOTATION,
+    SYSTEM_NAMESPACE,
+)
 from moorage.sdk.functions import pack
 from moorage.sdk.local import loop
 from moorage.sdk.maps import AsyncMap, Options
+from moorage.server.identity.sessions import SessionStore
 from moorage.server.service import ServerService
 from moorage.testing.fakeapi import FakeApi
 
@@ -46,7 +56,8 @@ USER = "ada"
 TOKEN = "kube-token"
 USAGE_CODES = ("invalid", "exists", "bad_request")  # exit code 2; all others: 1
 STAMPS = ("uid", "createdAt", "itemsPerSecond", "secondsLeft")
-WORDS = ("--", "python3", "make.py", "{item}")
+COMMAND = ("python3", "make.py", "{item}")
+OF_THE_WAY = (COMMAND_ANNOTATION, REQUEST_ANNOTATION)
 MAPS = f"/api/v1/maps/{NAMESPACE}"
 
 Use = Callable[["Sdk"], Any]
@@ -59,6 +70,7 @@ class Case:
     name: str
     moor: Sequence[str] | None
     rest: Sequence[tuple[str, str, Any]]
+    alone: bool = False  # it can be asked without workers, of the queue alone
     sdk: Use | None = None
     seed: bool = True  # there is a map `m` with three items
     closed: bool = True  # no more items may be added to it
@@ -68,11 +80,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case: the error, and the maps and limits that are in the queue now."""
+    """What came of a case: the error, the maps and limits that are in the queue now, and the cluster's objects."""
 
     code: str = ""
     message: str = ""
     maps: list[Any] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
 
 
 class Api(FakeApi):
@@ -81,6 +94,8 @@ class Api(FakeApi):
     def __init__(self) -> None:
         super().__init__(users={TOKEN: USER})
         self.readers |= {(USER, NAMESPACE), (USER, None)}
+        self.tokens: set[str] = set()  # that were used to act as their users
+        self.refused: Resource | None = None  # may not be created
         amounts = {"cpu": "16", "memory": "64Gi", "pods": "110"}
         status = {
             "allocatable": amounts,
@@ -88,13 +103,18 @@ class Api(FakeApi):
             "nodeInfo": {"containerRuntimeVersion": f"{PROCESS_RUNTIME}1"},
         }
         self.put(NODES, {"metadata": {"name": "n1"}, "spec": {}, "status": status})
+        claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        self.put(PVCS, {"metadata": {"name": "data", "namespace": NAMESPACE}, "spec": claim})
 
-    def with_token(self, *_: str) -> Api:
+    def with_token(self, token: str, *_: str) -> Api:
+        self.tokens.add(token)
         return self
 
     async def create(self, resource: Resource, obj: Obj, *args: Any, **options: Any) -> Obj:
         if resource == SELF_SUBJECT_REVIEWS:
             return {"status": {"userInfo": {"username": USER}}}
+        if resource == self.refused:
+            raise Forbidden(f"{USER} may not create {resource.plural}")
         return await super().create(resource, obj, *args, **options)
 
 
@@ -136,13 +156,37 @@ class Site:
             (limit.name, limit.capacity) for limit in limits
         ]
 
-    def rest(self, method: str, path: str, body: Any = None) -> None:
-        """Raises HTTPError."""
+    async def objects(self) -> list[Any]:
+        """The MapJobs, without what is of one way alone: the command or function, and the caller's machine."""
+        shown = []
+        for mapjob in (await self.api.list(MAPJOBS, NAMESPACE)).items:
+            meta, spec = mapjob["metadata"], dict(mapjob["spec"])
+            if is_deleting(mapjob):
+                continue
+            assert bool(spec.pop("command", None)) != bool(spec.pop("function", None))
+            notes = {key: value for key, value in meta["annotations"].items() if key not in OF_THE_WAY}
+            pod = dict(spec["template"]["spec"])
+            container = {key: value for key, value in pod["containers"][0].items() if key != "workingDir"}
+            container["env"] = [variable for variable in container["env"] if variable["name"] != "PATH"]
+            spec["template"] = spec["template"] | {"spec": pod | {"containers": [container]}}
+            shown.append((meta["name"], meta["labels"], notes, spec))
+        return shown
+
+    def rest(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer. Raises HTTPError."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         request = urllib.request.Request(self.url + path, method=method, data=data, headers=headers)
         with urllib.request.urlopen(request) as answer:
-            answer.read()
+            return json.loads(answer.read())
+
+    def refusal(self, body: Any) -> tuple[int, str, str | None]:
+        """Status, code and field of the answer to a map that cannot be created."""
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.rest("POST", MAPS, body)
+        with caught.value as error:
+            answer = json.loads(error.read())
+        return error.code, answer["code"], answer.get("field")
 
 
 @contextlib.contextmanager
@@ -194,9 +238,16 @@ class CommandLine:
 class Rest:
     """HTTP, as any program sends it."""
 
+    def __init__(self, *, workers: bool = True) -> None:
+        self._workers = workers
+
     def __call__(self, case: Case, site: Site) -> tuple[str, str] | None:
+        if not self._workers and not case.alone:
+            return None
         try:
             for method, path, body in case.rest:
+                if not self._workers and isinstance(body, dict):
+                    body = {key: value for key, value in body.items() if key != "workers"}
                 site.rest(method, path, body)
         except urllib.error.HTTPError as error:
             with error:
@@ -257,19 +308,23 @@ def making(
     *words: str,
     body: dict[str, Any] | None = None,
     options: dict[str, Any] | None = {},  # noqa: B006  (read only)
+    workers: dict[str, Any] | None = None,
+    command: Sequence[str] = COMMAND,
     map_name: str = "m",
     seed: bool = False,
     code: str = "",
     message: str = "",
 ) -> Case:
-    """`moor map create` and its kin: a map of three numbers."""
+    """`moor map create` and its kin: a map of three numbers. `workers`: their fields over REST."""
+    of_workers = {"command": list(command)} | (workers or {})
     return Case(
         name=case,
-        moor=["create", map_name, "--range", "0:3", *words, *WORDS],
+        moor=["create", map_name, "--range", "0:3", *words, "--", *command],
         rest=[
-            ("POST", MAPS, {"name": map_name, "request": "r1"} | (body or {})),
+            ("POST", MAPS, {"name": map_name, "request": "r1", "workers": of_workers} | (body or {})),
             ("POST", f"{MAPS}/{map_name}/items?first=0&close=true", lines(range(3))),
         ],
+        alone=workers is None,
         sdk=None if options is None else lambda sdk: sdk.start(name=map_name, **options),
         seed=seed,
         code=code,
@@ -320,6 +375,31 @@ CASES = [
            " and '-', beginning and ending with a letter or digit"),
     making("a limit that nobody made", "--limit", "mysql", body={"limits": {"mysql": {}}}, options=None,
            code="invalid", message="the limit 'mysql', which map lab/m uses, does not exist"),
+    making(
+        "a map with all that workers have",
+        *("--parallelism", "4", "--slots", "2", "--cpu", "500m", "--memory", "1Gi", "--volume", "data:/data:ro"),
+        *("--env", "A=1", "--priority", "3", "--memory-limit", "2Gi", "--idempotent"),
+        *("--spot", "--notify", "mailto:ada@example.org"),
+        body={"priority": 3, "policy": {"memoryLimitBytes": 2 * 2**30, "idempotent": True}},
+        workers={"parallelism": 4, "slots": 2, "cpu": "500m", "memory": "1Gi", "volumes": ["data:/data:ro"],
+                 "env": {"A": "1"}, "spot": True, "notify": ["mailto:ada@example.org"]},
+        options={"parallelism": 4, "slots": 2, "resources": {"cpu": "500m", "memory": "1Gi"},
+                 "volumes": ("data:/data:ro",), "env": {"A": "1"}, "priority": 3, "memory_limit": "2Gi",
+                 "idempotent": True, "spot": True, "notify": ("mailto:ada@example.org",)},
+    ),
+    making("paths are tried first, and few workers replaced",
+           *("--preflight-read", "/a", "--preflight-write", "/b", "--restart-limit", "0"),
+           workers={"preflightRead": ["/a"], "preflightWrite": ["/b"], "restartLimit": 0}, options=None),
+    making("no command", command=("",), workers={}, options=None, code="invalid", message="no command given"),
+    making("a bad command", command=("python3", "a\0b"), workers={}, options=None, code="invalid",
+           message="invalid command: a word contains a NUL character"),
+    making("a bad resource", "--cpu", "much", workers={"cpu": "much"}, options={"resources": {"cpu": "much"}},
+           code="invalid", message="invalid cpu 'much': use a quantity such as 500m, 2 or 1.5"),
+    making("no volume of that name", "--volume", "lost:/data", workers={"volumes": ["lost:/data"]},
+           options={"volumes": ("lost:/data",)}, code="invalid",
+           message="volume 'lost' not found in namespace lab"),
+    making("too many workers", "--parallelism", "0", workers={"parallelism": 0}, options={"parallelism": 0},
+           code="invalid", message="invalid parallelism 0: use 1 to 10,000"),
     about("a map is shown", ["status"], "status", ("GET", "", None)),
     about("no map to show", ["status"], "status", ("GET", "", None), map_name="n", message=NO_MAP),
     about("a map is cancelled", ["cancel"], "cancel", CANCEL),
@@ -349,6 +429,7 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
     outcomes: dict[str, Outcome] = {}
     ways = {
         "REST": Rest(),
+        "REST without workers": Rest(workers=False),
         "moor by kubeconfig": CommandLine(capsys, by_login=False),
         "moor by server": CommandLine(capsys, by_login=True),
         "SDK": Sdk(),
@@ -361,7 +442,89 @@ def test_every_way_in_gives_the_same(case: Case, capsys, monkeypatch, tmp_path):
                 site.rest("POST", f"{MAPS}/m/items?first=0&close={close}", lines(range(3)))
             answer = way(case, site)
             if answer is not None:
-                outcomes[name] = Outcome(*answer, loop().run(site.state()))
+                outcomes[name] = Outcome(*answer, loop().run(site.state()), loop().run(site.objects()))
     first = outcomes["REST"]
     assert (first.code, first.message) == (case.code, case.message)
+    assert not (case.code and first.objects), "what is refused leaves nothing behind"
+    alone = outcomes.pop("REST without workers", None)
+    assert alone in (None, replace(first, objects=[]))
     assert outcomes == dict.fromkeys(outcomes, first)
+
+
+# -- workers over REST
+
+NEW_MAP: dict[str, Any] = {"name": "m", "request": "r1", "workers": {"command": list(COMMAND)}}
+
+
+@pytest.fixture
+def site(tmp_path):
+    with served(tmp_path / "site") as made:
+        yield made
+
+
+def left(site: Site) -> tuple[list[Any], list[Any]]:
+    return loop().run(site.state()), loop().run(site.objects())
+
+
+def test_the_same_request_makes_one_map_with_its_workers(site):
+    first = site.rest("POST", MAPS, NEW_MAP)
+    again = site.rest("POST", MAPS, NEW_MAP)
+    assert (first["uid"], first["owner"]) == (again["uid"], USER)
+    assert first["notes"] == [
+        "no memory given: limited to 2Gi, the default; a worker that grows beyond it is killed"
+    ]
+    stored, objects = left(site)
+    assert (len(stored), len(objects)) == (1, 1)
+    assert site.api.tokens == {TOKEN}, "everything is done as the user who asks"
+
+
+def test_the_same_request_with_other_values_is_refused(site):
+    site.rest("POST", MAPS, NEW_MAP)
+    before = left(site)
+    other = NEW_MAP | {"workers": {"command": ["true"]}}
+    assert site.refusal(other) == (422, "key_reused", "request")
+    assert site.refusal(NEW_MAP | {"request": "r2"}) == (409, "exists", "name")
+    assert left(site) == before
+
+
+def test_a_map_without_workers_and_one_with_them_cannot_share_a_name(site):
+    site.rest("POST", MAPS, {"name": "m", "request": "r1"})
+    before = left(site)
+    assert site.refusal(NEW_MAP) == (409, "exists", "name")
+    assert left(site) == before
+
+
+@pytest.mark.parametrize(
+    ("workers", "field"),
+    [
+        ({}, "workers"),
+        ({"command": "true"}, "workers.command"),
+        ({"command": ["true"], "gpu": 1}, "workers"),
+        ({"command": ["true"], "parallelism": "4"}, "workers.parallelism"),
+        ({"command": []}, "command"),
+        ({"command": ["true"], "env": {"A=B": "1"}}, "env"),
+        ({"command": ["true"], "slots": 10**6}, "slots"),
+    ],
+)
+def test_workers_are_decoded_strictly(site, workers, field):
+    assert site.refusal(NEW_MAP | {"workers": workers}) == (422, "invalid", field)
+    assert left(site) == ([], [])
+
+
+def test_who_may_not_create_maps_creates_no_workers(site):
+    site.api.readers.clear()
+    assert site.refusal(NEW_MAP) == (403, "forbidden", None)
+    assert left(site) == ([], [])
+
+
+def test_a_mapjob_that_the_cluster_refuses_leaves_no_map(site):
+    site.api.refused = MAPJOBS
+    assert site.refusal(NEW_MAP) == (403, "forbidden", None)
+    assert left(site) == ([], [])
+
+
+def test_the_audit_log_names_the_map(site):
+    site.rest("POST", MAPS, NEW_MAP)
+    loop().run(site.service.audit.flush())
+    entries = loop().run(site.service.desk.do(SessionStore.audit))
+    assert [(entry.person, entry.what) for entry in entries] == [(USER, "create map lab/m")]

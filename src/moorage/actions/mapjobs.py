@@ -7,19 +7,32 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from moorage.actions.around import Server, read_around
+import msgspec
+
 from moorage.actions.maps import name_taken
-from moorage.actions.runfacts import read_facts
+from moorage.actions.objects import is_of
+from moorage.actions.runfacts import Around, read_facts
 from moorage.api.errors import ErrorCode
+from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import condition, owner_reference
 from moorage.apimachinery.resources import CONFIGMAPS, SECRETS, Obj, Resource
 from moorage.clock import Clock
 from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, plan_mapjob
-from moorage.decide.runs.request import Caller, ships_directory
-from moorage.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady, Problems, QuotaExceeded
+from moorage.decide.runs.request import Caller, RunRequest, ships_directory
+from moorage.errors import (
+    AlreadyExists,
+    ApiError,
+    MoorageError,
+    NotFound,
+    NotReady,
+    Problems,
+    QuotaExceeded,
+    UsageError,
+)
 from moorage.kube.serverurl import server_url
 from moorage.model.mapjob import ACCEPTED, BAD_LIMITS, FAILED, MAPJOBS, NAME_TAKEN, QUOTA_EXCEEDED
+from moorage.model.names import REQUEST_ANNOTATION, is_dns_label
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
 
@@ -30,12 +43,114 @@ INSTALL = "install Moorage's definitions: moor manifests | kubectl apply -f -"
 Note = Callable[[str], None]
 
 
-async def plan_map(
+async def submit_map(
     api: Api,
-    server: Server,
     request: MapRequest,
     caller: Caller,
     *,
+    around: Callable[[], Awaitable[Around]],
+    clock: Clock,
+    note: Note,
+    mark: str,
+) -> Obj:
+    """Make a map with its workers: plan, create, wait until the server accepts it; the MapJob as stored.
+
+    The same request, by its `mark`, makes one map: asked again, it waits for the one that it made. `note` gets
+    what was filled in, and what went wrong without harm. Raises what `plan_map` and `create_map` raise, and
+    UsageError for a mark that came with another body.
+    """
+    namespace, name = request.run.namespace, request.run.name or ""
+    mapjob = await _find_marked(api, namespace, name, mark)
+    if mapjob is None:
+        try:
+            plan = await plan_map(api, request, caller, around=around())
+            plan.mapjob["metadata"]["annotations"][REQUEST_ANNOTATION] = mark
+            for text in plan.notes:
+                note(text)
+            return await create_map(api, plan, namespace, clock, note=note)
+        except UsageError as error:
+            # the same request may have come to two servers at once
+            mapjob = await _find_marked(api, namespace, name, mark) if error.code == ErrorCode.EXISTS else None
+            if mapjob is None:
+                raise
+    await _wait_accepted(api, namespace, name, clock)
+    return mapjob
+
+
+async def _find_marked(api: Api, namespace: str, name: str, mark: str) -> Obj | None:
+    """The MapJob that the request with this mark created. Raises UsageError for a mark with another body."""
+    if not is_dns_label(name):
+        return None
+    try:
+        mapjob = await api.get(MAPJOBS, name, namespace)
+    except NotFound:
+        return None
+    try:
+        return mapjob if is_of(mapjob, mark) else None
+    except UsageError as error:
+        raise UsageError(
+            f"this request created the map {name!r} with other values",
+            hint="choose a new request id for another map",
+            code=ErrorCode.KEY_REUSED,
+            field="request",
+        ) from error
+
+
+def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
+    """What a request over our wire asks for. Raises UsageError for a variable's name that no worker can have."""
+    for name in workers.env:
+        if "=" in name:
+            raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")
+    run = RunRequest(
+        command=tuple(workers.command),
+        namespace=namespace,
+        name=body.name,
+        gpus=workers.gpus,
+        gpu_type=workers.gpu_type,
+        gpu_resource=workers.gpu_resource,
+        cpu=workers.cpu,
+        memory=workers.memory,
+        volumes=tuple(workers.volumes),
+        datasets=tuple(workers.datasets),
+        env=tuple(f"{name}={value}" for name, value in workers.env.items()),
+        workdir=workers.workdir,
+        image=workers.image,
+        host_env=workers.host_env,
+        priority_class=workers.priority_class,
+    )
+    return MapRequest(
+        run=run,
+        parallelism=workers.parallelism,
+        slots=workers.slots,
+        limits=tuple(_limit_text(name, limit) for name, limit in body.limits.items()),
+        policy=_changed_policy(body.policy),
+        priority=body.priority,
+        spot=workers.spot,
+        restart_limit=workers.restart_limit,
+        preflight_read=tuple(workers.preflight_read),
+        preflight_write=tuple(workers.preflight_write),
+        notify=tuple(workers.notify),
+    )
+
+
+def _limit_text(name: str, limit: MapLimit) -> str:
+    capacity = "" if limit.capacity is None else f"={limit.capacity}"
+    tokens = "" if limit.tokens == 1 else f":{limit.tokens}"
+    return f"{name}{capacity}{tokens}"
+
+
+def _changed_policy(policy: MapPolicy) -> dict[str, object]:
+    """The fields that differ from the defaults, as a MapJob names them; both have the queue's defaults."""
+    defaults = msgspec.to_builtins(MapPolicy())
+    return {name: value for name, value in msgspec.to_builtins(policy).items() if value != defaults[name]}
+
+
+async def plan_map(
+    api: Api,
+    request: MapRequest,
+    caller: Caller,
+    *,
+    around: Awaitable[Around],
     pack: Callable[[], bytes | None] = lambda: None,
 ) -> MapJobPlan:
     """Read what the MapJob depends on, and decide.
@@ -44,7 +159,6 @@ async def plan_map(
     refused. Raises Problems with all that is wrong with the request, AlreadyExists, NotReady, ApiError.
     """
     namespace, name = request.run.namespace, request.run.name or ""
-    around = read_around(api, server, namespace)
     read, names = await asyncio.gather(
         read_facts(api, request.run, around=around, url=server_url(api)), _map_names(api, namespace)
     )

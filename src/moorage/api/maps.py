@@ -78,8 +78,42 @@ class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     ] = None
 
 
+class MapWorkers(Request):
+    """The workers of a map: what they run, in which pods, how many; texts as the options of `moor map create`.
+
+    In `command`, {item} is the item, {item.FIELD} is a field of it, and {index} is its number.
+    """
+
+    command: Annotated[
+        list[str], about("Command with its arguments; {item}, {item.FIELD} and {index} are replaced.")
+    ]
+    parallelism: Annotated[int, about("Number of pods.")] = 1
+    slots: Annotated[int, about("Items at a time in each pod.")] = 1
+    image: Annotated[str | None, about("Container image with python3; left out: the default.")] = None
+    env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
+    cpu: Annotated[str | None, about("CPUs of a pod, such as 4 or 500m.")] = None
+    memory: Annotated[str | None, about("Memory limit of a pod, such as 8Gi.")] = None
+    gpus: Annotated[int, about("GPUs of a pod.")] = 0
+    gpu_type: Annotated[str | None, about("GPU type, such as a100; left out: any.")] = None
+    gpu_resource: Annotated[
+        str | None, about("Resource that counts as a GPU, such as nvidia.com/mig-1g.10gb.")
+    ] = None
+    volumes: Annotated[list[str], about("Volumes to mount, each NAME:/PATH or NAME:/PATH:ro.")] = []
+    datasets: Annotated[list[str], about("Datasets to mount read-only, each [NAMESPACE/]NAME:/PATH.")] = []
+    workdir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    host_env: Annotated[bool, about("On a local cluster: run in this machine's environment.")] = False
+    priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
+    spot: Annotated[bool, about("Whether pods may run on preemptible nodes.")] = False
+    restart_limit: Annotated[
+        int | None, about("Lost pods that are replaced, at most; left out: computed from the parallelism.")
+    ] = None
+    preflight_read: Annotated[list[str], about("Paths that must be readable before any item starts.")] = []
+    preflight_write: Annotated[list[str], about("Paths that must be writable before any item starts.")] = []
+    notify: Annotated[list[str], about("Where notices go, each https://… or mailto:ADDRESS.")] = []
+
+
 class NewMap(Request):
-    """A map to create."""
+    """A map to create. The same `request` again returns the map that it made."""
 
     name: Annotated[Text, about("Name of the map, unique in its namespace.")]
     request: Annotated[Text64, about("Id that the caller makes; the same id again returns the same map.")]
@@ -88,6 +122,9 @@ class NewMap(Request):
         dict[LimitName, MapLimit], about("Name of each limit, and the tokens that a lease holds.")
     ] = {}
     priority: Annotated[Priority, about("-1000 to 1000; higher goes first among maps that share a limit.")] = 0
+    workers: Annotated[MapWorkers | None, about("Workers to create; left out: the map is only in the queue.")] = (
+        None
+    )
 
 
 class MapChange(Request, omit_defaults=True):
@@ -214,6 +251,12 @@ class Map(Answer, frozen=True):
     @property
     def has_ended(self) -> bool:
         return self.state in (FINISHED, MapState.CANCELLED)
+
+
+class CreatedMap(Map, frozen=True):
+    """A map that was just created. `notes`, with workers: what was filled in, and what is to be known."""
+
+    notes: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class MapList(Answer, frozen=True):

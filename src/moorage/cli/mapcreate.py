@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moorage.actions import mapjobs, maps
-from moorage.actions.around import read_caller
+from moorage.actions.around import read_around, read_caller
 from moorage.api.maps import MapState
 from moorage.cli import console
 from moorage.cli.mapitems import Sources, read
@@ -163,7 +163,8 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
             console.note(f"{path} is not sent: its link leads outside {caller.cwd}")
         return shipment.archive
 
-    return await mapjobs.plan_map(session.api, session.server, request, caller, pack=packed)
+    around = read_around(session.api, session.server, request.run.namespace)
+    return await mapjobs.plan_map(session.api, request, caller, around=around, pack=packed)
 
 
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool) -> int:

@@ -75,7 +75,7 @@ class MapClient:
         return (await self._connection.ask(MapList, "GET", path)).maps
 
     async def create(self, namespace: str, body: NewMap) -> Map:
-        """Make a map that no MapJob stands for."""
+        """Create a map; without `workers`, no MapJob stands for it."""
         path = f"/api/v1/maps/{quote(namespace, safe='')}"
         return await self._connection.ask(Map, "POST", path, body=body)
 

@@ -49,6 +49,11 @@ def request_mark(request: Request, body: msgspec.Struct) -> str:
         )
     if not key:
         return ""
-    who = hashlib.sha256(f"{request.state.user.name}\0{key}".encode()).hexdigest()[:32]
+    return mark_of(request.state.user.name, key, body)
+
+
+def mark_of(person: str, key: str, body: msgspec.Struct) -> str:
+    """The mark of an object that this person creates by this body, under a key of theirs."""
+    who = hashlib.sha256(f"{person}\0{key}".encode()).hexdigest()[:32]
     what = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
     return f"{who}.{what}"

@@ -47,6 +47,9 @@ class MapRequest:
     preflight_write: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # further fields of the MapJob's policy, by their names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,7 @@ def _of_a_map(problem: Problem) -> Problem:
 
 
 def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
-    policy: Obj = {}
+    policy: Obj = dict(request.policy)
     problems: list[Problem] = []
     if request.retries is not None:
         policy["retries"] = request.retries

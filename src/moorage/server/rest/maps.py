@@ -14,6 +14,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.maps import (
     AddItems,
     After,
+    CreatedMap,
     Deleted,
     ItemList,
     ItemOutput,
@@ -25,16 +26,22 @@ from moorage.api.maps import (
     Map,
     MapChange,
     MapList,
+    MapWorkers,
     NewMap,
     OutputPage,
     Retried,
     WorkerToken,
 )
 from moorage.decide.maps import leasing
+from moorage.decide.runs.request import Caller
+from moorage.errors import UsageError
+from moorage.model.names import is_dns_label
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.idempotency import mark_of
 from moorage.server.inputs import number
 from moorage.server.problems import Problem
 from moorage.server.queue.access import allow, map_of, while_allowed
+from moorage.server.rest.around import around_of
 
 ALL = "/api/v1/maps"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -46,11 +53,54 @@ NDJSON = "application/x-ndjson"
 _ENCODER = msgspec.json.Encoder()
 
 
-async def create_map(call: Call[NewMap, None]) -> Map:
-    """Make a map in the queue, without workers: those are of a MapJob, as `moor map create` creates one."""
+async def create_map(call: Call[NewMap, None]) -> CreatedMap:
+    """Create a map; with `workers` its MapJob too, as `moor map create` does it."""
     await allow(call, "create", call.namespace)
-    queue = call.context.queue
-    return await maps.show_map(queue, await maps.create_map(queue, call.namespace, call.body, call.user.name))
+    queue, body = call.context.queue, call.body
+    if body.workers is None:
+        stored = await maps.create_map(queue, call.namespace, body, call.user.name)
+        return CreatedMap(**msgspec.structs.asdict(await maps.show_map(queue, stored)))
+    call.audit("create map", f"{call.namespace}/{body.name}")
+    notes = await _create_workers(call, body.workers)
+    stored = await maps.get_map(queue, call.namespace, body.name)
+    return CreatedMap(**msgspec.structs.asdict(await maps.show_map(queue, stored)), notes=notes)
+
+
+async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tuple[str, ...]:
+    """Create the MapJob as the asker, and wait until its map is in the queue; the notes of its plan."""
+    context, body, namespace, notes = call.context, call.body, call.namespace, list[str]()
+    if context.api is None:
+        raise UsageError(
+            "this server has no cluster for the workers",
+            hint="leave out workers",
+            code=ErrorCode.BAD_REQUEST,
+            field="workers",
+        )
+    if not is_dns_label(namespace):
+        raise UsageError(
+            f"invalid namespace {namespace!r}: use at most 63 of a-z, 0-9 and '-',"
+            " with a letter or digit at both ends",
+            code=ErrorCode.INVALID,
+            field="namespace",
+        )
+    request = mapjobs.request_of(namespace, body, workers)
+    caller = Caller(
+        user=call.user.name,
+        cwd="",
+        program=workers.command[0] if workers.command else None,  # the node looks for it, in its own environment
+    )
+    mark = mark_of(call.user.name, f"map\0{namespace}\0{body.request}", body)
+    async with context.turns.turn(mark):
+        await mapjobs.submit_map(
+            call.api,
+            request,
+            caller,
+            around=lambda: around_of(context, request.run),
+            clock=context.clock,
+            note=notes.append,
+            mark=mark,
+        )
+    return tuple(notes)
 
 
 async def list_maps(call: Call[None, None]) -> MapList:
@@ -160,8 +210,9 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
         path=f"{ALL}/{{namespace}}",
         handler=create_map,
         body=NewMap,
-        answer=Map,
+        answer=CreatedMap,
         status=201,
+        once=True,  # the body's `request` is its key; the header adds its turn
         body_bytes=BODY_BYTES,
     ),
     Endpoint(method="GET", path=ONE, handler=show_map, answer=Map),
