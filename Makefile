@@ -29,7 +29,7 @@ demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three 
 quick: setup ## Lint, types and unit tests, side by side: the loop while you work
 	@$(MAKE) --no-print-directory -j 3 lint types unit
 
-unit: setup
+unit: setup ## Unit tests, two at a time
 	@$(PYTEST) -n 2 -m "not processes" tests/unit
 
 test: setup lint types ## Lint, types and the whole test suite

@@ -69,7 +69,7 @@ def test_every_item_of_a_file_gets_its_result_and_failures_are_run_again(cluster
     assert "1 of 40 are missing: 1 failed" in missing.stderr
 
     (folder / "bad-13").unlink()
-    assert cluster.moor("map", "retry", name).stdout == f"{name}: 1 items to be tried again\n"
+    assert cluster.moor("map", "retry", name).stdout == f"{name}: 1 items will be run again\n"
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished" and not one["counts"]["dead"])
     cluster.moor("map", "results", name, "-o", "squares.csv", cwd=folder)
     rows = (folder / "squares.csv").read_text().splitlines()
@@ -139,7 +139,7 @@ def test_an_interrupted_wait_leaves_the_map_alone(cluster, name, folder):
     typed.send_signal(signal.SIGINT)
     _, said = typed.communicate(timeout=PATIENCE)
     assert typed.returncode == 130
-    assert "detached; the map goes on" in said
+    assert "detached; the map continues" in said
     mark.touch()
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
 

@@ -87,7 +87,7 @@ class MapWorkers(Request):
     command: Annotated[
         list[str], about("Command with its arguments; {item}, {item.FIELD} and {index} are replaced.")
     ]
-    parallelism: Annotated[int, about("Number of pods.")] = 1
+    parallelism: Annotated[int, about("Pods at a time, at most.")] = 1
     slots: Annotated[int, about("Items at a time in each pod.")] = 1
     image: Annotated[str | None, about("Container image with python3; left out: the default.")] = None
     env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
@@ -105,7 +105,7 @@ class MapWorkers(Request):
     priority_class: Annotated[str | None, about("PriorityClass of the pods.")] = None
     spot: Annotated[bool, about("Whether pods may run on preemptible nodes.")] = False
     restart_limit: Annotated[
-        int | None, about("Lost pods that are replaced, at most; left out: computed from the parallelism.")
+        int | None, about("Lost pods that are replaced, at most; left out: 100 or parallelism, the larger.")
     ] = None
     preflight_read: Annotated[list[str], about("Paths that must be readable before any item starts.")] = []
     preflight_write: Annotated[list[str], about("Paths that must be writable before any item starts.")] = []
