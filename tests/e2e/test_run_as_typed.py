@@ -154,7 +154,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on_until_it_is_cancelled(cluster, name
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert f"Come back: moor logs -f {name}" in err
+    assert f"Follow it again: moor logs -f {name}" in err
     assert "Traceback" not in err
     assert state_of(cluster, name)["state"] == "Running"
     assert cluster.moor("cancel", name).stdout == f"{name} cancelled\n"
