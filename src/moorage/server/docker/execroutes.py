@@ -83,7 +83,7 @@ async def create(call: DockerCall) -> Response:
 
 
 async def start(call: DockerCall) -> Response:
-    """Run it: its output over a connection of bytes, or as the answer's body; `Detach`: without."""
+    """Run the command and stream its output; with `Detach` without output."""
     execs = call.context.execs
     exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
@@ -117,7 +117,7 @@ async def start(call: DockerCall) -> Response:
 
 
 async def show(call: DockerCall) -> Response:
-    """Whether it runs, and its exit code."""
+    """Show whether the command runs, and its exit code."""
     exec_ = await call.context.execs.of(call.id, call.user.name)
     return Json(
         {

@@ -63,7 +63,7 @@ MULTIPLEXED = "application/vnd.docker.multiplexed-stream"
 
 
 async def ping(call: DockerCall) -> Response:
-    """Docker's clients ask this first."""
+    """Docker's clients call this first."""
     return PlainTextResponse(
         "" if call.request.method == "HEAD" else "OK",
         headers={"api-version": API_VERSION, "docker-experimental": "false", "ostype": "linux"},
@@ -71,7 +71,7 @@ async def ping(call: DockerCall) -> Response:
 
 
 async def version(_call: DockerCall) -> Response:
-    """Docker's clients agree on a version by this."""
+    """Docker's clients use this to choose a version of the API."""
     return Json(
         {
             "Platform": {"Name": "Moorage"},
@@ -94,14 +94,14 @@ async def info(_call: DockerCall) -> Response:
 
 
 async def pull(call: DockerCall) -> Response:
-    """`docker pull`: nothing to be done, nodes pull what their pods need."""
+    """`docker pull`: nothing happens here, because nodes pull the images that their pods need."""
     image = call.query.get("fromImage") or ""
     line = json.dumps({"status": f"{image}: the node that runs it will pull it"})
     return Response(f"{line}\r\n", media_type="application/json")
 
 
 async def list_containers(call: DockerCall) -> Response:
-    """Containers, newest first; those that have ended and those not yet started with `all=true`."""
+    """List containers, newest first; with `all=true` also those that ended and those not yet started."""
     mine = await call.containers()
     query = call.query
     now = mine.context.now()
@@ -130,7 +130,7 @@ async def list_containers(call: DockerCall) -> Response:
 
 
 async def create(call: DockerCall) -> Response:
-    """Make a container, not yet started. `Idempotency-Key`: asking twice is as once; `dryRun=true`: only tried."""
+    """Create a container without starting it. A repeat with the same `Idempotency-Key` creates nothing."""
     mine = await call.containers()
     body = await read_body(call.request)
     pod, warnings = await mine.create(
@@ -143,7 +143,7 @@ async def create(call: DockerCall) -> Response:
 
 
 async def show(call: DockerCall) -> Response:
-    """All there is to know of a container."""
+    """Show all details of a container."""
     mine = await call.containers()
     pod = await mine.get(call.id)
     services = await mine.services()
@@ -151,19 +151,19 @@ async def show(call: DockerCall) -> Response:
 
 
 async def start(call: DockerCall) -> Response:
-    """Start a container; one that has ended starts anew. 304: it runs already."""
+    """Start a container, also one that has ended. 304: it already runs."""
     mine = await call.containers()
     return Response(status_code=204 if await mine.start(call.id) else 304)
 
 
 async def stop(call: DockerCall) -> Response:
-    """Stop a container, with the grace period it was made with. 304: it does not run."""
+    """Stop a container with the grace period from its creation. 304: it does not run."""
     mine = await call.containers()
     return Response(status_code=204 if await mine.stop(call.id) else 304)
 
 
 async def kill(call: DockerCall) -> Response:
-    """As `stop`; other signals than KILL, TERM and INT cannot be sent."""
+    """Stop a container. Only the signals KILL, TERM and INT can be sent."""
     mine = await call.containers()
     signal = (call.query.get("signal") or "KILL").upper().removeprefix("SIG")
     if signal not in ("KILL", "TERM", "INT", "9", "15", "2"):
@@ -176,7 +176,7 @@ async def kill(call: DockerCall) -> Response:
 
 
 async def restart(call: DockerCall) -> Response:
-    """Stop, then start."""
+    """Restart a container."""
     mine = await call.containers()
     word = call.id
     await mine.stop(word)
@@ -192,7 +192,7 @@ async def remove(call: DockerCall) -> Response:
 
 
 async def wait(call: DockerCall) -> Response:
-    """The exit code, once it has ended (or, `condition=removed`, once it is gone). The head is sent at once."""
+    """Wait until a container ends, or with `condition=removed` is removed; return its exit code."""
     mine = await call.containers()
     condition = call.query.get("condition") or "not-running"
     if condition not in ("not-running", "next-exit", "removed"):
@@ -215,7 +215,7 @@ async def wait(call: DockerCall) -> Response:
 
 
 async def logs(call: DockerCall) -> Response:
-    """What the container printed. Kubernetes keeps stdout and stderr in one: all of it is told as stdout."""
+    """Show the output of a container. Kubernetes joins stdout and stderr: all output is marked as stdout."""
     mine = await call.containers()
     pod = await mine.get(call.id)
     query = call.query
@@ -289,7 +289,7 @@ async def _read(
 
 
 async def attach(call: DockerCall) -> Response:
-    """What the container prints from now on, or, `logs=true`, from its start; over a connection of bytes."""
+    """Stream the output of a container from now on, or from its start with `logs=true`."""
     mine = await call.containers()
     pod = await mine.get(call.id)
     query = call.query

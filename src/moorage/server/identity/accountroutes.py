@@ -16,7 +16,7 @@ ONE = f"{ALL}/{{name}}"
 
 
 async def list_accounts(call: Call[None, None]) -> AccountList:
-    """The accounts of people, by name."""
+    """List user accounts by name."""
     return AccountList(users=tuple(await people.list_accounts(call.api)))
 
 
@@ -27,7 +27,7 @@ async def create_account(call: Call[NewAccount, None]) -> Account:
 
 
 async def change_account(call: Call[AccountChange, None]) -> Account:
-    """Set password or groups of an account, disable or enable it. New passwords and disabling end its sessions."""
+    """Change, disable or enable an account. A new password, or disabling, ends its sessions."""
     change = call.body
     fields = [name for name in ("password", "groups", "disabled") if getattr(change, name) is not None]
     call.audit("change", f"{', '.join(fields) or 'nothing'} of user {call.name}")
@@ -38,7 +38,7 @@ async def change_account(call: Call[AccountChange, None]) -> Account:
 
 
 async def delete_account(call: Call[None, None]) -> None:
-    """Delete an account; what its person created stays."""
+    """Delete an account. The objects that its user created stay."""
     call.audit("delete", f"user {call.name}")
     await people.forget_account(call.api, call.name)
     await call.context.logins.end_all(call.name, "the account was deleted")

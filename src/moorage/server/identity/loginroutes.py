@@ -32,7 +32,7 @@ HERE = "/api/v1/login"
 
 
 async def log_in(call: Call[ByPassword, None]) -> LoggedIn:
-    """A session for a name and a password. 429 after too many wrong ones."""
+    """Log in with a name and a password. 429 after too many wrong passwords."""
     state = call.request.state
     state.audit_person = visible(call.body.username)
     token, session = await call.context.logins.by_password(
@@ -42,7 +42,7 @@ async def log_in(call: Call[ByPassword, None]) -> LoggedIn:
 
 
 async def exchange(call: Call[ByCode, None]) -> LoggedIn:
-    """A session for a code of /login/cli and its PKCE verifier."""
+    """Log in with a code from /login/cli and its PKCE verifier."""
     state = call.request.state
     token, session = await call.context.logins.redeem(
         call.body.code, call.body.verifier, address=state.address, client=call.body.client or "program"
@@ -52,7 +52,7 @@ async def exchange(call: Call[ByCode, None]) -> LoggedIn:
 
 
 async def who(call: Call[None, None]) -> Person:
-    """Who asks: name, groups, and until when the session lasts."""
+    """Show the user who asks: name, groups and the end of the session."""
     user: User | None = call.user
     if user is None:
         raise Problem(401, ErrorCode.UNAUTHORIZED, "nobody is logged in here", "moor login URL")
@@ -75,29 +75,29 @@ async def who(call: Call[None, None]) -> Person:
 
 
 async def log_out(call: Call[None, None]) -> None:
-    """End the session, and revoke every token that it gave."""
+    """Log out: end the session and revoke all its tokens."""
     await call.context.logins.end(session_of(call.user), "logged out")
 
 
 async def cluster_token(call: Call[TokenRequest, None]) -> ClusterToken:
-    """A token for the Kubernetes API, for `seconds` (600 to a week). It ends with the session."""
+    """Create a token for the Kubernetes API. It ends with the session."""
     call.audit("take", "a token for the cluster")
     token = await call.context.logins.cluster_token(session_of(call.user), call.body.seconds)
     return ClusterToken(token=token.token, expires=_seconds(token.expires))
 
 
 async def change_password(call: Call[PasswordChange, None]) -> None:
-    """Set one's own password; one's other sessions end."""
+    """Change your password. Your other sessions end."""
     await call.context.logins.change_password(session_of(call.user), call.body.old, call.body.new)
 
 
 async def cluster_address(call: Call[None, None]) -> ClusterAddress:
-    """Where the Kubernetes API is, for a kubeconfig."""
+    """Show the address and the certificate of the Kubernetes API, for a kubeconfig."""
     return msgspec.convert(dict(call.context.logins.settings.cluster), ClusterAddress)
 
 
 async def list_sessions(call: Call[None, None]) -> LoginSessionList:
-    """One's sessions: on which devices, from where, last used when."""
+    """List your sessions: device, address and last use."""
     mine = session_of(call.user)
     sessions = await call.context.logins.sessions(mine.person)
     return LoginSessionList(
@@ -118,7 +118,7 @@ async def list_sessions(call: Call[None, None]) -> LoginSessionList:
 
 
 async def end_session(call: Call[None, None]) -> None:
-    """End one of one's sessions."""
+    """End one of your sessions."""
     logins, chosen = call.context.logins, call.path["session"]
     for session in await logins.sessions(session_of(call.user).person):
         if session.id == chosen:

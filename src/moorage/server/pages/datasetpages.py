@@ -49,6 +49,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
 
 
 async def delete(desk: Desk, request: Request) -> Response:
+    """Delete a dataset, after the page has asked."""
     form = await read_form(request)
     act = partial(datasets.delete_dataset, force=bool(form.get("force")))
     return await change(desk, request, "delete dataset", act, again=ask_delete, back=HERE, outcome="deleted")

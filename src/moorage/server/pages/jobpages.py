@@ -121,6 +121,7 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
 
 
 async def cancel(desk: Desk, request: Request) -> Response:
+    """Cancel a run, or delete a run that has ended, after the page has asked."""
     form = await read_form(request)
     namespace, name = key_in(request)
     context, user = desk.context, request.state.user

@@ -47,6 +47,7 @@ async def live_list(desk: Desk, request: Request) -> Response:
 
 
 async def create(desk: Desk, request: Request) -> Response:
+    """Create a volume from the form of the page."""
     form = await read_form(request)
     try:
         fields = {
@@ -83,6 +84,7 @@ async def ask_size(
 
 
 async def resize(desk: Desk, request: Request) -> Response:
+    """Make a volume larger, from the form of the page."""
     form = await read_form(request)
     namespace, name = key_in(request)
     size = form.get("size", "")
@@ -103,6 +105,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
 
 
 async def delete(desk: Desk, request: Request) -> Response:
+    """Delete a volume, after the page has asked."""
     form = await read_form(request)
     act = partial(volumes.delete_volume, force=bool(form.get("force")))
     return await change(desk, request, "delete volume", act, again=ask_delete, back=HERE, outcome="deleted")

@@ -61,6 +61,7 @@ async def live_list(desk: Desk, request: Request) -> Response:
 
 
 async def create(desk: Desk, request: Request) -> Response:
+    """Create a workspace from the form of the page."""
     form = await read_form(request)
     try:
         body = workspace_request(form, on_processes=desk.on_processes())
@@ -73,10 +74,12 @@ async def create(desk: Desk, request: Request) -> Response:
 
 
 async def start(desk: Desk, request: Request) -> Response:
+    """Start a workspace from its button."""
     return await _switch(desk, request, running=True)
 
 
 async def stop(desk: Desk, request: Request) -> Response:
+    """Stop a workspace from its button."""
     return await _switch(desk, request, running=False)
 
 
@@ -103,6 +106,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
 
 
 async def delete(desk: Desk, request: Request) -> Response:
+    """Delete a workspace, after the page has asked."""
     form = await read_form(request)
     act = partial(workspaces.delete_workspace, with_home=bool(form.get("home")))
     return await change(desk, request, "delete workspace", act, again=ask_delete, back=HERE, outcome="deleted")

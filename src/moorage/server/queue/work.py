@@ -60,7 +60,7 @@ def routes(context: Context) -> list[Route]:
 
 
 class Work:
-    """Answers in, items out."""
+    """For workers of a map: send results, get items."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -103,7 +103,7 @@ class Work:
 
 
 class Output:
-    """Keeps what items have printed."""
+    """For workers of a map: send the output of items."""
 
     def __init__(self, queue: Queue, outputs: Outputs) -> None:
         self._queue, self._outputs = queue, outputs

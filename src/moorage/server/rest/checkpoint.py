@@ -50,7 +50,7 @@ class Recorded(Answer, frozen=True):
 
 
 async def report_checkpoint(call: Call[None, None]) -> Recorded:
-    """A run's runner reports how new its newest checkpoint is; the bearer is the run's own token."""
+    """Report the age of the newest checkpoint of a run. Only the run's own token may do this."""
     context, run = call.context, (call.namespace, str(call.path["run"]))
     namespace, name = run
     job = await _first_job(context, namespace, name)

@@ -14,7 +14,7 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_datasets(call: Call[None, Page]) -> DatasetList:
-    """Datasets of a namespace and those shared with it, or of all namespaces where the user may list them.
+    """List datasets of a namespace and those shared with it, or of all namespaces where the user may list them.
 
     `limit` and `continue` page.
     """
@@ -25,7 +25,7 @@ async def list_datasets(call: Call[None, Page]) -> DatasetList:
 
 
 async def create_dataset(call: Call[NewDataset, None]) -> Dataset | tuple[int, Dataset]:
-    """Create a dataset, which begins to fill at once; `dryRun`: only tried.
+    """Create a dataset; it starts to fill at once. With `dryRun` nothing is created.
 
     `Idempotency-Key`: asking twice is as once.
     """
@@ -37,7 +37,7 @@ async def create_dataset(call: Call[NewDataset, None]) -> Dataset | tuple[int, D
 
 
 async def show_dataset(call: Call[None, None]) -> Dataset:
-    """How far a dataset is, what is in it, who may read it, who used it."""
+    """Show the progress, contents, readers and users of a dataset."""
     return await datasets.get_dataset(call.api, call.namespace, call.name)
 
 

@@ -35,12 +35,12 @@ CLAIMS_MAX = 5000
 
 
 async def explain(call: Call[None, None]) -> ExplanationAnswer:
-    """Why a run or a pod waits, how long, and what would start sooner."""
+    """Explain why a run or a pod waits, how long, and what would start sooner."""
     return make_explanation(await explained(call.context, call.namespace, call.name, call.user))
 
 
 async def explain_new(call: Call[PodQuestion, None]) -> ExplanationAnswer:
-    """Why a pod that is not created yet would wait: `{pod, claims}`."""
+    """Explain why a pod that does not exist yet would wait."""
     cluster, question = await call.context.ready(), call.body
     meta = question.pod.get("metadata")
     if not isinstance(meta, dict) or meta.get("uid"):

@@ -34,12 +34,12 @@ USE_WINDOW = timedelta(hours=24)
 
 
 async def healthz(_call: Call[None, None]) -> Response:
-    """Whether the process lives; no token is asked for."""
+    """Answer while the process lives; needs no token."""
     return PlainTextResponse("ok")
 
 
 async def readyz(call: Call[None, None]) -> Response:
-    """Whether it knows the cluster; no token is asked for."""
+    """Answer when the server has read the cluster; needs no token."""
     if not call.context.cluster.synced:
         raise Problem(503, ErrorCode.STARTING, "the server has not read the cluster yet", "try again in a moment")
     return PlainTextResponse("ok")

@@ -39,7 +39,7 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
-    """Every run, with what everybody may know of it; `namespace`, `owner` and `state` choose."""
+    """List runs, with the facts that everybody may see."""
     cluster, choice = await call.context.ready(), call.query
     chosen = runs.select_runs(cluster.runs(), namespace=choice.namespace, owner=choice.owner, state=choice.state)
     now = call.context.now().replace(microsecond=0)
@@ -47,7 +47,7 @@ async def list_jobs(call: Call[None, JobChoice]) -> JobList:
 
 
 async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
-    """Start a run, as `moor run` does: `{command, namespace, image, gpus, …}`; `dryRun`: only tried.
+    """Start a run, as `moor run` does. With `dryRun` nothing is created.
 
     `Idempotency-Key`: asking twice is as once, also where the name is made up.
     """
@@ -80,13 +80,13 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
 
 
 async def show_job(call: Call[None, None]) -> Job:
-    """How a run stands, with its attempts; its command and messages are for who may read its Job."""
+    """Show a run with its attempts. Only those who may read its Job see its command and messages."""
     run = await _known_run(call)
     return runs.job_of(run, private=await _may_read(call, run))
 
 
 async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
-    """Cancel a run; one that has ended is deleted. `delete`: whether it is deleted, however it stands.
+    """Cancel a run; a run that has ended is deleted.
 
     Its pods get their grace period, no attempt follows, checkpoints are kept.
     """
@@ -102,7 +102,7 @@ async def end_job(call: Call[None, JobEnd]) -> JobSummary | None:
 
 
 async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
-    """What a run printed, attempt after attempt; `follow`: until it has ended; `tail`: lines of each pod."""
+    """Show the output of a run, attempt after attempt."""
     context, query = call.context, call.query
     cluster = await context.ready()
     run_log = RunLog(cast(PodApi, call.api), call.namespace, call.name, clock=context.clock, tail=query.tail)

@@ -54,7 +54,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 async def create_map(call: Call[NewMap, None]) -> CreatedMap:
-    """Create a map; with `workers` its MapJob too, as `moor map create` does it."""
+    """Create a map. With `workers`, also create its MapJob, as `moor map create` does."""
     await allow(call, "create", call.namespace)
     queue, body = call.context.queue, call.body
     if body.workers is None:
@@ -104,7 +104,7 @@ async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tupl
 
 
 async def list_maps(call: Call[None, None]) -> MapList:
-    """The maps of all namespaces, or of one: those that the one who asks may see."""
+    """List the maps that the user may see, of all namespaces or of one."""
 
     async def may_list(namespace: str) -> bool:
         return await call.context.auth.may_use_maps(call.user, "list", namespace)
@@ -114,7 +114,7 @@ async def list_maps(call: Call[None, None]) -> MapList:
 
 
 async def show_map(call: Call[None, None]) -> Map:
-    """Counts, rate, expected end and policy of a map."""
+    """Show the counts, rate, expected end and policy of a map."""
     return await maps.show_map(call.context.queue, await map_of(call))
 
 
@@ -125,7 +125,7 @@ async def change_map(call: Call[MapChange, None]) -> Map:
 
 
 async def delete_map(call: Call[None, None]) -> Deleted:
-    """Delete a map with its items and results; on a cluster its MapJob, with which its workers go."""
+    """Delete a map with its items, its results and its workers."""
     queue, stored = call.context.queue, await map_of(call, "delete")
     if call.context.api is None:  # maps of one process have no cluster
         await queue.delete_map(stored.map.id)
@@ -135,7 +135,7 @@ async def delete_map(call: Call[None, None]) -> Deleted:
 
 
 async def add_items(call: Call[None, AddItems]) -> ItemsAdded:
-    """Add items, one JSON object per line; `first` numbers them, so that sending again adds nothing twice."""
+    """Add items, one JSON object per line. With the same `first`, a repeat adds nothing twice."""
     stored, query = await map_of(call, "update"), call.query
     return await maps.add_items(
         call.context.queue,
@@ -148,26 +148,26 @@ async def add_items(call: Call[None, AddItems]) -> ItemsAdded:
 
 
 async def list_items(call: Call[None, ItemPage]) -> ItemList:
-    """Items in order, of some states; `after` and `limit` page through them."""
+    """List items in order, in pages."""
     stored, page = await map_of(call), call.query
     return await maps.list_items(call.context.queue, stored, states=page.state, after=page.after, limit=page.limit)
 
 
 async def show_item(call: Call[None, None]) -> ItemOutput:
-    """One item, with the last output of its last failure."""
+    """Show one item, with the last output of its last failure."""
     stored = await map_of(call)
     return await maps.get_item(call.context.queue, stored, number(str(call.path["item"]), "item"))
 
 
 async def list_results(call: Call[None, After]) -> Response:
-    """All results so far, one JSON object per line, in the items' order."""
+    """Show all results so far, one JSON object per line, in the order of the items."""
     stored = await map_of(call)
     pages = maps.results(call.context.queue, stored, after=call.query.after)
     return lasting(call, pages)
 
 
 async def list_output(call: Call[None, OutputPage]) -> Response:
-    """What was printed so far, one JSON object per line; `follow=true` goes on until the map has ended."""
+    """Show the output of items so far, one JSON object per line; with `follow=true` until the map ends."""
     stored, query, outputs = await map_of(call), call.query, call.context.outputs
     if outputs is None:  # a server that keeps none
         return StreamingResponse(iter(()), media_type=NDJSON)
@@ -178,24 +178,24 @@ async def list_output(call: Call[None, OutputPage]) -> Response:
 
 
 async def retry_map(call: Call[None, None]) -> Retried:
-    """Make the dead items ready again; a cancelled or paused map runs on."""
+    """Run the failed items again. A cancelled or paused map continues."""
     stored = await map_of(call, "update")
     return Retried(retried=await maps.retry_map(call.context.queue, stored))
 
 
 async def worker_token(call: Call[None, None]) -> WorkerToken:
-    """The token that the workers of a map present."""
+    """Show the token of the workers of a map."""
     stored = await map_of(call, "update")
     return WorkerToken(token=call.context.queue.token_of(stored.uid))
 
 
 async def list_limits(call: Call[None, None]) -> LimitList:
-    """Named limits: how many tokens there are, and how many are held."""
+    """List named limits: how many tokens exist, and how many are held."""
     return LimitList(limits=tuple(await maps.list_limits(call.context.queue)))
 
 
 async def set_limit(call: Call[LimitChange, None]) -> LimitSet:
-    """Set how many tokens a named limit has; leases that hold more keep them until they end."""
+    """Set the number of tokens of a named limit. Leases that hold more keep them until they end."""
     await allow(call, "update", "")
     name = str(call.path["limit"])
     await maps.set_limit(call.context.queue, name, call.body.capacity)

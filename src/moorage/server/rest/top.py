@@ -19,7 +19,7 @@ DECIMALS = 6  # of hours in an answer
 
 
 async def get_top(call: Call[None, TopQuery]) -> Top:
-    """GPU-hours from `since` (24h) to `until` (now), `by` user, run, GPU type or single GPU."""
+    """Show GPU-hours by user, run, GPU type or single GPU."""
     query, now = call.query, call.context.now()
     since = moment_before(query.since, now, "since")
     until = now if query.until is None else moment_before(query.until or rfc3339(now), now, "until")

@@ -15,7 +15,7 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_volumes(call: Call[None, Page]) -> VolumeList:
-    """Volumes with what they hold, where a node reported it; `limit` and `continue` page."""
+    """List volumes, with the used bytes where a node reported them."""
     page = call.query
     rows, after = await volumes.list_volumes(
         call.api, page.namespace or None, await call.context.volume_use.used(), limit=page.limit, after=page.after
@@ -24,7 +24,7 @@ async def list_volumes(call: Call[None, Page]) -> VolumeList:
 
 
 async def create_volume(call: Call[NewVolume, None]) -> Volume:
-    """Create a volume. `Idempotency-Key`: asking twice is as once."""
+    """Create a volume. With `Idempotency-Key` a repeat creates nothing."""
     claim = volumes.plan_volume(call.body, call.user.name)
     call.audit("create volume", f"{call.body.namespace}/{call.body.name}")
     return await volumes.create_volume(call.api, claim, mark=call.mark)
@@ -44,7 +44,7 @@ async def delete_volume(call: Call[None, Force]) -> None:
 
 
 async def list_storage_classes(call: Call[None, None]) -> StorageClassList:
-    """The StorageClasses, and what each can do. They are no secret: who may not list them gets them too."""
+    """List the StorageClasses and what each can do. Every user may see them."""
     return StorageClassList(storage_classes=tuple(await visible_storage_classes(call.context, call.user)))
 
 

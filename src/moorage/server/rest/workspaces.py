@@ -18,7 +18,7 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 
 
 async def list_workspaces(call: Call[None, Page]) -> WorkspaceList:
-    """Workspaces of a namespace, or of all in which the asker may list them; `limit` and `continue` page."""
+    """List workspaces of a namespace, or of all namespaces where the user may list them."""
     page = call.query
     rows, after = await visible_workspaces(
         call.context, call.user, page.namespace or None, limit=page.limit, after=page.after
@@ -27,7 +27,7 @@ async def list_workspaces(call: Call[None, Page]) -> WorkspaceList:
 
 
 async def create_workspace(call: Call[NewWorkspace, None]) -> Workspace | tuple[int, Workspace]:
-    """Create a workspace: `{name, namespace, spec}`, the spec as in the kind; `dryRun`: only tried.
+    """Create a workspace. The `spec` is that of the kind Workspace. With `dryRun` nothing is created.
 
     `Idempotency-Key`: asking twice is as once.
     """
@@ -39,31 +39,31 @@ async def create_workspace(call: Call[NewWorkspace, None]) -> Workspace | tuple[
 
 
 async def show_workspace(call: Call[None, None]) -> Workspace:
-    """The state of a workspace, its address, and what it waits for."""
+    """Show the state of a workspace, its address, and what it waits for."""
     return await workspaces.get_workspace(call.api, call.namespace, call.name)
 
 
 async def delete_workspace(call: Call[None, Deletion]) -> None:
-    """Delete a workspace; its home stays, but with `home=delete`."""
+    """Delete a workspace. Its home volume stays, unless `home=delete` is given."""
     call.audit("delete workspace", f"{call.namespace}/{call.name}")
     with_home = call.query.home == "delete"
     await workspaces.delete_workspace(call.api, call.namespace, call.name, with_home=with_home)
 
 
 async def start_workspace(call: Call[None, None]) -> Workspace:
-    """Start a workspace that is stopped."""
+    """Start a stopped workspace."""
     call.audit("start workspace", f"{call.namespace}/{call.name}")
     return await workspaces.switch_workspace(call.api, call.namespace, call.name, running=True)
 
 
 async def stop_workspace(call: Call[None, None]) -> Workspace:
-    """Stop a workspace: what is on its volumes is kept, what is in memory is lost."""
+    """Stop a workspace. Its volumes stay; what is only in memory is lost."""
     call.audit("stop workspace", f"{call.namespace}/{call.name}")
     return await workspaces.switch_workspace(call.api, call.namespace, call.name, running=False)
 
 
 async def open_workspace(call: Call[Opening, None]) -> Address:
-    """An address that lets a browser in once, within a minute."""
+    """Create an address that opens the workspace in a browser, once, within a minute."""
     path = call.body.path
     if path and not clean_path(path):
         raise UsageError(
