@@ -155,6 +155,7 @@ def main() -> int:
     ]
     submit += ["--checkpoint", f"{train}-ckpt", *THREADS, "--name", train]
     command = ["--", "python", "train.py", "--epochs", str(EPOCHS)]
+    begun = time.monotonic()
     dry = subprocess.run(
         [sys.executable, "-m", "moorage.cli.main", *submit, "--dry-run", *command],
         env=demo.env,
@@ -166,7 +167,9 @@ def main() -> int:
     print("  " + "\n  ".join(dry.stderr.rstrip().splitlines()))
     if dry.returncode != 0:
         fail("the dry run was refused")
-    demo.moor(*submit, *command)
+    # where commands take seconds, her training is slowed too: it still runs when its node is drained
+    epoch_seconds = (time.monotonic() - begun) / 4
+    demo.moor(*submit, *command, "--epoch-seconds", f"{epoch_seconds:.2f}")
 
     demo.step("Grace trains the same network and a second one on two GPUs; Linus trains a third without any")
     demo.moor(

@@ -17,6 +17,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def save(path: Path | None, epoch: int, model: MLPClassifier) -> None:
     scratch.replace(path)  # a kill leaves the old checkpoint or the new one, never half of one
 
 
-def train(epochs: int, seed: int, folder: Path | None) -> float:
+def train(epochs: int, seed: int, folder: Path | None, epoch_seconds: float = 0.0) -> float:
     """Train to `epochs` and return the accuracy on the held-out fifth of the digits."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "") or "none"
     images, digits = load_digits(return_X_y=True)
@@ -68,6 +69,7 @@ def train(epochs: int, seed: int, folder: Path | None) -> float:
         done, model = 0, MLPClassifier((384, 192), random_state=seed, learning_rate_init=3e-4, batch_size=32)
         print(f"[seed {seed}] started, GPU {gpu}", flush=True)
     for epoch in range(done + 1, epochs + 1):
+        begun = time.monotonic()
         model.partial_fit(seen, seen_digits, classes=np.arange(10))
         save(path, epoch, model)
         if epoch % 10 == 0 or epoch == epochs:
@@ -75,6 +77,7 @@ def train(epochs: int, seed: int, folder: Path | None) -> float:
         if stopping and epoch < epochs:
             print(f"[seed {seed}] told to stop; saved after epoch {epoch}", flush=True)
             sys.exit(128 + signal.SIGTERM)
+        time.sleep(max(0.0, begun + epoch_seconds - time.monotonic()))
     accuracy = float(model.score(held, held_digits))
     print(f"[seed {seed}] accuracy {accuracy:.6f} loss {model.loss_:.9f}", flush=True)
     return accuracy
@@ -91,11 +94,12 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--members", type=int, default=1, help="models to train side by side")
+    parser.add_argument("--epoch-seconds", type=float, default=0.0, help="shortest time of an epoch")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, on_sigterm)
     folder = Path(os.environ["MOORAGE_CHECKPOINT_DIR"]) if "MOORAGE_CHECKPOINT_DIR" in os.environ else None
     if options.members == 1:
-        train(options.epochs, options.seed, folder)
+        train(options.epochs, options.seed, folder, options.epoch_seconds)
         return 0
     gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
     processes = [

@@ -19,7 +19,7 @@ from moorage.testing.waiting import wait_until
 STEPS = 60
 JOB = textwrap.dedent(
     """
-    import hashlib, os, pathlib, sys
+    import hashlib, os, pathlib, sys, time
     folder = pathlib.Path(os.environ["MOORAGE_CHECKPOINT_DIR"])
     steps = folder / "steps"
     done = len(steps.read_text().split()) if steps.exists() else 0
@@ -27,6 +27,8 @@ JOB = textwrap.dedent(
         file.write(f"{os.getpid()}\\n")
     print("starting after step", done, flush=True)
     for step in range(done, int(sys.argv[1])):
+        while "hold" in sys.argv and step == int(sys.argv[1]) - 1 and not (folder / "go").exists():
+            time.sleep(0.02)  # so that it does not end before it is killed
         digest = b""
         for _ in range(60_000):  # real work, a few hundredths of a second
             digest = hashlib.sha256(digest).digest()
@@ -39,13 +41,18 @@ JOB = textwrap.dedent(
 )
 
 
-def submit(cluster: Cluster, tmp_path: Path, name: str, *, exit_code: int = 0, steps: int = STEPS) -> Path:
-    """Submit the counting job; return its checkpoint folder once it has begun."""
+def submit(
+    cluster: Cluster, tmp_path: Path, name: str, *, exit_code: int = 0, steps: int = STEPS, hold: bool = False
+) -> Path:
+    """Submit the counting job; return its checkpoint folder once it has begun.
+
+    With `hold` its last step waits for a file `go` in that folder.
+    """
     script = tmp_path / "count.py"
     script.write_text(JOB)
     cluster.moor(
         "run", "--name", name, "--gpus", "1", "--cpu", "1", "--memory", "256Mi", "--checkpoint", f"{name}-ckpt",
-        "--", "python", str(script), str(steps), str(exit_code), cwd=tmp_path,
+        "--", "python", str(script), str(steps), str(exit_code), *(["hold"] if hold else []), cwd=tmp_path,
     )  # fmt: skip
     return wait_until("the job's first step", lambda: find_checkpoint(cluster, done=1))
 
@@ -117,7 +124,7 @@ def test_an_exit_code_is_not_missed_while_nobody_watches(own_cluster, tmp_path):
 
 @pytest.mark.xdist_group("promises")
 def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluster, tmp_path, seed):
-    folder = submit(own_cluster, tmp_path, "resumed")
+    folder = submit(own_cluster, tmp_path, "resumed", hold=True)
     at = random.Random(seed).randrange(2, STEPS // 2)
     processes = control_plane(own_cluster)
     wait_until(f"step {at}", lambda: find_checkpoint(own_cluster, done=at))
@@ -126,6 +133,7 @@ def test_with_the_pods_killed_too_the_job_resumes_from_its_checkpoint(own_cluste
         send(pid, signal.SIGKILL)
     kill_control_plane(own_cluster, processes)
     wait_until("the pods to be gone", lambda: not any(is_alive(pid) for pid in pids))
+    (folder / "go").touch()
     own_cluster.restart()
     wait_until("success", lambda: show(own_cluster, "resumed")["state"] == "Succeeded")
     steps = [int(step) for step in (folder / "steps").read_text().split()]
