@@ -27,6 +27,9 @@ from moorage.localcluster.nodeagent.shim.processes import descendants
 STDOUT, STDERR = 1, 2
 PIECE = 32 * 1024
 DRAIN_SECONDS = 1.0  # for what is left in the pipes once the command has ended: a child of it may hold them open
+DRAIN_TURNS = (
+    20  # of the event loop, at least: from a readable pipe to a piece it takes four, however late they come
+)
 
 
 class Beside(NamedTuple):
@@ -114,6 +117,10 @@ class Command:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
                     await asyncio.wait({getting}, timeout=DRAIN_SECONDS)
+                for _ in range(DRAIN_TURNS):  # after a stall the time is over before anything was read
+                    if getting.done():
+                        break
+                    await asyncio.sleep(0)
                 if not getting.done() or (piece := getting.result()) is None:
                     return
                 getting = None
