@@ -11,7 +11,7 @@ import msgspec
 
 from moorage.actions.maps import name_taken
 from moorage.actions.objects import is_of
-from moorage.actions.runfacts import Around, read_facts
+from moorage.actions.runfacts import Around, check_problems, env_words, read_facts
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
@@ -98,9 +98,6 @@ async def _find_marked(api: Api, namespace: str, name: str, mark: str) -> Obj | 
 
 def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
     """What a request over our wire asks for. Raises UsageError for a variable's name that no worker can have."""
-    for name in workers.env:
-        if "=" in name:
-            raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")
     run = RunRequest(
         command=tuple(workers.command),
         namespace=namespace,
@@ -112,7 +109,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         memory=workers.memory,
         volumes=tuple(workers.volumes),
         datasets=tuple(workers.datasets),
-        env=tuple(f"{name}={value}" for name, value in workers.env.items()),
+        env=env_words(workers.env),
         workdir=workers.workdir,
         image=workers.image,
         host_env=workers.host_env,
@@ -168,14 +165,7 @@ async def plan_map(
     plan = plan_mapjob(request, caller, facts)
     if not plan.problems and request.function is None and ships_directory(request.run, facts):
         plan = plan_mapjob(request, replace(caller, archive=pack()), facts)
-    if plan.problems:
-        fields = [problem.field for problem in plan.problems]
-        is_taken = fields == ["name"] and name in facts.taken
-        raise Problems(
-            [(problem.message, problem.hint) for problem in plan.problems],
-            code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
-            field=fields[0],
-        )
+    check_problems(plan.problems, name, facts)
     return plan
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
+from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
-from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, RunRequest
-from moorage.errors import Forbidden, NotFound
+from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, Problem, RunRequest
+from moorage.errors import Forbidden, NotFound, Problems, UsageError
 from moorage.model.dataset import DATASETS
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
@@ -138,3 +139,24 @@ def _size(claim: Obj) -> str:
     has = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
     asks = (((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage")
     return str(has or asks or "")
+
+
+def env_words(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables of a request over our wire, each NAME=VALUE. Raises UsageError for a name that no pod can have."""
+    for name in env:
+        if "=" in name:
+            raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")
+    return tuple(f"{name}={value}" for name, value in env.items())
+
+
+def check_problems(problems: Sequence[Problem], name: str, facts: ClusterFacts) -> None:
+    """Raise Problems with all that a plan found; `name` is that of the run or map."""
+    if not problems:
+        return
+    fields = [problem.field for problem in problems]
+    is_taken = fields == ["name"] and name in facts.taken
+    raise Problems(
+        [(problem.message, problem.hint) for problem in problems],
+        code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
+        field=fields[0],
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from moorage.actions.objects import is_of
-from moorage.actions.runfacts import Around, RunFacts, read_facts
+from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.apimachinery.api import Api
@@ -19,7 +19,7 @@ from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
 from moorage.clock import Clock
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
-from moorage.errors import AlreadyExists, ApiError, NotFound, Problems, UsageError
+from moorage.errors import AlreadyExists, ApiError, NotFound, UsageError
 from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL
 
 LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: who made it was killed half-way
@@ -64,7 +64,7 @@ async def submit_run(
     plan = plan_run(request, caller, facts.facts)
     if not plan.problems and ships_directory(request, facts.facts):
         plan = plan_run(request, replace(caller, archive=pack()), facts.facts)
-    _raise_problems(plan, facts)
+    check_problems(plan.problems, plan.name, facts.facts)
     for text in plan.notes:
         note(text)
     if dry_run:
@@ -79,15 +79,12 @@ async def submit_run(
 
 def request_of(body: NewJob) -> RunRequest:
     """What a request over our wire asks for. Raises UsageError for a variable's name that no run can have."""
-    for name in body.env:
-        if "=" in name:
-            raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")
     return RunRequest(
         command=tuple(body.command),
         namespace=body.namespace,
         name=body.name,
         image=body.image,
-        env=tuple(f"{name}={value}" for name, value in body.env.items()),
+        env=env_words(body.env),
         gpus=body.gpus,
         gpu_type=body.gpu_type,
         gpu_resource=body.gpu_resource,
@@ -103,18 +100,6 @@ def request_of(body: NewJob) -> RunRequest:
         retries=body.retries,
         restart_limit=body.restart_limit,
         host_env=body.host_env,
-    )
-
-
-def _raise_problems(plan: RunPlan, facts: RunFacts) -> None:
-    if not plan.problems:
-        return
-    fields = [problem.field for problem in plan.problems]
-    is_taken = fields == ["name"] and plan.name in facts.facts.taken
-    raise Problems(
-        [(problem.message, problem.hint) for problem in plan.problems],
-        code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
-        field=fields[0],
     )
 
 

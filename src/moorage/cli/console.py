@@ -19,6 +19,14 @@ OUTPUTS = ("table", "json", "yaml", "name")
 output_option = click.option(
     "-o", "--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="Output format."
 )
+document_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("text", "json", "yaml")),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 
 
 def show(text: str, *, nl: bool = True) -> None:

@@ -27,7 +27,7 @@ def doctor() -> None:
     "--gpu-threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
     help="The autoscaler's --scale-down-gpu-utilization-threshold, for nodes with GPUs.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@console.document_option
 @target_options
 def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: float, output: str) -> int:
     """Explain why the cluster autoscaler keeps a node.

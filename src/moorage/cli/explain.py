@@ -13,14 +13,7 @@ from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthori
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@console.document_option
 @target_options
 def explain(target: Target, name: str, output: str) -> int:
     """Explain why a run or a pod waits: what is missing, who holds it and until when, its place in the queue, and

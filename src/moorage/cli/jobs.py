@@ -74,14 +74,7 @@ def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, ac
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""

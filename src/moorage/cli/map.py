@@ -211,14 +211,7 @@ def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> i
 @map.command()
 @name_argument
 @click.option("--watch", is_flag=True, help="Update the output until the map ends.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Output format.",
-)
+@console.document_option
 @target_options
 def status(target: Target, name: str, watch: bool, output: str) -> int:
     """Show the status of a map: items, rate, time left, workers, and the plan beside the real figures."""

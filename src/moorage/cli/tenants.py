@@ -106,7 +106,7 @@ def list_tenants(target: Target, output: str) -> int:
 
 @tenant.command("show")
 @click.argument("name")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
     """Show a tenant: who has which role, its quota, nodes and hosts."""

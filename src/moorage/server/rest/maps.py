@@ -67,7 +67,7 @@ async def create_map(call: Call[NewMap, None]) -> CreatedMap:
 
 
 async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tuple[str, ...]:
-    """Create the MapJob as the asker, and wait until its map is in the queue; the notes of its plan."""
+    """Create the MapJob as the user, and wait until its map is in the queue; the notes of its plan."""
     context, body, namespace, notes = call.context, call.body, call.namespace, list[str]()
     if context.api is None:
         raise UsageError(
