@@ -12,11 +12,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moorage.apimachinery import spdy
 from moorage.apimachinery.integers import integer_or
 from moorage.apimachinery.resources import Obj
 from moorage.errors import ApiError, BadRequest, ServerError
 from moorage.localcluster.apiserver.core import PortSource
-from moorage.localcluster.apiserver.wire import spdy
 from moorage.localcluster.apiserver.wire.websocket import PIECE, Receive, Send, Socket
 
 log = logging.getLogger(__name__)

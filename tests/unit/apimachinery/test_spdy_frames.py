@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.errors import BadRequest
-from moorage.localcluster.apiserver.subresources.portforward import _port
-from moorage.localcluster.apiserver.wire.spdy import (
+from moorage.apimachinery.spdy import (
     DICTIONARY,
     FRAME_MAX,
     HEADERS_MAX,
@@ -24,6 +22,8 @@ from moorage.localcluster.apiserver.wire.spdy import (
     SpdyError,
     Writer,
 )
+from moorage.errors import BadRequest
+from moorage.localcluster.apiserver.subresources.portforward import _port
 
 HEADERS = {"streamtype": "data", "port": "8080", "requestid": "0"}
 
