@@ -12,14 +12,15 @@ from moorage.cli.commands import COMMANDS, load
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_MOOR_COMPLETE"
-INSTALL = {
-    "bash": 'eval "$(moor completion bash)"   # in ~/.bashrc',
-    "zsh": 'eval "$(moor completion zsh)"    # in ~/.zshrc',
-    "fish": "moor completion fish > ~/.config/fish/completions/moor.fish",
-}
 
 
-@click.command(epilog="Install: " + "; ".join(INSTALL.values()))
+@console.command(
+    examples={
+        'eval "$(moor completion bash)"': "in ~/.bashrc",
+        'eval "$(moor completion zsh)"': "in ~/.zshrc",
+        "moor completion fish > ~/.config/fish/completions/moor.fish": "once, for fish",
+    }
+)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print a completion script for your shell."""

@@ -29,6 +29,61 @@ document_option = click.option(
 )
 
 
+class Command(click.Command):
+    """A command whose help ends with examples: what to type, and what it is for."""
+
+    def __init__(self, *args: Any, examples: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = dict(examples or {})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(self.examples, formatter)
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, examples: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = dict(examples or {})
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        write_examples(self.examples, formatter)
+
+
+Group.group_class = Group
+
+
+def command(
+    name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` with examples: each line to type, with a comment on what it is for.
+
+    The line may end with a redirection or a pipe. A test parses every example.
+    """
+    return click.command(name, cls=Command, examples=examples, **attributes)
+
+
+def group(
+    name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], Group]:
+    """`click.group` with examples, for itself and for its commands."""
+    return click.group(name, cls=Group, examples=examples, **attributes)
+
+
+def write_examples(examples: Mapping[str, str], formatter: click.HelpFormatter) -> None:
+    """The last section of a help. Lines are not wrapped: each can be copied as it is."""
+    if not examples:
+        return
+    formatter.write("\nExamples:\n")
+    for line, comment in examples.items():
+        formatter.write(f"  # {comment}\n  {line}\n")
+
+
 def show(text: str, *, nl: bool = True) -> None:
     """A text on stdout, as the terminal may have it: its own line ends and tabs, no other control character."""
     click.echo(visible_lines(text), nl=nl)

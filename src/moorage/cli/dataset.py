@@ -21,12 +21,25 @@ from moorage.present.sizes import bytes_text
 LOOK_SECONDS = 1.0
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor dataset create imagenet --from s3://datasets/imagenet --size 200Gi": "fill a dataset",
+        "moor dataset list": "see whether it is ready",
+        "moor run --dataset imagenet:/data -- python train.py": "read it in a run",
+    }
+)
 def dataset() -> None:
     """Fill a volume once with data from anywhere; then any number of pods read it."""
 
 
-@dataset.command()
+@dataset.command(
+    examples={
+        "moor dataset create imagenet --from s3://datasets/imagenet --size 200Gi": "from a bucket",
+        "moor dataset create digits --from https://example.com/d.tar.gz --unpack": "from an archive",
+        "moor dataset create photos --from ./photos": "from a folder of this machine",
+        "moor dataset create splits --from volume:data/splits --reader vision": "from a volume, also for vision",
+    }
+)
 @click.argument("name")
 @click.option(
     "--from",
@@ -166,7 +179,13 @@ async def _follow(session: Session, name: str) -> int:
         await session.clock.sleep(LOOK_SECONDS)
 
 
-@dataset.command("list")
+@dataset.command(
+    "list",
+    examples={
+        "moor dataset list": "your datasets, and those shared with you",
+        "moor dataset list -o json": "the same for a program",
+    },
+)
 @console.output_option
 @target_options
 def list_(target: Target, output: str) -> int:
@@ -205,7 +224,12 @@ def list_(target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-@dataset.command()
+@dataset.command(
+    examples={
+        "moor dataset show imagenet": "its progress, contents and readers",
+        "moor dataset show imagenet -o yaml": "the same for a program",
+    }
+)
 @click.argument("name")
 @click.option(
     "-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", show_default=True,
@@ -245,7 +269,12 @@ def show(target: Target, name: str, output: str) -> int:
     return in_session(target, work)
 
 
-@dataset.command()
+@dataset.command(
+    examples={
+        "moor dataset delete old-splits": "delete a dataset, after a question",
+        "moor dataset delete old-splits --yes": "delete it without a question",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--force", is_flag=True, help="Also delete datasets in use: print what breaks, and stop their pods.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
@@ -275,7 +304,12 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
     return in_session(target, work)
 
 
-@dataset.command()
+@dataset.command(
+    examples={
+        "moor dataset refill imagenet": "fill it again after its source changed",
+        "moor dataset show imagenet": "see its progress",
+    }
+)
 @click.argument("name")
 @target_options
 def refill(target: Target, name: str) -> int:
@@ -289,7 +323,12 @@ def refill(target: Target, name: str) -> int:
     return in_session(target, work)
 
 
-@dataset.command()
+@dataset.command(
+    examples={
+        "moor dataset share imagenet --with vision": "let another tenant mount it",
+        "moor dataset share imagenet --without vision": "no longer",
+    }
+)
 @click.argument("name")
 @click.option("--with", "more", multiple=True, metavar="TENANT", help="Let this tenant mount it. Repeatable.")
 @click.option(

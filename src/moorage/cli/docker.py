@@ -20,7 +20,15 @@ from moorage.errors import NotReady
 NAMESPACE_HEADER = "X-Moorage-Namespace"
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@console.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    examples={
+        "moor docker -- run --rm docker.io/library/python:3.12 python -V": "run an image on the cluster",
+        "moor docker -- run --gpus 1 registry.example.com/train python train.py": "run an image with a GPU",
+        "moor docker -- ps": "list containers",
+        'eval "$(moor docker --env)"': "let other Docker clients of this shell use the cluster",
+    },
+)
 @click.option("--env", "only_env", is_flag=True, help="Print the variables that Docker clients need, for `eval`.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @target_options

@@ -12,12 +12,23 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotFound
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor doctor nodes": "why the autoscaler keeps each node",
+        "moor doctor nodes node-1": "the same for one node",
+    }
+)
 def doctor() -> None:
     """Find problems of a cluster, and print what to do."""
 
 
-@doctor.command()
+@doctor.command(
+    examples={
+        "moor doctor nodes": "why the autoscaler keeps each node",
+        "moor doctor nodes node-1": "the same for one node",
+        "moor doctor nodes --threshold 0.6": "with another threshold of use",
+    }
+)
 @click.argument("node", required=False)
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,

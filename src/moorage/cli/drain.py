@@ -16,7 +16,13 @@ from moorage.decide.tools.drain import DrainOptions
 from moorage.errors import MoorageError, UsageError
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor drain node-1": "evict all pods, and wait until they are gone",
+        "moor drain node-1 --timeout 10m": "wait 10 minutes at most",
+        "moor uncordon node-1": "use it again afterwards",
+    }
+)
 @click.argument("node")
 @click.option("--timeout", default=None, help="Stop waiting after this time: 90s, 10m (default: never).")
 @click.option(
@@ -72,7 +78,12 @@ def drain(
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor cordon node-1": "start no new pods there",
+        "moor cordon node-1 node-2": "on several nodes",
+    }
+)
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @target_options
 def cordon(target: Target, nodes: tuple[str, ...]) -> int:
@@ -80,7 +91,12 @@ def cordon(target: Target, nodes: tuple[str, ...]) -> int:
     return _set_all(target, nodes, unschedulable=True)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor uncordon node-1": "start new pods there again",
+        "moor uncordon node-1 node-2": "on several nodes",
+    }
+)
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @target_options
 def uncordon(target: Target, nodes: tuple[str, ...]) -> int:

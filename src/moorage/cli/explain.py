@@ -11,7 +11,12 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor explain train-7f3a": "why a run waits, and who holds what it needs",
+        "moor explain train-7f3a -o json": "the same for a program",
+    }
+)
 @click.argument("name")
 @console.document_option
 @target_options

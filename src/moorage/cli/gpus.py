@@ -25,7 +25,13 @@ SUMS = ("total", "used", "reserved", "free", "fragmented", "stranded", "together
 BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor gpus": "every GPU, and who holds it",
+        "moor gpus --free": "those that are free",
+        "moor gpus --by node": "one row for each node",
+    }
+)
 @click.option("--free", is_flag=True, help="Only GPUs that are free.")
 @click.option(
     "--by",
@@ -68,7 +74,12 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor top": "GPU-hours of each user in the last day",
+        "moor top --since 7d --by run": "GPU-hours of each run in a week",
+    }
+)
 @click.option(
     "--since", default="24h", show_default=True, help="Start of the period: 24h or 7d ago, or an RFC 3339 time."
 )

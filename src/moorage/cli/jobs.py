@@ -43,7 +43,14 @@ HEADERS = (
 )
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor jobs": "the runs of your namespace",
+        "moor jobs --mine --active": "your runs that have not ended",
+        "moor jobs --all-namespaces": "the runs of all namespaces",
+        "moor jobs -o name": "names alone, for a script",
+    }
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
 @click.option("--mine", is_flag=True, help="Only your runs.")
 @click.option("--owner", default=None, help="Only runs of this user.")
@@ -72,7 +79,12 @@ def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, ac
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor show train-7f3a": "attempts, memory, checkpoint and events of a run",
+        "moor show train-7f3a -o json": "the same for a program",
+    }
+)
 @click.argument("name")
 @console.document_option
 @target_options
@@ -91,7 +103,13 @@ def show(target: Target, name: str, output: str) -> int:
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor cancel train-7f3a": "stop a run; its checkpoint is kept",
+        "moor cancel sweep-1 sweep-2 sweep-3": "stop several runs",
+        "moor cancel --delete train-7f3a": "delete it too, so that its name is free again",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--delete", is_flag=True, help="Also delete the runs with their pods and logs; their names are free again."

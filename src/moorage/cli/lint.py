@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 READY_MADE = "gpu-cluster"
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor lint job.yaml": "check a manifest",
+        "moor lint deploy/ --policy gpu-cluster": "check a folder against a policy",
+        "kubectl get job train -o yaml | moor lint -": "check what stdin brings",
+    }
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @click.option(
     "--policy", "policy_name", default=None, metavar=f"FILE|{READY_MADE}",

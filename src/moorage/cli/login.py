@@ -37,7 +37,13 @@ server_option = click.option(
 )
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor login https://moorage.example.com": "log in with the browser",
+        "moor login https://moorage.example.com --no-browser": "on a machine without a browser",
+        "moor login https://moorage.example.com --username ada": "with a local account",
+    }
+)
 @click.argument("url")
 @click.option("--username", default=None, help="Log in with a local account; the command asks for the password.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
@@ -72,7 +78,12 @@ def login(url: str, username: str | None, password_stdin: bool, no_browser: bool
     console.say(f"logged in to {url} as {answer.name}")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor logout": "revoke the session and its tokens",
+        "moor logout --server https://moorage.example.com": "of one server",
+    }
+)
 @server_option
 def logout(url: str | None) -> None:
     """Log out: the session and its tokens are revoked."""
@@ -87,7 +98,12 @@ def logout(url: str | None) -> None:
     console.say(f"logged out of {saved.url}")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor whoami": "which account, and until when",
+        "moor whoami -o json": "the same for a program",
+    }
+)
 @server_option
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
@@ -109,7 +125,12 @@ def whoami(url: str | None, output: str) -> None:
     console.say(f"server {saved.url}; groups: {groups}; the session ends {expires} at the latest")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor token": "a token, as kubectl's plugins print it",
+        "moor token --seconds 3600": "one that lasts an hour",
+    }
+)
 @server_option
 @click.option(
     "--seconds",
@@ -134,7 +155,12 @@ def token(url: str | None, seconds: int) -> None:
     console.show(json.dumps(credential))
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor kubeconfig -o ~/.kube/moorage": "write a kubeconfig for kubectl",
+        "moor kubeconfig --plain --expires 2d": "one with a token in it, for other tools",
+    }
+)
 @server_option
 @click.option("-n", "--namespace", default=None, help="Namespace of the context.")
 @click.option("--plain", is_flag=True, help="Put a token into the file, for tools that cannot run plugins.")

@@ -24,7 +24,14 @@ from moorage.model.names import RUN_LABEL
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "bright_yellow")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor logs train-7f3a": "what a run printed",
+        "moor logs -f train-7f3a": "follow it until it ends",
+        "moor logs --tail 100 --since 10m train-7f3a": "the newest lines only",
+        "moor logs --attempt 1 train-7f3a": "the first attempt, before a restart",
+    }
+)
 @click.argument("name")
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends, for all its attempts.")
 @click.option(

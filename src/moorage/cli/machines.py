@@ -20,7 +20,12 @@ HEADERS = (
 )  # fmt: skip
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor machines": "the machines of every type",
+        "moor machines lab": "the machines of one group",
+    }
+)
 @click.argument("group", required=False)
 @console.output_option
 @target_options

@@ -20,7 +20,12 @@ BY_HAND = (
 NOTE = "# Made by `moor manifests --write`; change the source in src/moorage, not this file.\n"
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor manifests | kubectl apply -f -": "install Moorage on a cluster",
+        "moor manifests --write deploy": "write the kustomize tree, to change it",
+    }
+)
 @click.option(
     "--write",
     type=click.Path(file_okay=False, path_type=Path),

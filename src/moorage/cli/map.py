@@ -24,7 +24,13 @@ FAILED = "dead"
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor map create squares --range 0:1000 -- python square.py {item}": "run a command once for each number",
+        "moor map status squares": "how far it is",
+        "moor map results squares -o squares.jsonl": "what the items returned",
+    }
+)
 def map() -> None:
     """Run a command or a function once for each of many items, on many workers."""
 
@@ -100,8 +106,13 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @map.command(
+    examples={
+        "moor map create squares --range 0:1000 -- python square.py {item}": "one item for each number",
+        "moor map create features -f dates.txt -- python make.py {item}": "one for each line of a file",
+        "moor map create images --glob 'in/**/*.jpg' --function resize:main --wait": "a function for each file",
+        "moor map create embed -f t.jsonl --gpus 1 --dry-run -- ./embed {item.id}": "only print it",
+    },
     context_settings={"allow_interspersed_args": True},
-    epilog="Example: moor map create features -f dates.txt --parallelism 100 -- python make.py {item}",
 )
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -193,7 +204,12 @@ def create(target: Target, **given: Any) -> int:
     return in_session(target, lambda session: made(session, given))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map add features -f more-dates.txt": "add the lines of a file",
+        "moor map add features --range 1000:2000 --close": "add numbers; then the map takes no more items",
+    }
+)
 @name_argument
 @item_options
 @click.option(
@@ -208,7 +224,12 @@ def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> i
     return in_session(target, lambda session: added(session, name, given, resume=resume, close=close or resume))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map status features": "items, rate and time left",
+        "moor map status features --watch": "keep it up to date until the map ends",
+    }
+)
 @name_argument
 @click.option("--watch", is_flag=True, help="Update the output until the map ends.")
 @console.document_option
@@ -220,7 +241,13 @@ def status(target: Target, name: str, watch: bool, output: str) -> int:
     return in_session(target, lambda session: shown(session, name, output=output, watch=watch))
 
 
-@map.command("list")
+@map.command(
+    "list",
+    examples={
+        "moor map list": "the maps of your namespace",
+        "moor map list -A": "the maps of all namespaces",
+    },
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Maps of all namespaces.")
 @console.output_option
 @target_options
@@ -231,7 +258,12 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     return in_session(target, lambda session: listing(session, output=output, everywhere=all_namespaces))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map items features --failed": "which items failed, and why",
+        "moor map items features --state leased": "what runs now",
+    }
+)
 @name_argument
 @click.option("--failed", is_flag=True, help="Only items that failed and have no retries left.")
 @click.option(
@@ -255,7 +287,13 @@ def items(target: Target, name: str, failed: bool, states: tuple[str, ...], limi
     return in_session(target, lambda session: shown(session, name, states=wanted, limit=limit, output=output))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map logs features": "the output of all items",
+        "moor map logs features 42": "the output of item 42",
+        "moor map logs -f features": "follow it until the map ends",
+    }
+)
 @name_argument
 @click.argument("item", type=click.IntRange(0), required=False)
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the map ends.")
@@ -273,7 +311,12 @@ def logs(target: Target, name: str, item: int | None, follow: bool, prefix: bool
     return in_session(target, lambda session: shown(session, name, item=item, follow=follow, prefix=prefixed))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map results features": "print the results so far",
+        "moor map results features -o features.parquet": "write them to a file",
+    }
+)
 @name_argument
 @click.option(
     "-o",
@@ -294,7 +337,12 @@ def results(target: Target, name: str, output: str) -> int:
     return in_session(target, lambda session: write(session, name, output))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map retry features": "run the failed items again",
+        "moor map items features --failed": "see first why they failed",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def retry(target: Target, names: tuple[str, ...]) -> int:
@@ -317,7 +365,12 @@ def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], A
     return change_map
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map cancel features": "stop a map; its results are kept",
+        "moor map retry features": "continue it later",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def cancel(target: Target, names: tuple[str, ...]) -> int:
@@ -325,7 +378,12 @@ def cancel(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, _changing("cancelled", "cancelled"))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map pause features": "start no new items",
+        "moor map resume features": "continue",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def pause(target: Target, names: tuple[str, ...]) -> int:
@@ -333,7 +391,12 @@ def pause(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, _changing("paused", "paused"))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map resume features": "continue a paused or cancelled map",
+        "moor map status features --watch": "see it go on",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def resume(target: Target, names: tuple[str, ...]) -> int:
@@ -341,7 +404,12 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, _changing("running", "resumed"))
 
 
-@map.command()
+@map.command(
+    examples={
+        "moor map delete features": "delete a map with its results",
+        "moor map delete test-1 test-2": "delete several maps",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @target_options
 def delete(target: Target, names: tuple[str, ...]) -> int:
@@ -356,7 +424,13 @@ def delete(target: Target, names: tuple[str, ...]) -> int:
     return _each(target, names, delete_map)
 
 
-@map.group(invoke_without_command=True)
+@map.group(
+    invoke_without_command=True,
+    examples={
+        "moor map limits": "which limits there are, and how many tokens are held",
+        "moor map limits set database 20": "let 20 items at a time use the database",
+    },
+)
 @console.output_option
 @target_options
 @click.pass_context
@@ -383,7 +457,13 @@ def limits(ctx: click.Context, target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-@limits.command("set")
+@limits.command(
+    "set",
+    examples={
+        "moor map limits set database 20": "let 20 items at a time use the database",
+        "moor map limits set database 0": "start no new items that need it",
+    },
+)
 @click.argument("name")
 @click.argument("capacity", type=click.IntRange(0, 1_000_000))
 @target_options

@@ -12,7 +12,12 @@ from moorage.cli import console
 from moorage.errors import MoorageError, UsageError
 
 
-@click.command(epilog="Example: moor notify mailto:ada@example.com https://hooks.example.com/services/…")
+@console.command(
+    examples={
+        "moor notify mailto:ada@example.com": "send a test by mail",
+        "moor notify https://hooks.example.com/services/T0/B0 --text 'hello from moor'": "send a text to a chat",
+    }
+)
 @click.argument("targets", nargs=-1, required=True)
 @click.option("--text", default="a trial of moor notify", help="Text of the notification.")
 @click.option(

@@ -25,9 +25,12 @@ ROWS = 20  # of the table; -o json has all
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command(
-    epilog="Example: moor plan --items 150000 --seconds lognormal:mean=4,p99=30,max=60 --memory 2Gi "
-    "--machines prices.yaml --deadline 20m"
+@console.command(
+    examples={
+        "moor plan --items 150000 --seconds 4 --machines types.yaml": "nodes, time and money for a map",
+        "moor plan --items 9000 --sample t.csv --machines types.yaml --deadline 6h": "what meets a deadline",
+        "moor plan --items 9000 --seconds 4 --machines types.yaml --budget 50": "the fastest within a budget",
+    }
 )
 @click.option("--items", type=int, required=True, help="Number of items.")
 @click.option(

@@ -52,6 +52,10 @@ def _command(command: Any, path: str, text: str, click: Any) -> Iterator[str]:
         yield "| option | |\n|---|---|"
         yield from (f"| `{names}` | {_cell(what)} |".replace("|  |", "| |") for names, what in rows)
         yield ""
+    if examples := getattr(command, "examples", None):
+        yield "Examples:\n"
+        yield from (f"    # {comment}\n    {line}" for line, comment in examples.items())
+        yield ""
     if isinstance(command, click.Group):
         for name, subcommand in sorted(command.commands.items()):
             yield from _command(subcommand, f"{path} {name}", subcommand.get_short_help_str(), click)

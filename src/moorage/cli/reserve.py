@@ -34,12 +34,24 @@ zone_option = click.option(
 )
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor reserve create paper --gpus 8 --gpu-type a100 --from +1d --to +3d": "keep 8 GPUs for two days",
+        "moor reserve list": "what is reserved",
+        "moor reserve delete paper": "give them back",
+    }
+)
 def reserve() -> None:
     """Reserve machines for a period."""
 
 
-@reserve.command()
+@reserve.command(
+    examples={
+        "moor reserve create paper --gpus 8 --gpu-type a100 --from +1d --to +3d": "keep 8 GPUs from tomorrow on",
+        "moor reserve create course --machine lab/a100x8 --count 2 --to +3d": "keep two machines, from now on",
+        "moor reserve create paper --gpus 8 --gpu-type a100 --to +3d --dry-run": "print what would be reserved",
+    }
+)
 @click.argument("name")
 @click.option("--machine", default=None, metavar="[GROUP/]TYPE", help="Machine type, as `moor machines` lists it.")
 @click.option("--count", type=click.IntRange(1), default=None, help="Number of machines (default: 1).")
@@ -132,7 +144,13 @@ def create(
     return in_session(target, work)
 
 
-@reserve.command("list")
+@reserve.command(
+    "list",
+    examples={
+        "moor reserve list": "the reservations of all namespaces",
+        "moor reserve list -n lab --all": "those of one namespace, expired ones too",
+    },
+)
 @click.option("--all", "everything", is_flag=True, help="Also list expired reservations.")
 @zone_option
 @console.output_option
@@ -172,7 +190,13 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
     return in_session(target, work)
 
 
-@reserve.command("show")
+@reserve.command(
+    "show",
+    examples={
+        "moor reserve show paper": "what is held, what is missing, which pods block it",
+        "moor reserve show paper --zone Asia/Tokyo": "with the times of another zone",
+    },
+)
 @click.argument("name")
 @zone_option
 @console.output_option
@@ -194,7 +218,12 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
     return in_session(target, work)
 
 
-@reserve.command()
+@reserve.command(
+    examples={
+        "moor reserve delete paper --dry-run": "print what would be released",
+        "moor reserve delete paper": "release the machines",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--dry-run", is_flag=True, help="Print what would be released; release nothing.")
 @target_options

@@ -28,7 +28,13 @@ DAMAGED = "damaged"  # the folder in which what was replaced is kept
 _SCRATCH = ".restoring-"
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor restore": "list the copies",
+        "moor restore latest --dry-run": "print what would be brought back",
+        "moor restore latest": "bring damaged files back",
+    }
+)
 @click.argument("copy", required=False)
 @click.option("--file", "files", multiple=True, metavar="FILE", help="Bring back this file only; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="Bring back every file of the copy, also undamaged files.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from moorage import settings as table
+from moorage.cli import console
 from moorage.cli.services import Settings, login_settings, provider_settings, start
 from moorage.errors import UsageError
 from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
@@ -43,14 +44,24 @@ def _options(port: int | None) -> Callable[[F], F]:
     return decorate
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor operator": "with the rights of its pod",
+        "moor operator --kubeconfig ~/.kube/config": "from a developer's machine",
+    }
+)
 @_options(None)
 def operator(kubeconfig: Path | None) -> None:
     """Run the operator: it restarts runs after disruptions. One replica is active, elected by a Lease."""
     start(Settings(parts=("operator",), kubeconfig=kubeconfig))
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor webhook --tls-cert tls.crt --tls-key tls.key": "on the default port",
+        "moor webhook --tls-cert tls.crt --tls-key tls.key --port 9443": "on another port",
+    }
+)
 @_options(8443)
 @click.option(
     "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), required=True, help="TLS certificate (PEM)."
@@ -80,7 +91,12 @@ def webhook(kubeconfig: Path | None, host: str, port: int, tls_cert: Path, tls_k
         )
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor extender": "with the default policy",
+        "moor extender --policy spread --port 9999": "emptiest nodes first, on another port",
+    }
+)
 @_options(8888)
 @click.option(
     "--policy",
@@ -124,7 +140,13 @@ def _read_token(path: Path) -> str:
     return token
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor server --data /data": "with its files in /data",
+        "moor server --data /data --public-url https://moor.example.com --behind-proxy": "behind an ingress",
+        "moor server --data /data --oidc-issuer https://id.org --oidc-client-id moor": "with logins",
+    }
+)
 @_options(8080)
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for usage.db."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from moorage.cli import console
 from moorage.cli.console import output_option, print_document, say, show, table
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
@@ -49,7 +50,13 @@ class Outcome:
         }
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor simulate --nodes nodes.csv --pods pods.csv": "compare all policies on a trace",
+        "moor simulate --history --policy pack --policy spread": "compare two on this cluster's past",
+        "moor simulate --history --plot packing.svg": "draw the comparison",
+    }
+)
 @click.option(
     "--nodes",
     "nodes_file",

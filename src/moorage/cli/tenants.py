@@ -18,12 +18,25 @@ role_option = click.option(
 )
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor tenant create vision --admin ada --quota requests.nvidia.com/gpu=8": "create a team with 8 GPUs",
+        "moor tenant add vision --user alan": "add a member",
+        "moor tenant show vision": "see its roles and quota",
+    }
+)
 def tenant() -> None:
     """Manage tenants: teams with a namespace, roles, quota, nodes and hosts. For administrators."""
 
 
-@tenant.command("create")
+@tenant.command(
+    "create",
+    examples={
+        "moor tenant create vision --admin ada --member grace": "create a team",
+        "moor tenant create vision --group staff --quota requests.nvidia.com/gpu=8": "with a quota",
+        "moor tenant create vision --admin ada --dry-run": "only print it",
+    },
+)
 @click.argument("name")
 @click.option("--in", "place", default=None, metavar="NAMESPACE", help="Its namespace (default: its name).")
 @click.option("--admin", "admins", multiple=True, help="Administrator of the tenant; repeatable.")
@@ -83,7 +96,13 @@ def create(
     return in_session(target, work)
 
 
-@tenant.command("list")
+@tenant.command(
+    "list",
+    examples={
+        "moor tenant list": "all tenants",
+        "moor tenant list -o name": "names alone, for a script",
+    },
+)
 @console.output_option
 @target_options
 def list_tenants(target: Target, output: str) -> int:
@@ -104,7 +123,13 @@ def list_tenants(target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-@tenant.command("show")
+@tenant.command(
+    "show",
+    examples={
+        "moor tenant show vision": "roles, quota, nodes and hosts",
+        "moor tenant show vision -o yaml": "the same for a program",
+    },
+)
 @click.argument("name")
 @console.document_option
 @target_options
@@ -123,7 +148,13 @@ def show(target: Target, name: str, output: str) -> int:
     return in_session(target, work)
 
 
-@tenant.command("add")
+@tenant.command(
+    "add",
+    examples={
+        "moor tenant add vision --user alan": "add a member",
+        "moor tenant add vision --group interns --role viewer": "let a group look",
+    },
+)
 @click.argument("name")
 @click.option("--user", "people", multiple=True, help="User; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group; repeatable.")
@@ -134,7 +165,13 @@ def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, .
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=True)
 
 
-@tenant.command("remove")
+@tenant.command(
+    "remove",
+    examples={
+        "moor tenant remove vision --user alan": "remove a member",
+        "moor tenant remove vision --user ada --role admin": "remove an administrator's role",
+    },
+)
 @click.argument("name")
 @click.option("--user", "people", multiple=True, help="User; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group; repeatable.")
@@ -145,7 +182,13 @@ def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=False)
 
 
-@tenant.command("delete")
+@tenant.command(
+    "delete",
+    examples={
+        "moor tenant show vision": "see who loses a role",
+        "moor tenant delete vision": "delete it; its namespace stays",
+    },
+)
 @click.argument("name")
 @target_options
 def delete(target: Target, name: str) -> int:

@@ -35,7 +35,14 @@ data_option = click.option(
 )
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor up": "this machine as one node, with its GPUs",
+        "moor up --nodes 2 --gpus 4 --gpu-type a100": "two simulated nodes",
+        "moor up --data /tmp/try --port 9090": "a cluster to throw away, on another port",
+        "moor up --foreground": "with the logs, until Ctrl-C",
+    }
+)
 @click.option("--nodes", type=click.IntRange(1, 100), default=None, help="Number of simulated nodes.")
 @click.option("--gpus", type=click.IntRange(0, 64), default=None, help="Simulated GPUs of each node.")
 @click.option("--gpu-type", default=None, help="Type label of the simulated GPUs, such as a100.")
@@ -247,7 +254,13 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     console.show(f"stop:       moor down{data}")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor down": "stop the cluster; jobs continue at the next start",
+        "moor down --keep-pods": "leave running pods alone",
+        "moor down --data /tmp/try": "stop another one",
+    }
+)
 @click.option("--keep-pods", is_flag=True, help="Leave running pods alone; the next `moor up` adopts them.")
 @data_option
 def down(keep_pods: bool, data: Path | None) -> None:
@@ -285,7 +298,12 @@ def down(keep_pods: bool, data: Path | None) -> None:
     console.say("stopped; running pods were left alone" if keep_pods else "stopped")
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor status": "whether it runs, and where",
+        "moor status -o json": "the same for a program",
+    }
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @data_option
 def status(output: str, data: Path | None) -> None:

@@ -14,12 +14,25 @@ from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor user create ada": "create an account",
+        "moor user list": "list accounts",
+        "moor user disable ada --reason 'left the team'": "revoke all access at once",
+    }
+)
 def user() -> None:
     """Create, list, disable and delete user accounts. Needs rights in the namespace moorage-users."""
 
 
-@user.command("create")
+@user.command(
+    "create",
+    examples={
+        "moor user create ada": "asks for the password",
+        "moor user create ada --group vision": "with a group",
+        "moor user create ada --password-stdin < password.txt": "reads the password from a file",
+    },
+)
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, help="Group of the user; repeatable.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
@@ -37,7 +50,13 @@ def create(target: Target, name: str, groups: tuple[str, ...], password_stdin: b
     return in_session(target, work)
 
 
-@user.command("list")
+@user.command(
+    "list",
+    examples={
+        "moor user list": "accounts with their groups",
+        "moor user list -o json": "the same for a program",
+    },
+)
 @console.output_option
 @target_options
 def list_users(target: Target, output: str) -> int:
@@ -67,7 +86,13 @@ def list_users(target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-@user.command("passwd")
+@user.command(
+    "passwd",
+    examples={
+        "moor user passwd ada": "asks for the new password",
+        "moor user passwd ada --password-stdin < password.txt": "reads it from a file",
+    },
+)
 @click.argument("name")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @target_options
@@ -76,7 +101,13 @@ def passwd(target: Target, name: str, password_stdin: bool) -> int:
     return _change(target, name, AccountChange(password=_password(password_stdin)), f"{name} has a new password")
 
 
-@user.command("disable")
+@user.command(
+    "disable",
+    examples={
+        "moor user disable ada": "revoke all access at once",
+        "moor user disable ada --reason 'left the team'": "with a reason that the user reads",
+    },
+)
 @click.argument("name")
 @click.option("--reason", default="disabled by an administrator", show_default=True, help="Reason, for the user.")
 @target_options
@@ -85,7 +116,13 @@ def disable(target: Target, name: str, reason: str) -> int:
     return _change(target, name, AccountChange(disabled=True, reason=reason), f"{name} is disabled")
 
 
-@user.command("enable")
+@user.command(
+    "enable",
+    examples={
+        "moor user enable ada": "let the user log in again",
+        "moor user list": "see who is disabled",
+    },
+)
 @click.argument("name")
 @target_options
 def enable(target: Target, name: str) -> int:
@@ -93,7 +130,13 @@ def enable(target: Target, name: str) -> int:
     return _change(target, name, AccountChange(disabled=False), f"account {name} enabled")
 
 
-@user.command("groups")
+@user.command(
+    "groups",
+    examples={
+        "moor user groups ada vision speech": "set the groups of an account",
+        "moor user groups ada": "take all groups away",
+    },
+)
 @click.argument("name")
 @click.argument("groups", nargs=-1)
 @target_options
@@ -103,7 +146,13 @@ def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
     return _change(target, name, AccountChange(groups=list(groups)), message)
 
 
-@user.command("delete")
+@user.command(
+    "delete",
+    examples={
+        "moor user delete ada": "delete an account; what ada created stays",
+        "moor user disable ada": "or only refuse logins",
+    },
+)
 @click.argument("name")
 @target_options
 def delete(target: Target, name: str) -> int:
@@ -117,7 +166,13 @@ def delete(target: Target, name: str) -> int:
     return in_session(target, work)
 
 
-@user.command("rotate-keys")
+@user.command(
+    "rotate-keys",
+    examples={
+        "moor user rotate-keys": "add a key, and drop the oldest",
+        "moor user rotate-keys --context production": "on another cluster",
+    },
+)
 @target_options
 def rotate_keys(target: Target) -> int:
     """Add a key for stored tokens of the identity provider, and drop the oldest. Nobody has to log in again."""
@@ -131,7 +186,13 @@ def rotate_keys(target: Target) -> int:
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor audit": "the newest changes",
+        "moor audit --user ada --limit 20": "those of one user",
+        "moor audit --since 2026-01-31T08:00:00Z -o json": "those since a moment, for a program",
+    }
+)
 @click.option("--user", "person", default=None, help="Only changes by this user.")
 @click.option("--since", default=None, help="RFC 3339, such as 2026-01-31T08:00:00Z.")
 @click.option(

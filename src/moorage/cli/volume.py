@@ -18,12 +18,24 @@ from moorage.present.sizes import bytes_text
 MODES = {"rwo": "ReadWriteOnce", "rwx": "ReadWriteMany"}
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor volume create data --size 50Gi": "create a volume",
+        "moor volume cp ./images data:/images": "copy files to it",
+        "moor run --volume data:/data -- python train.py": "use it in a run",
+    }
+)
 def volume() -> None:
     """Create, list, resize and delete volumes; back them up."""
 
 
-@volume.command()
+@volume.command(
+    examples={
+        "moor volume create data --size 50Gi": "create a volume for one node at a time",
+        "moor volume create shared --size 1Ti --mode rwx": "create one for many nodes",
+        "moor volume classes": "see which classes there are",
+    }
+)
 @click.argument("name")
 @click.option("--size", default="10Gi", show_default=True, help="Size, such as 10Gi.")
 @click.option(
@@ -55,7 +67,13 @@ def create(target: Target, name: str, size: str, mode: str, storage_class: str |
     return in_session(target, work)
 
 
-@volume.command("list")
+@volume.command(
+    "list",
+    examples={
+        "moor volume list": "the volumes of your namespace",
+        "moor volume list -n lab -o name": "the names of those of another one",
+    },
+)
 @console.output_option
 @target_options
 def list_(target: Target, output: str) -> int:
@@ -91,7 +109,12 @@ def list_(target: Target, output: str) -> int:
     return in_session(target, work)
 
 
-@volume.command()
+@volume.command(
+    examples={
+        "moor volume delete scratch": "delete a volume, after a question",
+        "moor volume delete scratch --yes": "delete it without a question",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--force", is_flag=True, help="Also delete volumes in use: print what breaks, and stop their pods.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
@@ -117,7 +140,12 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
     return in_session(target, work)
 
 
-@volume.command()
+@volume.command(
+    examples={
+        "moor volume resize data 100Gi": "make a volume larger",
+        "moor volume list": "see its size now",
+    }
+)
 @click.argument("name")
 @click.argument("size")
 @target_options
@@ -136,7 +164,12 @@ def resize(target: Target, name: str, size: str) -> int:
     return in_session(target, work)
 
 
-@volume.command()
+@volume.command(
+    examples={
+        "moor volume classes": "which StorageClasses there are",
+        "moor volume create data --class fast": "create a volume of one of them",
+    }
+)
 @console.output_option
 @target_options
 def classes(target: Target, output: str) -> int:

@@ -17,7 +17,12 @@ from moorage.present.sizes import bytes_text
 LOOK_SECONDS = 1.0
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor volume backup data --to s3://backups/data --secret s3": "copy a volume now",
+        "moor volume backup data --to volume:vault --schedule '0 3 * * *' --keep 14": "every night",
+    }
+)
 @click.argument("volume")
 @click.option(
     "--to",
@@ -72,7 +77,12 @@ def backup(
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor volume backups": "all backups and schedules",
+        "moor volume backups data": "those of one volume",
+    }
+)
 @click.argument("volume", required=False)
 @console.output_option
 @target_options
@@ -107,7 +117,12 @@ def backups(target: Target, volume: str | None, output: str) -> int:
     return in_session(target, work)
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor volume backups data": "find the name of a backup",
+        "moor volume restore data-20260131-030000 --into data-restored": "bring its files back",
+    }
+)
 @click.argument("backup")
 @click.option(
     "--into", "volume", required=True, metavar="VOLUME", help="Volume to restore to; it must exist and be empty."

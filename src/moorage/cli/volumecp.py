@@ -31,7 +31,12 @@ START_SECONDS = 300.0
 DAY_SECONDS = 86_400  # a pod whose command died does not stay longer
 
 
-@click.command()
+@console.command(
+    examples={
+        "moor volume cp ./images data:/images": "copy a folder to a volume",
+        "moor volume cp data:/results ./results": "copy a folder from it",
+    }
+)
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="DST")
 @click.option("--image", default="", help="Moorage image of the helper pod (default: the cluster's).")

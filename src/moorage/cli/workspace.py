@@ -27,12 +27,25 @@ WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.5
 
 
-@click.group()
+@console.group(
+    examples={
+        "moor workspace create lab --gpus 1 --wait": "start JupyterLab with a GPU",
+        "moor workspace open lab": "open it in the browser",
+        "moor workspace stop lab": "stop it; its files are kept",
+    }
+)
 def workspace() -> None:
     """JupyterLab, code-server or another application, in a browser."""
 
 
-@workspace.command()
+@workspace.command(
+    examples={
+        "moor workspace create lab --wait": "start JupyterLab",
+        "moor workspace create code --type codeserver --cpu 4 --memory 16Gi": "start VS Code in the browser",
+        "moor workspace create lab --gpus 1 --gpu-type a100 --volume data:/data:ro": "with a GPU and a volume",
+        "moor workspace create lab --start '0 8 * * 1-5' --stop '0 20 * * *'": "on working days only",
+    }
+)
 @click.argument("name")
 @click.option(
     "--type", "kind", default="jupyterlab", show_default=True, help="jupyterlab, codeserver or a template."
@@ -94,7 +107,13 @@ def create(target: Target, name: str, **options: Any) -> int:
     return in_session(target, work)
 
 
-@workspace.command("list")
+@workspace.command(
+    "list",
+    examples={
+        "moor workspace list": "the workspaces of your namespace",
+        "moor workspace list -A": "the workspaces of all namespaces",
+    },
+)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Workspaces of all namespaces.")
 @console.output_option
 @target_options
@@ -128,7 +147,12 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
     return in_session(target, work)
 
 
-@workspace.command()
+@workspace.command(
+    examples={
+        "moor workspace show lab": "its state, and what it waits for",
+        "moor workspace show lab -o yaml": "the same for a program",
+    }
+)
 @click.argument("name")
 @console.output_option
 @target_options
@@ -151,7 +175,12 @@ def show(target: Target, name: str, output: str) -> int:
     return in_session(target, work)
 
 
-@workspace.command()
+@workspace.command(
+    examples={
+        "moor workspace start lab": "start it",
+        "moor workspace start lab --wait": "return once it can be opened",
+    }
+)
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
@@ -161,7 +190,12 @@ def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     return _switch(target, name, running=True, wait=wait, dry_run=dry_run)
 
 
-@workspace.command()
+@workspace.command(
+    examples={
+        "moor workspace stop lab": "stop it; its files are kept",
+        "moor workspace stop lab --wait": "return once its processes have ended",
+    }
+)
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Return once its processes have ended.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
@@ -171,7 +205,13 @@ def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     return _switch(target, name, running=False, wait=wait, dry_run=dry_run)
 
 
-@workspace.command("open")
+@workspace.command(
+    "open",
+    examples={
+        "moor workspace open lab": "open it in the browser",
+        "moor workspace open lab --print": "print its address",
+    },
+)
 @click.argument("name")
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening a browser.")
 @target_options
@@ -195,7 +235,13 @@ def open_(target: Target, name: str, only_print: bool) -> int:
     return in_session(target, work)
 
 
-@workspace.command()
+@workspace.command(
+    examples={
+        "moor workspace delete lab": "delete it; its home volume stays",
+        "moor workspace delete lab --home": "delete its files too",
+        "moor workspace delete lab --dry-run": "print what would be deleted",
+    }
+)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--home", "with_home", is_flag=True, help="Also delete the home volumes and all their files.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
