@@ -65,6 +65,25 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ),
 )
 
+# other words that people type, from Docker, kubectl and the shell
+ALIASES: dict[str, str] = {
+    "ls": "jobs",
+    "ps": "jobs",
+    "rm": "cancel",
+    "stop": "cancel",
+    "kill": "cancel",
+    "describe": "show",
+    "ws": "workspace",
+    "vol": "volume",
+    "ds": "dataset",
+}
+
+
+def find_command(word: str) -> tuple[str, str] | None:
+    """The name and the target of the command that a word calls, by its name or another word for it."""
+    word = ALIASES.get(word, word)
+    return next(((name, target) for _, name, target, _ in COMMANDS if name == word), None)
+
 
 def load(target: str) -> click.Command:
     """Import the click command behind "module:attribute"."""

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from moorage.cli import console
-from moorage.cli.commands import COMMANDS, load
+from moorage.cli.commands import ALIASES, COMMANDS, load
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_MOOR_COMPLETE"
@@ -45,7 +45,8 @@ class _Moor(click.Group):
         return [name for _, name, _, _ in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        row = next((row for row in COMMANDS if row[1] == cmd_name), None)
+        name = ALIASES.get(cmd_name, cmd_name)
+        row = next((row for row in COMMANDS if row[1] == name), None)
         if row is None:
             return None
         if ctx.resilient_parsing and not ctx.args and ctx.invoked_subcommand is None and _names_only():

@@ -14,6 +14,13 @@ import click
 
 from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
 
+# other words for commands of a group, and the names they stand for, the first that the group has
+SUBCOMMAND_ALIASES = {
+    "ls": ("list",),
+    "rm": ("delete",),
+    "get": ("show", "status", "list"),
+    "describe": ("show", "status"),
+}
 OUTPUTS = ("table", "json", "yaml", "name")
 
 output_option = click.option(
@@ -42,7 +49,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands."""
+    """A group of such commands. It also knows the words of kubectl and the shell for them."""
 
     command_class = Command
 
@@ -53,6 +60,33 @@ class Group(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
         write_examples(self.examples, formatter)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = cmd_name if cmd_name in self.commands else self.aliases().get(cmd_name, cmd_name)
+        return super().get_command(ctx, name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does. `get` with a name shows one object; alone it lists all, as with kubectl."""
+        if args[:1] == ["get"] and "list" in self.commands and (not args[1:] or args[1].startswith("-")):
+            args = ["list", *args[1:]]
+        _, subcommand, rest = super().resolve_command(ctx, args)
+        return subcommand.name if subcommand else None, subcommand, rest
+
+    def aliases(self) -> dict[str, str]:
+        """Other words for the group's commands, of those that it has."""
+        return {
+            word: next(name for name in names if name in self.commands)
+            for word, names in SUBCOMMAND_ALIASES.items()
+            if word not in self.commands and not self.commands.keys().isdisjoint(names)
+        }
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        if aliases := self.aliases():
+            words = ", ".join(f"{word} = {name}" for word, name in aliases.items())
+            formatter.write(f"\nOther words: {words}\n")
 
 
 Group.group_class = Group

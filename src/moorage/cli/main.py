@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from moorage.cli.commands import COMMANDS, load
+from moorage.cli.commands import ALIASES, COMMANDS, find_command, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
 
         sys.stdout.write(f"moor {__version__}\n")
         return 0
-    target = next((target for _, name, target, _ in COMMANDS if name == first), None)
-    if target is None:
+    match = find_command(first)
+    if match is None:
         return _unknown(first)
-    return _call(first, target, words[1:], opener)
+    return _call(*match, words[1:], opener)
 
 
 def help_text() -> str:
@@ -65,6 +65,11 @@ def help_text() -> str:
             lines.append(f"{here}:" if not section else f"\n{here}:")
             section = here
         lines.append(f"  {name:<{width}}  {text}")
+    also: dict[str, list[str]] = {}
+    for word, name in ALIASES.items():
+        also.setdefault(name, []).append(word)
+    lines.append("\nOther words:")
+    lines += [f"  {', '.join(aliases):<16}the same as {name}" for name, aliases in also.items()]
     return "\n".join(lines) + "\n\n" + TAIL
 
 
@@ -76,7 +81,7 @@ def _unknown(word: str) -> int:
         return 2
     from difflib import get_close_matches
 
-    near = get_close_matches(word, [name for _, name, _, _ in COMMANDS], n=1)
+    near = get_close_matches(word, [*(name for _, name, _, _ in COMMANDS), *ALIASES], n=1)
     _say_error(
         f"moor has no command {word!r}",
         f"did you mean `moor {near[0]}`?" if near else "`moor --help` lists them all",
@@ -119,7 +124,8 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
 
 def _in_our_words(error: click.UsageError) -> tuple[str, str]:
     """click's message as ours look: no capital, no full stop; what may have been meant goes into the hint."""
-    message = error.format_message().partition(" (Did you mean")[0].rstrip(".").replace("\n", " ")
+    message = error.format_message().replace(". Did you mean", " (Did you mean").partition(" (Did you mean")[0]
+    message = message.rstrip(".").replace("\n", " ")
     meant = " or ".join(getattr(error, "possibilities", None) or ())
     return message[:1].lower() + message[1:], f"did you mean {meant}? Or " if meant else ""
 

@@ -14,7 +14,7 @@ import pytest
 
 from moorage import __version__
 from moorage.apimachinery.resources import PVCS
-from moorage.cli.commands import COMMANDS, load
+from moorage.cli.commands import ALIASES, COMMANDS, load
 from moorage.cli.main import help_text, main
 
 
@@ -79,6 +79,11 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
             ["jobs", "--nope"],
             "error: no such option '--nope'\nhint: did you mean --mine or --owner? Or see `moor jobs --help`\n",
         ),
+        (
+            ["volume", "lst"],
+            "error: no such command 'lst'\nhint: did you mean list? Or see `moor volume --help`\n",
+        ),
+        (["descrbe"], "error: moor has no command 'descrbe'\nhint: did you mean `moor describe`?\n"),
         (["volume", "create"], "error: missing argument 'NAME'\nhint: see `moor volume create --help`\n"),
     ],
 )
@@ -86,6 +91,42 @@ def test_wrong_usage_is_one_error_one_hint_and_exit_code_2(words, err, capsys):
     assert main(words) == 2
     out, message = capsys.readouterr()
     assert (out, message) == ("", err)
+
+
+@pytest.mark.parametrize(
+    ("typed", "usage"),
+    [
+        (["ls"], "moor jobs"),
+        (["ps"], "moor jobs"),
+        (["rm"], "moor cancel"),
+        (["stop"], "moor cancel"),
+        (["kill"], "moor cancel"),
+        (["describe"], "moor show"),
+        (["ws"], "moor workspace"),
+        (["vol", "ls"], "moor volume list"),
+        (["ds", "rm"], "moor dataset delete"),
+        (["workspace", "get", "lab"], "moor workspace show"),
+        (["workspace", "get"], "moor workspace list"),
+        (["workspace", "describe", "lab"], "moor workspace show"),
+        (["map", "get", "features"], "moor map status"),
+        (["map", "get", "-A"], "moor map list"),
+        (["volume", "get"], "moor volume list"),
+    ],
+)
+def test_words_of_docker_kubectl_and_the_shell_call_the_command(typed, usage, capsys):
+    assert main([*typed, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: {usage} ")
+
+
+def test_the_helps_say_the_other_words(capsys):
+    assert "\n  ls, ps          the same as jobs\n" in help_text()
+    main(["volume", "--help"])
+    assert "\nOther words: ls = list, rm = delete, get = list\n" in capsys.readouterr().out
+
+
+def test_no_other_word_hides_a_command():
+    assert not ALIASES.keys() & {name for _, name, _, _ in COMMANDS}
+    assert set(ALIASES.values()) <= {name for _, name, _, _ in COMMANDS}
 
 
 def test_help_of_a_command_may_be_asked_for_by_word(capsys):
@@ -131,6 +172,8 @@ def test_the_shell_is_told_commands_and_options():
     assert complete("moor j", 1) == ["jobs"]
     assert complete("moor run --gpu", 2) == ["--gpus", "--gpu-type", "--gpu-resource"]
     assert complete("moor volume cr", 2) == ["create"]
+    assert complete("moor vol cr", 2) == ["create"]
+    assert complete("moor ds ls --out", 3) == ["--output"]
 
 
 @pytest.mark.processes
