@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from moorage.apimachinery.documents import parse_document
+from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, port_holder
 from moorage.testing.waiting import wait_until
 
 
@@ -70,9 +75,66 @@ def test_a_taken_port_is_named_and_nothing_is_started(data):
         port = taken.getsockname()[1]
         done = moor("up", "--port", str(port), "--api-port", "0", data=data)
     assert done.returncode == 1
-    assert f"port {port}" in done.stderr
-    assert "--port" in done.stderr
+    assert done.stderr == (
+        f"error: port {port} on 127.0.0.1, wanted for the server, cannot be used:"
+        f" {Path('/proc/self/comm').read_text().strip()} (process {os.getpid()}) uses it\n"
+        "hint: choose another with --port, or 0 for any free one\n"
+    )
     assert moor("status", data=data).returncode == 1
+
+
+@contextlib.contextmanager
+def held(ports: Iterable[int]) -> Iterator[None]:
+    """Listen on these ports; a port that another program of this machine holds stays with it."""
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
+@pytest.mark.xdist_group("up")
+def test_usual_ports_that_are_taken_yield_to_free_ones_in_every_address(data):
+    with held(DEFAULT_PORTS.values()):
+        done = moor("up", data=data)
+        assert done.returncode == 0, done.stderr
+        facts = json.loads(moor("status", "-o", "json", data=data).stdout)
+        page, ingress = facts["page"], facts["ingress"]
+        api = parse_document((data / "kubeconfig").read_bytes())["clusters"][0]["cluster"]["server"]
+        ports = {"server": urlsplit(page).port, "api": urlsplit(api).port, "ingress": urlsplit(ingress).port}
+        assert not set(ports.values()) & {6443, 8080, 8081}
+        for name, noun, usual in (
+            ("server", "web page", 8080),
+            ("api", "Kubernetes API", 6443),
+            ("ingress", "ingress", 8081),
+        ):
+            assert f"note: port {usual} is taken" in done.stderr
+            assert f"the {noun} uses {ports[name]}; {OPTIONS[name]} chooses another" in done.stderr
+        assert page in done.stdout
+        assert ingress in done.stdout
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(page) as answer:
+            assert answer.status == 200
+        run = moor("run", "--follow", "--", "echo", "it runs", data=data)
+        assert (run.returncode, "it runs" in run.stdout) == (0, True), run.stderr
+
+
+@pytest.mark.xdist_group("up")
+def test_ports_of_the_last_start_yield_too(data):
+    assert moor("up", data=data).returncode == 0
+    assert moor("down", data=data).returncode == 0
+    before = json.loads((data / "config.json").read_text())["ports"]
+    with held(before.values()):
+        done = moor("up", data=data)
+        assert done.returncode == 0, done.stderr
+        after = json.loads((data / "config.json").read_text())["ports"]
+        assert not set(before.values()) & set(after.values())
+        run = moor("run", "--follow", "--", "echo", "it runs", data=data)
+        assert (run.returncode, "it runs" in run.stdout) == (0, True), run.stderr
+
+
+def test_a_port_that_nobody_holds_has_no_process(tmp_path):
+    assert port_holder(1, tmp_path) == ""
 
 
 @pytest.mark.parametrize(

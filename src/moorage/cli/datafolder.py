@@ -6,6 +6,7 @@ Standard library only, so that the first second of `moor up` is not spent on imp
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -30,8 +31,10 @@ SERVICE_USERS = {
     "server": "system:serviceaccount:moorage-system:moorage-server",
 }
 _PARTS = ("log", "run", "pki", "nodes", "volumes")
+LISTENS = "0A"  # TCP_LISTEN of /proc/net/tcp
 DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "webhook": 0}
 """0: any free one. What was used once is remembered."""
+OPTIONS = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
 
 
 _DAMAGED_HINT = "`moor restore` shows the copies that are kept of it and brings one back"
@@ -314,7 +317,6 @@ def listening(
 
     Raises PortTaken naming the port and, for the one a user chose, the option to change it.
     """
-    options = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
     with contextlib.ExitStack() as stack:
         sockets: dict[str, socket.socket] = {}
         for name, port in ports.items():
@@ -323,20 +325,54 @@ def listening(
             listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                try:
-                    listener.bind(("127.0.0.1", port))
-                except OSError:
-                    if name not in yielding:
-                        raise
-                    listener.bind(("127.0.0.1", 0))
+                _bind(listener, port, yields=name in yielding)
+                listener.listen(512)
             except OSError as error:
-                option = options.get(name)
+                option = OPTIONS.get(name)
                 raise PortTaken(
-                    f"port {port} on 127.0.0.1, wanted for the {name}, cannot be used: {error.strerror}",
+                    f"port {port} on 127.0.0.1, wanted for the {name}, cannot be used: {_cause(error, port)}",
                     hint=f"choose another with {option}, or 0 for any free one"
                     if option
                     else "run `moor up` again; it will choose another",
                 ) from error
-            listener.listen(512)
             sockets[name] = listener
         yield sockets
+
+
+def _bind(listener: socket.socket, port: int, *, yields: bool) -> None:
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        if not yields:
+            raise
+        listener.bind(("127.0.0.1", 0))
+
+
+def _cause(error: OSError, port: int) -> str:
+    holder = port_holder(port) if error.errno == errno.EADDRINUSE else ""
+    return f"{holder} uses it" if holder else str(error.strerror)
+
+
+def port_holder(port: int, proc: Path = Path("/proc")) -> str:
+    """Which process listens on a port of this machine, such as "python (process 4711)".
+
+    Empty where it cannot be known: it belongs to another user, or this is not Linux.
+    """
+    sockets = {f"socket:[{inode}]" for inode in _listeners(port, proc)}
+    if not sockets:
+        return ""
+    for folder in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for fd in (folder / "fd").iterdir():
+                if os.readlink(fd) in sockets:
+                    return f"{(folder / 'comm').read_text().strip()} (process {folder.name})"
+    return ""
+
+
+def _listeners(port: int, proc: Path) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (proc / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from moorage.cli import console
-from moorage.cli.datafolder import DEFAULT_PORTS, Config, DataFolder, listening
+from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, Config, DataFolder, listening, port_holder
 from moorage.client.datafolder import default_folder
 from moorage.errors import AlreadyRunning, DocumentError, MoorageError, NotReady, UsageError
 
@@ -54,11 +54,13 @@ data_option = click.option(
     default=None,
     help="YAML list of nodes: name, count, cpu, memory, gpus, gpuType, gpuMemory, labels, taints.",
 )
-@click.option("--port", type=int, default=None, help="Port of the web page and REST API (default 8080).")
-@click.option("--api-port", type=int, default=None, help="Port of the Kubernetes API (default 6443).")
 @click.option(
-    "--ingress-port", type=int, default=None, help="Port of the ingress (default 8081, or any free one if taken)."
+    "--port", type=int, default=None, help="Port of the web page and REST API (default 8080, or a free one)."
 )
+@click.option(
+    "--api-port", type=int, default=None, help="Port of the Kubernetes API (default 6443, or a free one)."
+)
+@click.option("--ingress-port", type=int, default=None, help="Port of the ingress (default 8081, or a free one).")
 @click.option("--extender/--no-extender", default=None, help="Pack GPUs by the scheduler extender (default on).")
 @click.option("--foreground", is_flag=True, help="Stay in the foreground and print the logs until Ctrl-C.")
 @data_option
@@ -118,9 +120,10 @@ def up(
             name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
             for name, usual in DEFAULT_PORTS.items()
         }
-        yielding = frozenset({"ingress"} if ingress_port is None else ())
+        yielding = frozenset(name for name in DEFAULT_PORTS if asked.get(name) is None)
         with listening(ports, yielding=yielding) as sockets:
             config.ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
+            _say_other_ports(ports, config.ports)
             folder.save_config(config)
             tokens = folder.tokens(config.user)
             _write_access(folder, config, tokens)
@@ -139,6 +142,17 @@ def up(
             started = time.monotonic()
             _start_and_wait(folder, fds, lock)
     _report(folder, config, page, time.monotonic() - started)
+
+
+def _say_other_ports(wanted: Mapping[str, int], taken: Mapping[str, int]) -> None:
+    """Say which of the ports that people use is another than the usual one, or than that of the last start."""
+    for name, noun in (("server", "web page"), ("api", "Kubernetes API"), ("ingress", "ingress")):
+        if wanted[name] not in (0, taken[name]):
+            holder = port_holder(wanted[name])
+            console.note(
+                f"port {wanted[name]} is taken{f' by {holder}' * bool(holder)}: the {noun} uses {taken[name]};"
+                f" {OPTIONS[name]} chooses another"
+            )
 
 
 def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str]) -> None:
