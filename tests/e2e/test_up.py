@@ -115,7 +115,7 @@ def test_usual_ports_that_are_taken_yield_to_free_ones_in_every_address(data):
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         with browser.open(page) as answer:
             assert answer.status == 200
-        run = moor("run", "--follow", "--", "echo", "it runs", data=data)
+        run = moor("run", "--follow", "--data", str(data), "--", "echo", "it runs", data=data)
         assert (run.returncode, "it runs" in run.stdout) == (0, True), run.stderr
 
 
@@ -129,7 +129,7 @@ def test_ports_of_the_last_start_yield_too(data):
         assert done.returncode == 0, done.stderr
         after = json.loads((data / "config.json").read_text())["ports"]
         assert not set(before.values()) & set(after.values())
-        run = moor("run", "--follow", "--", "echo", "it runs", data=data)
+        run = moor("run", "--follow", "--data", str(data), "--", "echo", "it runs", data=data)
         assert (run.returncode, "it runs" in run.stdout) == (0, True), run.stderr
 
 
