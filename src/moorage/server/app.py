@@ -20,8 +20,9 @@ from moorage.server.identity.auth import Gate
 from moorage.server.pages import datasetpages, events, jobpages, mappages, volumepages, workspacepages
 from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
+from moorage.server.pages.refusals import Refuse
 from moorage.server.pages.static_files import StaticFolder
-from moorage.server.problems import Problem, on_error
+from moorage.server.problems import Problem
 from moorage.server.queue import work
 from moorage.server.ratelimit import RateLimit
 from moorage.server.rest import (
@@ -59,7 +60,7 @@ DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
 
 def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
-    board, desk = Board(context), Desk(context)
+    board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
@@ -73,7 +74,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *(
             route
             for pages in (workspacepages, volumepages, datasetpages, jobpages)
-            for route in desk.routes(pages.HERE, pages.PAGES)
+            for route in desk.routes(pages.PAGES)
         ),
         Mount("/static", StaticFolder()),
     ]
@@ -86,9 +87,10 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
                 auth=context.auth,
                 hosts=tuple(hosts),
                 audit=context.audit_log,
+                refuse=refuse,
                 behind_proxy=context.logins.settings.behind_proxy,
             ),
-            Middleware(RateLimit, limiter=context.limiter),
+            Middleware(RateLimit, limiter=context.limiter, refuse=refuse),
         ],
-        exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), on_error),
+        exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), refuse.on_error),
     )

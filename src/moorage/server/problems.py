@@ -120,14 +120,21 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, "internal_error", "the server failed on this request", "its log says why")
 
 
-async def on_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for whatever a route raises. What nobody foresaw is logged by the ASGI server, to which
-    Starlette hands it on; the rest of what is not the asker's fault is logged here."""
+def raised(request: Request, error: Exception) -> tuple[Problem, dict[str, str]]:
+    """What a route raised, and the headers to send with it. What is not the asker's fault is logged.
+
+    What nobody foresaw is logged by the ASGI server, to which Starlette hands it on.
+    """
     problem = problem_of(error)
     if problem.status > 500:
         log.warning(
             "request failed",
             extra={"path": request.url.path, "status": problem.status, "error": problem.message},
         )
-    headers = getattr(error, "headers", None)
-    return answer(problem, dict(headers) if headers else None)
+    return problem, dict(getattr(error, "headers", None) or {})
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for whatever a route raises, where only programs ask."""
+    problem, headers = raised(request, error)
+    return answer(problem, headers or None)

@@ -14,8 +14,8 @@ from moorage.apimachinery.addresses import client_network
 from moorage.apimachinery.cache import BoundedCache
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, has_own_auth
-from moorage.server.problems import Problem, answer
+from moorage.server.identity.auth import OPEN_PATHS, OPEN_PREFIX, Refuses, has_own_auth
+from moorage.server.problems import Problem
 from moorage.settings import RATE_BURST, RATE_LIMIT
 
 KEPT = 10_000  # buckets that are remembered; of the longest silent, which are full by then, the first go
@@ -46,8 +46,9 @@ class RateLimit:
     What workers and runners ask under their own tokens, probes and static files are not counted.
     """
 
-    def __init__(self, app: ASGIApp, *, limiter: Limiter) -> None:
+    def __init__(self, app: ASGIApp, *, limiter: Limiter, refuse: Refuses) -> None:
         self._app = app
+        self._refuse = refuse
         self._limiter = limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +71,7 @@ class RateLimit:
                 f"you ask more often than {rate.per_second:g} times per second",
                 f"ask again in {math.ceil(wait)} s; the header Retry-After says so too",
             )
-            await answer(problem, {"retry-after": str(math.ceil(wait))})(scope, receive, send)
+            await self._refuse(scope, problem, {"retry-after": str(math.ceil(wait))})(scope, receive, send)
 
 
 def is_exempt(path: str) -> bool:

@@ -25,11 +25,13 @@ class Browser:
         site.api.put(NAMESPACES, {"metadata": {"name": "team"}})
 
     async def get(self, path):
-        return await self.site.ask(path, headers={"authorization": "Bearer kube-token"}, token=False)
+        headers = {"authorization": "Bearer kube-token", "accept": "text/html"}
+        return await self.site.ask(path, headers=headers, token=False)
 
     async def post(self, path, **form):
         headers = {
             "authorization": "Bearer kube-token",
+            "accept": "text/html",
             "content-type": "application/x-www-form-urlencoded",
         }
         body = urlencode(form).encode()

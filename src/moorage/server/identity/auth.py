@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers
@@ -32,7 +32,7 @@ from moorage.model.names import GROUP
 from moorage.model.people import account_groups, account_user, is_account, is_disabled, person_in
 from moorage.server.identity.people import People, groups_of
 from moorage.server.identity.sessions import TOKEN_PREFIX, Session
-from moorage.server.problems import Problem, answer, problem_of
+from moorage.server.problems import Problem, problem_of
 
 if TYPE_CHECKING:
     from moorage.server.identity.audit import AuditLog
@@ -81,18 +81,11 @@ RECHECK_SECONDS = 20.0  # of who asked for what lasts
 CAREFUL = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 NOSNIFF, NO_STORE = (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")
 
-SIGN_IN_PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>Moorage: sign in</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<link rel="stylesheet" href="/static/moorage.css"></head>
-<body class="plain"><main><h1>This page needs its token</h1>
-<p>{message}</p>
-<p>Open the address that <code>moor up</code> or <code>moor status</code> printed.
-It ends in <code>?token=…</code></p>
-<p><a href="/login">Sign in with an account</a>, or <a href="/">try again</a></p></main></body>
-</html>
-"""
+
+class Refuses(Protocol):
+    """Answers a request with a problem, and with the headers `sent` beside it."""
+
+    def __call__(self, scope: Scope, problem: Problem, sent: Mapping[str, str] | None = None, /) -> Response: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,12 +300,14 @@ class Gate:
         *,
         auth: Auth,
         audit: AuditLog,
+        refuse: Refuses,
         hosts: Iterable[str] = (),
         behind_proxy: bool = False,
     ) -> None:
         """`behind_proxy`: the last address in X-Forwarded-For is the client's."""
         self._app = app
         self._audit = audit
+        self._refuse = refuse
         self._behind_proxy = behind_proxy
         self._auth = auth
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
@@ -380,22 +375,24 @@ class Gate:
         method = scope.get("method", "CONNECT")
         sent = (scope.get("raw_path") or path.encode()).partition(b"?")[0].decode("latin-1")
         if is_odd_path(sent) or is_odd_path(path):
-            return answer(
+            return self._refuse(
+                scope,
                 Problem(
                     400,
                     "odd_path",
                     f"ambiguous path {sent[:80]!r}",
                     "remove //, dot segments and backslashes, and their escapes",
-                )
+                ),
             )
         if path not in OPEN_PATHS and not self._is_our_host(headers.get("host", "")):
-            return answer(
+            return self._refuse(
+                scope,
                 Problem(
                     400,
                     "foreign_host",
                     f"this server does not answer to the name {headers.get('host', '')!r}",
                     "use the address that `moor status` prints, or start the server with that name allowed",
-                )
+                ),
             )
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path):
             return None
@@ -407,7 +404,7 @@ class Gate:
                     try:
                         value = await self._auth.page_sessions.open()
                     except MoorageError as error:
-                        return answer(problem_of(error))
+                        return self._refuse(scope, problem_of(error))
                     rest = [pair for pair in query if pair[0] != "token"]
                     secure = self._scheme(scope, headers) == "https"
                     return self._signed_in(path, rest, value, secure=secure)
@@ -415,7 +412,7 @@ class Gate:
         try:
             user = await self._auth.identify(headers)
         except (MoorageError, Problem) as error:
-            return answer(problem_of(error))
+            return self._refuse(scope, problem_of(error))
         if user is None and path not in WAY_IN:
             return self._refused(scope, headers, "no valid token came with the request")
         scope["state"]["user"] = user
@@ -426,13 +423,14 @@ class Gate:
             and (from_a_form or (user is not None and user.by_cookie))
             and not is_same_origin(headers, self._scheme(scope, headers))
         ):
-            return answer(
+            return self._refuse(
+                scope,
                 Problem(
                     403,
                     "cross_site",
                     "another site asked for this change, or the browser does not say which",
                     "programs send `Authorization: Bearer TOKEN` and no cookie",
-                )
+                ),
             )
         return None
 
@@ -468,20 +466,21 @@ class Gate:
 
     def _refused(self, scope: Scope, headers: Headers, message: str) -> Response:
         path = scope["path"]
-        if "text/html" in headers.get("accept", "") and not path.startswith("/api/"):
-            if self._auth.has_login_page and scope.get("method") == "GET":
-                wanted = scope["path"] + (
-                    f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
-                )
-                return RedirectResponse("/login?" + urlencode({"next": wanted}), 303)
-            return Response(SIGN_IN_PAGE.format(message=message.capitalize() + "."), 401, media_type="text/html")
+        if (
+            "text/html" in headers.get("accept", "")
+            and not path.startswith("/api/")
+            and self._auth.has_login_page
+            and scope.get("method") == "GET"
+        ):
+            wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            return RedirectResponse("/login?" + urlencode({"next": wanted}), 303)
         problem = Problem(
             401,
             "unauthorized",
             message,
             "send `Authorization: Bearer TOKEN` with the token of a session, of the page, or of Kubernetes",
         )
-        return answer(problem, {"www-authenticate": "Bearer"})
+        return self._refuse(scope, problem, {"www-authenticate": "Bearer"})
 
 
 def hardened(headers: Iterable[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:

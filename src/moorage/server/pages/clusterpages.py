@@ -277,13 +277,18 @@ def fragment(template: str, **model: Any) -> str:
 class Who:
     """Who looks at a page, as its head says it."""
 
-    name: str
+    name: str  # empty: nobody knows
     can_leave: bool  # came by a cookie, which a button takes away
     may_act: bool
 
 
-def framed(here: str, user: User, now: str = "") -> dict[str, Any]:
-    """What frame.html is rendered with, beside what its blocks want. `now` (RFC 3339) where the page is live."""
+def framed(here: str, user: User | None, now: str = "") -> dict[str, Any]:
+    """What frame.html is rendered with, beside what its blocks want.
+
+    `user` None: nobody knows who asks, so there is no way to other pages. `now` (RFC 3339) where the page is live.
+    """
+    if user is None:
+        return {"here": here, "who": Who(name="", can_leave=False, may_act=False), "now": now}
     name = "only looking" if user.is_page else user.name
     who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account))
     return {"here": here, "who": who, "now": now}

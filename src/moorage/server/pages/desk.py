@@ -42,7 +42,7 @@ Handler = Callable[["Desk", Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A row of a table of pages. `live`: a part that a page asks for, whose errors are no pages."""
+    """A row of a table of pages. `live`: a part that an open page asks for again and again."""
 
     method: str
     path: str
@@ -95,20 +95,17 @@ class Desk:
     def ask(self, request: Request, here: str, question: Question, problem: Problem | None = None) -> Response:
         return self.page(request, "ask.html", here, problem=problem, live=False, question=question)
 
-    def routes(self, here: str, pages: Iterable[Page]) -> list[Route]:
-        """The table of pages as routes. What a guarded page cannot do is said by a page."""
-        return [Route(page.path, self._endpoint(here, page), methods=[page.method]) for page in pages]
+    def routes(self, pages: Iterable[Page]) -> list[Route]:
+        """The table of pages as routes."""
+        return [Route(page.path, self._endpoint(page), methods=[page.method]) for page in pages]
 
-    def _endpoint(self, here: str, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         @functools.wraps(page.handler)
         async def guarded(request: Request) -> Response:
             try:
                 return await page.handler(self, request)
-            except (Problem, MoorageError) as error:
-                if page.live:
-                    raise (as_problem(error) if isinstance(error, ApiError) else error) from error
-                question = Question(title="This did not work", back=here)
-                return self.ask(request, here, question, problem_to_show(error))
+            except ApiError as error:
+                raise as_problem(error) from error  # the asker's own: rights of the cluster decided
 
         return guarded
 

@@ -46,15 +46,24 @@
       bar.setAttribute("aria-label", bar.value + " percent of its time limit");
     }
   }
+  let refused = null; // the element whose request was refused last
   document.body.addEventListener("htmx:sseOpen", function () { show("live"); });
   document.body.addEventListener("htmx:sseError", function () { show("lost"); });
   // Pages that ask again instead of listening: an answer is life. What was unfolded stays so.
-  document.body.addEventListener("htmx:afterRequest", function (event) { show(event.detail.successful ? "live" : "lost"); });
+  document.body.addEventListener("htmx:afterRequest", function (event) {
+    show(event.detail.successful ? "live" : "lost");
+    const toast = document.getElementById("toast");
+    if (event.detail.successful && event.detail.elt === refused) { toast.replaceChildren(); shown.delete(toast); }
+  });
   // What has not changed is left alone: nobody's click or reading is disturbed. A log stays at its end.
   const shown = new WeakMap();
   const passing = /[^<>]*(?=<\/time>)/g;
   document.body.addEventListener("htmx:beforeSwap", function (event) {
     const target = event.detail.target || event.target; // what the server pushes has none of its own
+    if (event.detail.isError && target.id === "toast") { // a refusal, as a note until the same asks and is answered
+      event.detail.shouldSwap = true;
+      refused = event.detail.requestConfig.elt;
+    }
     if (event.detail.xhr && event.detail.shouldSwap) {
       const face = event.detail.xhr.responseText.replace(passing, "");
       if (shown.get(target) === face) { event.detail.shouldSwap = false; return; }

@@ -1,0 +1,139 @@
+"""Refusals in the shape that the asker reads: a page, a note on the open page (htmx), or JSON for programs.
+
+A browser asks for `text/html`, htmx sends `HX-Request`. Whoever does neither gets JSON; so does all below /api/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
+
+from moorage.server.identity.auth import SECURITY_HEADERS, Auth
+from moorage.server.pages.clusterpages import fragment, framed, templates
+from moorage.server.problems import Problem, answer, raised
+
+TOAST = "#toast"  # where frame.html shows a refusal of what htmx asked for
+TITLES = {
+    400: "This request cannot be read",
+    401: "You are not signed in",
+    403: "You may not do this",
+    404: "There is nothing here",
+    405: "This page takes no such request",
+    409: "This does not fit what is there",
+    413: "This is too large",
+    422: "This is not valid",
+    429: "Too many requests",
+    500: "The server failed",
+    503: "This does not work right now",
+}
+OTHER_TITLE = "This did not work"
+NEEDS_TOKEN = "This page needs its token"
+LISTS = {  # first part of a path → the words of the link back to its list
+    "workspaces": "All workspaces",
+    "jobs": "All jobs",
+    "explain": "All jobs",
+    "volumes": "All volumes",
+    "datasets": "All datasets",
+    "maps": "All maps",
+    "open": "All workspaces",
+}
+LIST_OF = {"explain": "/jobs", "open": "/workspaces"}  # where the list is not the first part itself
+HOME = ("/", "All GPUs")
+SIGN_IN = ("/login", "Sign in with an account")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a page says of a request that was refused. `links`: (address, words), the first one is the way back."""
+
+    title: str
+    message: str
+    hint: str
+    links: tuple[tuple[str, str], ...]
+
+
+def refusal_of(problem: Problem, path: str, *, is_known: bool, has_login: bool = False) -> Refusal:
+    """Title, sentences and links for a problem at a path.
+
+    `is_known`: the server knows who asks, so a link to a list does not end at the same refusal. `has_login`:
+    people log in with accounts, not by the address that `moor up` printed.
+    """
+    if problem.status == 401 and not has_login:
+        return Refusal(
+            title=NEEDS_TOKEN,
+            message=sentence(problem.message),
+            hint="Open the address that moor up or moor status printed. It ends in ?token=…",
+            links=(SIGN_IN, ("/", "Try again")),
+        )
+    links: tuple[tuple[str, str], ...] = ()
+    if problem.status == 401 or not is_known:
+        links = (SIGN_IN, ("/", "Try again"))
+    else:
+        part = path.split("/")[1] if path.startswith("/") else ""
+        back = ((LIST_OF.get(part, f"/{part}"), LISTS[part]),) if part in LISTS else ()
+        links = (*back, HOME)
+    return Refusal(
+        title=TITLES.get(problem.status, OTHER_TITLE),
+        message=sentence(problem.message),
+        hint="" if problem.status == 401 else sentence(problem.hint or ""),
+        links=links,
+    )
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence of a page: a capital first, a full stop, no backticks."""
+    plain = text.replace("`", "").strip()
+    if not plain:
+        return ""
+    return plain[:1].upper() + plain[1:] + ("" if plain.endswith((".", "!", "?", "…")) else ".")
+
+
+def wants_page(headers: Mapping[str, str], path: str) -> bool:
+    """Whether a refusal is read by a person: a browser opens the path, or htmx asks for a part of a page."""
+    if path == "/api" or path.startswith("/api/"):
+        return False
+    return "text/html" in headers.get("accept", "") or is_htmx(headers)
+
+
+def is_htmx(headers: Mapping[str, str]) -> bool:
+    return headers.get("hx-request", "").lower() == "true"
+
+
+class Refuse:
+    """Answers a refused request, for the layers and the routes alike."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+
+    def __call__(self, scope: Scope, problem: Problem, sent: Mapping[str, str] | None = None) -> Response:
+        """The problem as a page, a note or JSON, with its status and with `sent` among its headers."""
+        asked, headers = Headers(scope=scope), dict(sent or {})
+        if not wants_page(asked, scope["path"]):
+            return answer(problem, headers or None)
+        request = Request(scope) if scope["type"] == "http" else None
+        user = getattr(request.state, "user", None) if request is not None else None
+        refusal = refusal_of(
+            problem, scope["path"], is_known=user is not None, has_login=self._auth.has_login_page
+        )
+        if is_htmx(asked):
+            note = fragment("refused_note.html", refusal=refusal)
+            return HTMLResponse(note, problem.status, headers | {"hx-retarget": TOAST, "hx-reswap": "innerHTML"})
+        frame = framed("", user)
+        html = templates().get_template("refused.html").render(refusal=refusal, **frame)
+        return HTMLResponse(html, problem.status, headers)
+
+    async def on_error(self, request: Request, error: Exception) -> Response:
+        """Starlette's handler for whatever a route raises.
+
+        Starlette answers what nobody foresaw outside of all layers, so the headers that make browsers careful are
+        set here.
+        """
+        problem, headers = raised(request, error)
+        if problem.status == 500:
+            headers = SECURITY_HEADERS | {"cache-control": "no-store"} | headers
+        return self(request.scope, problem, headers)
