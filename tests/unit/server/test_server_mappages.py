@@ -13,7 +13,7 @@ from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import COMMAND_ANNOTATION, MAP_PLAN_ANNOTATION
 from moorage.queue.store import NewItem
-from moorage.server.pages.mapboard import MAPS_SHOWN, map_rows
+from moorage.server.pages.mapboard import map_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -126,14 +126,14 @@ async def test_strangers_see_no_page(site, queue):
     assert (await site.ask("/maps/lab/features/live", token=False)).status == 401
 
 
-def test_maps_at_work_come_first_then_the_newest_and_the_rest_is_counted(site):
+def test_maps_at_work_come_first_then_the_newest(site):
     def a_map(number, state, name=""):
         created = datetime(2026, 3, 1 + number % 28, number // 28, tzinfo=UTC)
         return Map(namespace="lab", name=name or f"m{number}", owner="ada", state=state, created_at=created)
 
-    maps = [a_map(number, FINISHED) for number in range(MAPS_SHOWN + 5)]
+    maps = [a_map(number, FINISHED) for number in range(105)]
     maps += [a_map(0, MapState.PAUSED, "held"), a_map(0, MapState.RUNNING, "at-work")]
-    rows, more = map_rows(maps, site.clock.now())
+    rows = map_rows(maps, site.clock.now())
     assert [row.name for row in rows[:2]] == ["at-work", "held"]
     assert [row.created.iso for row in rows[2:]] == sorted((row.created.iso for row in rows[2:]), reverse=True)
-    assert (len(rows), more) == (MAPS_SHOWN, 7)
+    assert len(rows) == 107

@@ -22,7 +22,8 @@ from moorage.server.pages.desk import (
     key_in,
     read_form,
 )
-from moorage.server.pages.rows import dataset_row, rows
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import DATASET_STATES, DatasetRow, dataset_row, rows, words_of
 from moorage.server.problems import Problem
 
 HERE = "/datasets"
@@ -31,12 +32,15 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of datasets."""
-    return desk.page(request, "datasets.html", HERE, live_part=await _list(desk, request))
+    listed = await _listed(desk, request)
+    return desk.page(
+        request, "datasets.html", HERE, live_part=fragment("datasets_live.html", list=listed), list=listed
+    )
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of datasets that changes."""
-    return HTMLResponse(await _list(desk, request))
+    return HTMLResponse(fragment("datasets_live.html", list=await _listed(desk, request)))
 
 
 async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -63,7 +67,7 @@ PAGES = (
 )
 
 
-async def _list(desk: Desk, request: Request) -> str:
+async def _listed(desk: Desk, request: Request) -> Shown[DatasetRow]:
     user = request.state.user
     api = desk.context.acting(user)
 
@@ -71,8 +75,9 @@ async def _list(desk: Desk, request: Request) -> str:
         return (await datasets.list_datasets(api, namespace))[0]
 
     listed = await desk.everywhere(user, DATASETS, in_namespace)
-    shown, more = rows(_each_once(listed), dataset_row, desk.context.now())
-    return fragment("datasets_live.html", rows=shown, more=more)
+    shown = rows(_each_once(listed), dataset_row, desk.context.now())
+    wanted = wanted_of(request.query_params)
+    return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=DATASET_STATES)
 
 
 def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:

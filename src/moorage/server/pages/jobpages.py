@@ -34,7 +34,8 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
-from moorage.server.pages.rows import job_row, job_rows
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import JOB_STATES, JobRow, job_row, job_rows, words_of
 from moorage.server.problems import Problem, as_problem
 
 HERE = "/jobs"
@@ -46,13 +47,15 @@ STOP_ASKING = 286  # htmx: this answer is the last
 
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of runs."""
-    whose = _whose(request)
-    return desk.page(request, "jobs.html", HERE, live_part=await _list(desk, request), whose=whose)
+    listed = await _listed(desk, request)
+    return desk.page(
+        request, "jobs.html", HERE, live_part=_list(request, listed), whose=_whose(request), list=listed
+    )
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of runs that changes."""
-    return HTMLResponse(await _list(desk, request))
+    return HTMLResponse(_list(request, await _listed(desk, request)))
 
 
 async def show(desk: Desk, request: Request) -> Response:
@@ -153,13 +156,19 @@ def _whose(request: Request) -> str:
     return "all" if not user.account or request.query_params.get("whose") == "all" else "mine"
 
 
-async def _list(desk: Desk, request: Request) -> str:
+async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     user, whose = request.state.user, _whose(request)
     runs = await desk.runs()
     if whose == "mine":
         runs = tuple(run for run in runs if run.owner in (user.name, label_value(user.name)))
-    shown, more = job_rows(runs, desk.context.now())
-    return fragment("jobs_live.html", rows=shown, more=more, whose=whose, may_act=bool(user.account))
+    rows, _ = job_rows(runs, desk.context.now(), most=None)
+    wanted = wanted_of(request.query_params, more=[("whose", whose if whose == "all" else "")])
+    return page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
+
+
+def _list(request: Request, listed: Shown[JobRow]) -> str:
+    may_act = bool(request.state.user.account)
+    return fragment("jobs_live.html", list=listed, whose=_whose(request), may_act=may_act)
 
 
 def _state(desk: Desk, request: Request, run: RunView) -> str:

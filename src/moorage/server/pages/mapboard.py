@@ -13,7 +13,6 @@ from moorage.model.mapjob import MapView
 from moorage.model.names import COMMAND_ANNOTATION
 from moorage.server.pages.board import When, owner_hues, span
 
-MAPS_SHOWN = 100
 FAILURES_SHOWN = 10
 VALUE_CHARACTERS = 200
 OUTPUT_BYTES = 4096  # of a failed item's last output
@@ -24,6 +23,7 @@ TONES: Mapping[str, str] = {
     MapState.CANCELLED: "done",
     FINISHED: "done",
 }
+MAP_STATES = (*(str(state) for state in MapState), FINISHED)
 TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page tells
 
 
@@ -81,13 +81,12 @@ class MapModel:
     failed_more: int
 
 
-def map_rows(maps: Sequence[Map], now: datetime) -> tuple[tuple[MapRow, ...], int]:
-    """The first MAPS_SHOWN: those at work, then the newest; and how many more."""
+def map_rows(maps: Sequence[Map], now: datetime) -> tuple[MapRow, ...]:
+    """Those at work, then the newest."""
     order = sorted(maps, key=lambda shown: shown.created_at, reverse=True)
     order.sort(key=lambda shown: STATE_ORDER.get(shown.state, 2))
-    first = order[:MAPS_SHOWN]
-    hues = owner_hues(shown.owner for shown in first)
-    return tuple(map_row(shown, now, hues[shown.owner]) for shown in first), len(order) - len(first)
+    hues = owner_hues(shown.owner for shown in order)
+    return tuple(map_row(shown, now, hues[shown.owner]) for shown in order)
 
 
 def map_row(shown: Map, now: datetime, hue: int) -> MapRow:

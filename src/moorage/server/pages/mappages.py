@@ -23,7 +23,16 @@ from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
 from moorage.server.endpoint import bound
 from moorage.server.pages.clusterpages import fragment, framed, templates
-from moorage.server.pages.mapboard import FAILURES_SHOWN, MapModel, Planned, map_model, map_rows
+from moorage.server.pages.mapboard import (
+    FAILURES_SHOWN,
+    MAP_STATES,
+    MapModel,
+    MapRow,
+    Planned,
+    map_model,
+    map_rows,
+)
+from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.problems import Problem
 
 HERE = "/maps"
@@ -34,12 +43,13 @@ async def show_list(context: Context, request: Request) -> Response:
     """The web page of all maps."""
     page = templates().get_template("maps.html")
     frame = framed(HERE, request.state.user, rfc3339(context.now()))
-    return HTMLResponse(page.render(live=await _list(context), **frame))
+    listed = await _listed(context, request)
+    return HTMLResponse(page.render(live=fragment("maps_live.html", list=listed), list=listed, **frame))
 
 
-async def live_list(context: Context, _request: Request) -> Response:
+async def live_list(context: Context, request: Request) -> Response:
     """The part of the page of maps that changes."""
-    return HTMLResponse(await _list(context))
+    return HTMLResponse(fragment("maps_live.html", list=await _listed(context, request)))
 
 
 async def show(context: Context, request: Request) -> Response:
@@ -64,12 +74,18 @@ def routes(context: Context) -> list[Route]:
     ]
 
 
-async def _list(context: Context) -> str:
+async def _listed(context: Context, request: Request) -> Shown[MapRow]:
     queue = context.queue
     stored = await queue.read(lambda store: store.list_maps(None))
     shown = [await maps.show_map(queue, view) for view in stored]
-    rows, more = map_rows(shown, context.now())
-    return fragment("maps_live.html", rows=rows, more=more)
+    return page_of(
+        map_rows(shown, context.now()),
+        wanted_of(request.query_params),
+        HERE,
+        words=lambda row: (f"{row.namespace}/{row.name}", row.owner),
+        state=lambda row: row.state,
+        states=MAP_STATES,
+    )
 
 
 async def _model(context: Context, request: Request) -> MapModel:

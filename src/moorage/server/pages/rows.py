@@ -13,7 +13,7 @@ from moorage.api.volumes import Volume
 from moorage.api.workspaces import Workspace
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.quantity import format_bytes, parse_count
-from moorage.decide.runs.state import RunView
+from moorage.decide.runs.state import RunView, State
 from moorage.errors import QuantityError
 from moorage.model import dataset as datasets
 from moorage.model import workspace as workspaces
@@ -28,6 +28,13 @@ _WORKSPACE_TONES = {
     workspaces.WAITING: "wait",
     workspaces.FAILED: "bad",
 }
+JOB_STATES = tuple(str(state) for state in State)
+WORKSPACE_STATES = (
+    workspaces.RUNNING, workspaces.STARTING, workspaces.WAITING, workspaces.STOPPING, workspaces.STOPPED,
+    workspaces.FAILED,
+)  # fmt: skip
+VOLUME_STATES = ("Bound", "Pending", "Lost")
+DATASET_STATES = (datasets.READY, datasets.FILLING, datasets.PUBLISHING, datasets.PENDING, datasets.FAILED)
 _DATASET_TONES = {
     datasets.READY: "good",
     datasets.FILLING: "busy",
@@ -142,14 +149,11 @@ class DatasetRow:
         return min(100, 100 * self.done // self.total) if self.total else 0
 
 
-def rows(
-    things: Sequence[Thing], make: Callable[[Thing, int, datetime], Row], now: datetime
-) -> tuple[tuple[Row, ...], int]:
-    """The first SHOWN by namespace and name, and how many more."""
+def rows(things: Sequence[Thing], make: Callable[[Thing, int, datetime], Row], now: datetime) -> tuple[Row, ...]:
+    """By namespace and name."""
+    hues = owner_hues(thing.owner for thing in things)
     order = sorted(things, key=lambda thing: (thing.namespace, thing.name))
-    shown = order[:SHOWN]
-    hues = owner_hues(thing.owner for thing in shown)
-    return tuple(make(thing, hues[thing.owner], now) for thing in shown), len(order) - len(shown)
+    return tuple(make(thing, hues[thing.owner], now) for thing in order)
 
 
 def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
@@ -191,10 +195,15 @@ def size_words(item: Workspace) -> str:
     return ", ".join(words + ([f"{gpus} × {resources.get('gpuType') or 'GPU'}"] if gpus else []))
 
 
-def job_rows(runs: Iterable[RunView], now: datetime) -> tuple[tuple[JobRow, ...], int]:
-    """The first SHOWN: those at work, then those that ended, newest first; and how many more."""
+def job_rows(
+    runs: Iterable[RunView], now: datetime, *, most: int | None = SHOWN
+) -> tuple[tuple[JobRow, ...], int]:
+    """The first ones, `most` of them (None: all), and how many more.
+
+    Those at work come first, then those that ended, newest first.
+    """
     order = sorted(runs, key=lambda run: run.state.ended)
-    shown = order[:SHOWN]
+    shown = order[:most]
     hues = owner_hues(run.owner for run in shown)
     return tuple(job_row(run, hues[run.owner], now) for run in shown), len(order) - len(shown)
 
@@ -274,3 +283,22 @@ def _bytes(text: str) -> int:
         return parse_count(text) if text else 0
     except QuantityError:
         return 0
+
+
+def words_of(row: WorkspaceRow | JobRow | VolumeRow | DatasetRow) -> tuple[str, ...]:
+    """What a search in a list looks at: the name with its namespace, the owner, and what the row is about."""
+    texts = (f"{row.namespace}/{row.name}", row.owner)
+    match row:
+        case JobRow():
+            return (*texts, row.node, row.gpus, row.why)
+        case WorkspaceRow():
+            return (*texts, row.node, row.kind, row.size, row.why)
+        case VolumeRow():
+            return (*texts, row.storage_class, *row.used_by)
+        case DatasetRow():
+            return (*texts, row.source, *row.used_by)
+
+
+def volume_state(row: VolumeRow) -> str:
+    """Its state by name; a row shows only one that is not as it should be."""
+    return row.state or "Bound"

@@ -28,7 +28,8 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
-from moorage.server.pages.rows import rows, volume_row
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row, volume_state, words_of
 from moorage.server.problems import Problem
 
 HERE = "/volumes"
@@ -43,7 +44,7 @@ async def show_list(desk: Desk, request: Request) -> Response:
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of volumes that changes."""
-    return HTMLResponse(await _list(desk, request))
+    return HTMLResponse(fragment("volumes_live.html", list=await _listed(desk, request)))
 
 
 async def create(desk: Desk, request: Request) -> Response:
@@ -122,27 +123,30 @@ PAGES = (
 )
 
 
-async def _list(desk: Desk, request: Request) -> str:
+async def _listed(desk: Desk, request: Request) -> Shown[VolumeRow]:
     user = request.state.user
     api, used = desk.context.acting(user), await desk.context.volume_use.used()
 
     async def in_namespace(namespace: str | None) -> list[Volume]:
         return (await volumes.list_volumes(api, namespace, used))[0]
 
-    shown, more = rows(await desk.everywhere(user, PVCS, in_namespace), volume_row, desk.context.now())
-    return fragment("volumes_live.html", rows=shown, more=more)
+    shown = rows(await desk.everywhere(user, PVCS, in_namespace), volume_row, desk.context.now())
+    wanted = wanted_of(request.query_params)
+    return page_of(shown, wanted, HERE, words=words_of, state=volume_state, states=VOLUME_STATES)
 
 
 async def _list_page(
     desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
     field = (problem.field if problem is not None else None) or ""
+    listed = await _listed(desk, request)
     return desk.page(
         request,
         "volumes.html",
         HERE,
         problem=problem,
-        live_part=await _list(desk, request),
+        live_part=fragment("volumes_live.html", list=listed),
+        list=listed,
         given=given or {},
         wrong="size" if field == "spec.resources.requests.storage" else field,
         unfolded=given is not None,

@@ -32,7 +32,8 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
-from moorage.server.pages.rows import rows, workspace_row
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, words_of, workspace_row
 from moorage.server.problems import Problem
 
 HERE = "/workspaces"
@@ -57,7 +58,7 @@ async def show_list(desk: Desk, request: Request) -> Response:
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of workspaces that changes."""
-    return HTMLResponse(await _list(desk, request))
+    return HTMLResponse(fragment("workspaces_live.html", list=await _listed(desk, request)))
 
 
 async def create(desk: Desk, request: Request) -> Response:
@@ -172,22 +173,25 @@ def workspace_request(form: Mapping[str, str], *, on_processes: bool) -> NewWork
     return as_struct(body, NewWorkspace)
 
 
-async def _list(desk: Desk, request: Request) -> str:
+async def _listed(desk: Desk, request: Request) -> Shown[WorkspaceRow]:
     listed, _ = await visible_workspaces(desk.context, request.state.user, None)
-    shown, more = rows(listed, workspace_row, desk.context.now())
-    return fragment("workspaces_live.html", rows=shown, more=more)
+    shown = rows(listed, workspace_row, desk.context.now())
+    wanted = wanted_of(request.query_params)
+    return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=WORKSPACE_STATES)
 
 
 async def _list_page(
     desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
     field = (problem.field if problem is not None else None) or ""
+    listed = await _listed(desk, request)
     return desk.page(
         request,
         "workspaces.html",
         HERE,
         problem=problem,
-        live_part=await _list(desk, request),
+        live_part=fragment("workspaces_live.html", list=listed),
+        list=listed,
         given=given or {},
         wrong=INPUT_OF.get(field, field),
         unfolded=given is not None or "new" in request.query_params,

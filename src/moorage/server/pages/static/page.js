@@ -2,6 +2,12 @@
 "use strict";
 (function () {
   for (const log of document.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight;
+  const find = document.getElementById("find");
+  if (find) find.addEventListener("input", function () { // another search begins at its first page; a reload keeps it
+    document.getElementById("find-page").value = "1";
+    const fields = Array.from(new FormData(find)).filter(function (field) { return field[1]; });
+    history.replaceState(null, "", find.action + (fields.length ? "?" + new URLSearchParams(fields) : ""));
+  });
   const badge = document.getElementById("live");
   if (!badge) return; // nothing moves here
   const words = document.getElementById("live-words");
