@@ -13,7 +13,8 @@ from moorage.api.errors import ErrorCode
 from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, labels_of
-from moorage.apimachinery.resources import JOBS, NODES, PODS, Obj
+from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj
+from moorage.decide.runs.events import RunEvent, merge_events
 from moorage.decide.runs.state import (
     CANCELLED,
     AttemptView,
@@ -30,6 +31,7 @@ from moorage.model.names import ENDED_ANNOTATION, RUN_LABEL, RUN_NAME_MAX, is_dn
 
 BY_POLICY = "PodFailurePolicy"  # reason of a Job that a disruption failed, or a kill for memory
 NEAR_NAMES = 3  # that an error offers
+EVENT_OBJECTS = 8  # newest Jobs and pods of a run whose events are read
 
 Now = Callable[[], datetime]
 
@@ -77,6 +79,16 @@ async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
 
 async def pods_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
     return (await api.list(PODS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
+
+
+async def events_of_run(api: Api, run: RunView) -> tuple[RunEvent, ...]:
+    """The events of the newest Jobs and pods of a run, newest first. Raises ApiError."""
+    newest = [attempt.job for attempt in run.attempts[-2:]] + [pod.name for pod in run.pods[2 - EVENT_OBJECTS :]]
+    names = sorted(set(newest))
+    lists = await asyncio.gather(
+        *(api.list(EVENTS, run.namespace, field_selector=f"involvedObject.name={name}") for name in names)
+    )
+    return merge_events(event for listed in lists for event in listed.items)
 
 
 async def node_types(api: Api) -> dict[str, str]:

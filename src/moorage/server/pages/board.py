@@ -167,6 +167,13 @@ def lay_out(
     )
 
 
+def node_cards(nodes: Iterable[NodeGpus], now: datetime) -> tuple[NodeCard, ...]:
+    """Nodes on their own, apart from the board."""
+    known = list(nodes)
+    hues = owner_hues(gpu.holder.owner for node in known for gpu in node.gpus if gpu.holder is not None)
+    return tuple(_node_card(node, hues, now, {}) for node in known)
+
+
 def run_tone(state: State) -> str:
     """How the state of a run is coloured; one that went wrong is bad."""
     return _RUN_TONES.get(state, "bad")

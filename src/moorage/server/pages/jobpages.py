@@ -1,28 +1,28 @@
-"""The web pages of jobs: /jobs, and one per run with its attempts and its log.
+"""The web pages of jobs: /jobs, and one per run with its facts, attempts, events and log.
 
-Everybody who may look sees the owner and the state of a run; its log sees who may read its pods' logs, for the
-server reads it as the asker.
+Everybody who may look sees the owner and the state of a run. Who may get its Job sees its command, limits and
+messages too. Its events and its log are read as the asker.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from html import escape
 from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from moorage.actions.runs import cancel_run
+from moorage.actions.runs import cancel_run, events_of_run, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
-from moorage.apimachinery.resources import Obj
-from moorage.decide.runs.state import PodView, RunView, view_run
+from moorage.apimachinery.resources import JOBS, Obj
+from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
-from moorage.model.names import label_value
+from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import (
     Desk,
@@ -34,23 +34,28 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
+from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
-from moorage.server.pages.rows import JOB_STATES, JobRow, job_row, job_rows, words_of
+from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
 from moorage.server.problems import Problem, as_problem
+from moorage.server.rest.explain import explained
+from moorage.server.rest.jobs import view_of
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 LINES = 500  # of a log
 LOG_BYTES = 256 * 1024
+SEARCH_BYTES = 64 * 1024 * 1024  # so much of a log is searched
+QUERY_MAX = 200  # characters
+CHOICE_MAX = 300  # characters of a name that is chosen by
 STOP_ASKING = 286  # htmx: this answer is the last
 
 
 async def show_list(desk: Desk, request: Request) -> Response:
-    """The web page of runs."""
+    """The web page of runs: the reader's own, everybody's, or those of one user or one namespace."""
     listed = await _listed(desk, request)
-    return desk.page(
-        request, "jobs.html", HERE, live_part=_list(request, listed), whose=_whose(request), list=listed
-    )
+    chosen = _choice(request)
+    return desk.page(request, "jobs.html", HERE, live_part=_list(request, listed), chosen=chosen, list=listed)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
@@ -59,15 +64,16 @@ async def live_list(desk: Desk, request: Request) -> Response:
 
 
 async def show(desk: Desk, request: Request) -> Response:
-    """The web page of one run: its attempts, its pods, the end of its log."""
+    """The web page of one run: why it waits, its facts, attempts and events, the end of its log."""
     context, user = desk.context, request.state.user
     run = await _run(context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
+    query = _query(request)
     may_read = await context.auth.may_read_pods(user, run.namespace)
     text, problem = "", None
     if may_read and chosen is not None:
         try:
-            text = await _log(context, user, run, chosen)
+            text = await _log(context, user, run, chosen, query)
         except Problem as error:
             problem, may_read = error, False
     return desk.page(
@@ -76,11 +82,14 @@ async def show(desk: Desk, request: Request) -> Response:
         HERE,
         problem=problem,
         live=not run.state.ended,
-        live_part=_state(desk, request, run),
+        live_part=await _state(desk, request, run),
+        why=await _why(desk, request, run),
+        events=await _events(desk, request, run),
         run=run,
         chosen=chosen,
         may_read=may_read,
         log=text,
+        query=query,
         goes_on=not run.state.ended,
     )
 
@@ -88,16 +97,28 @@ async def show(desk: Desk, request: Request) -> Response:
 async def live(desk: Desk, request: Request) -> Response:
     """The part of a run's page that changes."""
     run = await _run(desk.context, request)
-    return HTMLResponse(_state(desk, request, run), STOP_ASKING if run.state.ended else 200)
+    return HTMLResponse(await _state(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def why(desk: Desk, request: Request) -> Response:
+    """Why a run waits; nothing where it does not."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _why(desk, request, run), STOP_ASKING if run.state.ended else 200)
+
+
+async def events(desk: Desk, request: Request) -> Response:
+    """The events of a run."""
+    run = await _run(desk.context, request)
+    return HTMLResponse(await _events(desk, request, run), STOP_ASKING if run.state.ended else 200)
 
 
 async def log(desk: Desk, request: Request) -> Response:
-    """The end of a pod's log."""
+    """The end of a pod's log, or its lines that have a text."""
     run = await _run(desk.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
     if chosen is None:
         return HTMLResponse("")
-    text = await _log(desk.context, request.state.user, run, chosen)
+    text = await _log(desk.context, request.state.user, run, chosen, _query(request))
     return HTMLResponse(escape(text), STOP_ASKING if run.state.ended else 200)
 
 
@@ -145,46 +166,107 @@ PAGES = (
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
     Page(method="GET", path=ONE, handler=show),
     Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+    Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
+    Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
     Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
     Page(method="GET", path=f"{ONE}/cancel", handler=ask_cancel),
     Page(method="POST", path=f"{ONE}/cancel", handler=cancel),
 )
 
 
-def _whose(request: Request) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which runs a list has: one's own, or all of those that `owner` and `namespace` choose (empty: any)."""
+
+    is_mine: bool
+    owner: str = ""
+    namespace: str = ""
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The choice as fields of an address; an empty one stands for the default."""
+        whose = "" if self.is_mine or self.owner or self.namespace else "all"
+        return [("whose", whose), ("owner", self.owner), ("namespace", self.namespace)]
+
+    @property
+    def words(self) -> str:
+        """Whose runs, for a heading; empty for the two lists that have a link of their own."""
+        parts = [f"of {self.owner}"] if self.owner else []
+        parts += [f"in namespace {self.namespace}"] if self.namespace else []
+        return " ".join(parts)
+
+
+def _choice(request: Request) -> Choice:
     user: User = request.state.user
-    return "all" if not user.account or request.query_params.get("whose") == "all" else "mine"
+    asked = request.query_params
+    owner, namespace = asked.get("owner", "")[:CHOICE_MAX], asked.get("namespace", "")[:CHOICE_MAX]
+    is_all = bool(owner or namespace) or not user.account or asked.get("whose") == "all"
+    return Choice(is_mine=not is_all, owner=owner, namespace=namespace)
 
 
 async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
-    user, whose = request.state.user, _whose(request)
-    runs = await desk.runs()
-    if whose == "mine":
-        runs = tuple(run for run in runs if run.owner in (user.name, label_value(user.name)))
+    user, chosen = request.state.user, _choice(request)
+    runs = select_runs(
+        await desk.runs(),
+        owner=user.name if chosen.is_mine else chosen.owner or None,
+        namespace=chosen.namespace or None,
+    )
     rows, _ = job_rows(runs, desk.context.now(), most=None)
-    wanted = wanted_of(request.query_params, more=[("whose", whose if whose == "all" else "")])
+    wanted = wanted_of(request.query_params, more=chosen.fields)
     return page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
 
 
 def _list(request: Request, listed: Shown[JobRow]) -> str:
     may_act = bool(request.state.user.account)
-    return fragment("jobs_live.html", list=listed, whose=_whose(request), may_act=may_act)
+    return fragment("jobs_live.html", list=listed, chosen=_choice(request), may_act=may_act)
 
 
-def _state(desk: Desk, request: Request, run: RunView) -> str:
-    row = job_row(run, owner_hues([run.owner])[run.owner], desk.context.now())
+async def _state(desk: Desk, request: Request, run: RunView) -> str:
+    context, user = desk.context, request.state.user
     chosen = _chosen(run, request.query_params.get("pod"))
-    return fragment("job_live.html", row=row, run=run, chosen=chosen, may_act=bool(request.state.user.account))
+    newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default={})
+    private = await may_get_job(context, user, run.namespace)
+    model = job_model(
+        run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
+    )
+    return fragment("job_live.html", job=model, may_act=bool(user.account))
+
+
+async def _why(desk: Desk, request: Request, run: RunView) -> str:
+    if run.state not in (State.WAITING, State.RESTARTING):
+        return ""
+    try:
+        explanation = await explained(desk.context, run.namespace, run.name, request.state.user)
+    except (Problem, MoorageError):  # it ended just now, or the cluster gives no answer: the rest is of use
+        return ""
+    return fragment("job_why.html", run=run, view=explanation_view(explanation))
+
+
+async def _events(desk: Desk, request: Request, run: RunView) -> str:
+    """Empty for those who may not read them."""
+    try:
+        listed = await events_of_run(desk.context.acting(request.state.user), run)
+    except (Problem, ApiError):
+        return ""
+    return fragment("job_events.html", events=event_rows(listed, desk.context.now()))
+
+
+async def may_get_job(context: Context, user: User, namespace: str) -> bool:
+    """Whether a user may see more of the runs of a namespace than everybody. False when nobody can tell."""
+    try:
+        return await context.auth.may(user, "get", JOBS.plural, group=JOBS.group, namespace=namespace)
+    except ApiError:
+        return False
 
 
 async def _run(context: Context, request: Request) -> RunView:
-    """Raises Problem 404."""
+    """Raises NotFound."""
     namespace, name = key_in(request)
     cluster = await context.ready()
     jobs: list[Obj] = cluster.jobs_of_run(namespace, name)
     if not jobs:
-        raise Problem(404, "not_found", f"there is no run {namespace}/{name}", "`moor jobs` lists them")
-    return view_run(jobs, cluster.pods_of_run(namespace, name), now=context.now())
+        raise missing_run(namespace, name, cluster.run_names(namespace))
+    return view_of(context, jobs)
 
 
 def _chosen(run: RunView, asked: str | None) -> PodView | None:
@@ -195,19 +277,60 @@ def _chosen(run: RunView, asked: str | None) -> PodView | None:
     return run.pods[-1] if run.pods else None
 
 
-async def _log(context: Context, user: User, run: RunView, pod: PodView) -> str:
-    """The end of what a pod has printed, read as the user. Raises Problem."""
+def _query(request: Request) -> str:
+    """What is searched for in the log; empty: all of it is shown."""
+    return request.query_params.get("q", "").strip()[:QUERY_MAX]
+
+
+async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
+    """The end of what a pod has printed, or the end of its lines that contain `query` in any case.
+
+    Read as the user. Raises Problem.
+    """
     api = cast(PodApi, context.acting(user))
     obj = context.cluster.pods.get(pod.name, run.namespace)
     containers = ((obj or {}).get("spec") or {}).get("containers") or [{}]
-    tail = b""
+    tail, wanted = Tail(query), None if query else LINES
     try:
-        lines = api.logs(pod.name, run.namespace, container=containers[0].get("name"), tail_lines=LINES)
+        lines = api.logs(pod.name, run.namespace, container=containers[0].get("name"), tail_lines=wanted)
         async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:
             async for chunk in chunks:
-                tail = (tail + chunk)[-LOG_BYTES:]
+                tail.add(chunk)
+                if tail.size > SEARCH_BYTES:
+                    break
     except (BadRequest, NotFound):
         return ""  # its container has not begun, or nobody keeps the log any more
     except ApiError as error:
         raise as_problem(error) from error
-    return tail.decode(errors="replace")
+    return tail.text()
+
+
+class Tail:
+    """The last LOG_BYTES of what is added, or of its lines that contain a text."""
+
+    def __init__(self, query: str = "") -> None:
+        self.size = 0
+        self._query = query.casefold()
+        self._kept = b""
+        self._open = b""  # a line whose end has not come
+
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if not self._query:
+            self._keep(chunk)
+            return
+        *lines, self._open = (self._open + chunk).split(b"\n")
+        self._open = self._open[:LOG_BYTES]
+        self._keep(b"".join(line + b"\n" for line in lines if self._matches(line)))
+
+    def text(self) -> str:
+        if self._open and self._matches(self._open):
+            self._keep(self._open)
+            self._open = b""
+        return self._kept.decode(errors="replace")
+
+    def _keep(self, part: bytes) -> None:
+        self._kept = (self._kept + part)[-LOG_BYTES:]
+
+    def _matches(self, line: bytes) -> bool:
+        return self._query in line.decode(errors="replace").casefold()

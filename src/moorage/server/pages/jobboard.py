@@ -1,0 +1,248 @@
+"""What the page of one run shows: from its view and its newest Job to words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.moments import rfc3339
+from moorage.apimachinery.quantity import format_bytes
+from moorage.apimachinery.resources import Obj
+from moorage.apimachinery.scheduling import is_gpu
+from moorage.decide.runs.events import RunEvent
+from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
+from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name
+
+OUR_LABELS = ("moorage.dev/", "batch.kubernetes.io/", "kubernetes.io/", "job-name", "controller-uid")
+_ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One line of a list of facts: a text, or a moment; with `href` it is a link."""
+
+    name: str
+    text: str = ""
+    href: str = ""
+    when: When | None = None
+    say: str = "ago"  # how the page goes on counting: "ago" or "left"
+    note: str = ""  # behind it, small
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRow:
+    """A pod, as a row below its attempt."""
+
+    name: str
+    phase: str
+    node: str
+    took: str
+    exit_code: str
+    is_bad: bool
+    reason: str
+    message: str
+    memory: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    number: int
+    state: str
+    tone: str
+    why: str
+    created: When | None
+    pods: tuple[PodRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    when: When | None
+    is_warning: bool
+    reason: str
+    message: str
+    about: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobModel:
+    """The page of one run. Without `private` it has what everybody may know."""
+
+    namespace: str
+    name: str
+    owner: str
+    hue: int
+    state: str
+    tone: str
+    why: str
+    has_ended: bool
+    private: bool
+    command: str
+    asks: tuple[Fact, ...]
+    times: tuple[Fact, ...]
+    labels: tuple[tuple[str, str], ...]
+    warning: str
+    attempts: tuple[AttemptRow, ...]
+    restarts: str
+
+
+def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: str = "") -> JobModel:
+    """Everything on a run's page at one moment. `job` is its newest Job, `chosen` the pod whose log is shown."""
+    return JobModel(
+        namespace=run.namespace,
+        name=run.name,
+        owner=run.owner,
+        hue=owner_hues([run.owner])[run.owner],
+        state=str(run.state),
+        tone=run_tone(run.state),
+        why=run.reason if run.reason != str(run.state) else "",
+        has_ended=run.state.ended,
+        private=private,
+        command=run.command if private else "",
+        asks=tuple(_asks(run, job, private=private)),
+        times=tuple(_times(run, now, private=private)),
+        labels=_labels(job) if private else (),
+        warning=checkpoint_warning(run, now),
+        attempts=tuple(
+            _attempt(attempt, now, private=private, chosen=chosen) for attempt in reversed(run.attempts)
+        ),
+        restarts=_restarts(run),
+    )
+
+
+def event_rows(events: Iterable[RunEvent], now: datetime) -> tuple[EventRow, ...]:
+    return tuple(
+        EventRow(
+            when=ago(event.at, now),
+            is_warning=event.is_warning,
+            reason=event.reason,
+            message=event.message,
+            about=event.about,
+            count=event.count,
+        )
+        for event in events
+    )
+
+
+def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
+    """What the run asked for."""
+    spec = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
+    container = (spec.get("containers") or [{}])[0]
+    limits: Mapping[str, str] = (container.get("resources") or {}).get("limits") or {}
+    if run.gpus:
+        kind = run.gpu_type
+        words = f"{run.gpus} × {type_name(kind)}" if kind else f"{run.gpus} of any type"
+        yield Fact(name="GPUs", text=words, href=f"/gpus/{kind}" if kind and "," not in kind else "")
+    else:
+        yield Fact(name="GPUs", text="none")
+    if run.node:
+        yield Fact(name="Node", text=run.node, href=f"/nodes/{run.node}")
+    if not private:
+        return
+    yield Fact(name="Image", text=str(container.get("image") or ""))
+    for name, label in (("cpu", "CPU"), ("memory", "Memory limit")):
+        if limits.get(name):
+            yield Fact(name=label, text=str(limits[name]))
+    if any(is_gpu(name) and name != "nvidia.com/gpu" for name in limits):
+        yield Fact(name="GPU resource", text=", ".join(name for name in limits if is_gpu(name)))
+    yield _peak(run)
+    seconds = spec.get("activeDeadlineSeconds")
+    yield Fact(name="Time limit", text=span(timedelta(seconds=int(seconds))) if seconds else "none")
+    if spec.get("priorityClassName"):
+        yield Fact(name="Priority class", text=str(spec["priorityClassName"]))
+    for volume in spec.get("volumes") or ():
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim and claim != run.checkpoint:
+            yield Fact(name="Volume", text=claim, href=f"/volumes/{run.namespace}/{claim}")
+
+
+def _peak(run: RunView) -> Fact:
+    """The highest use of memory of all its pods beside the limit of that pod."""
+    measured = [pod for pod in run.pods if pod.peak_memory_bytes is not None]
+    if not measured:
+        return Fact(name="Peak memory", text="not measured")
+    pod = max(measured, key=lambda pod: pod.peak_memory_bytes or 0)
+    limit = pod.memory_limit_bytes
+    peak = pod.peak_memory_bytes or 0
+    note = f"{100 * peak // limit} % of {format_bytes(limit)}" if limit else ""
+    return Fact(name="Peak memory", text=format_bytes(peak), note=note)
+
+
+def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
+    yield Fact(name="Created", when=ago(run.created, now), note="ago")
+    if run.created is not None and run.started is not None:
+        yield Fact(name="Waited", text=span(run.started - run.created))
+    elif run.created is not None and run.state is State.WAITING:
+        yield Fact(name="Waits for", when=ago(run.created, now))
+    if run.started is not None:
+        yield Fact(name="Started", when=ago(run.started, now), note="ago")
+        if run.state.ended:
+            yield Fact(name="Ran for", text=span((run.ended or now) - run.started))
+    if run.ended is not None:
+        yield Fact(name="Ended", when=ago(run.ended, now), note="ago")
+    if private and run.time_left is not None and not run.state.ended:
+        end = now + run.time_left
+        words = "past its limit" if end <= now else f"{span(run.time_left)} left"
+        yield Fact(name="Time left", when=When(words, rfc3339(end)), say="left")
+    if run.checkpoint:
+        href = f"/volumes/{run.namespace}/{run.checkpoint}" if private else ""
+        yield Fact(name="Checkpoints on", text=run.checkpoint, href=href)
+        newest = ago(run.checkpoint_at, now)
+        if newest is not None:
+            yield Fact(name="Last checkpoint", when=newest, note="ago")
+        else:
+            yield Fact(name="Last checkpoint", text="none yet")
+    else:
+        yield Fact(name="Checkpoints", text="not kept", note="a restart begins from the start")
+
+
+def _restarts(run: RunView) -> str:
+    words = f"{run.restarts} of at most {run.restart_limit} restarts"
+    return f"{words}, {run.retries} retries" if run.retries else words
+
+
+def _labels(job: Obj) -> tuple[tuple[str, str], ...]:
+    """The labels that a person set."""
+    return tuple(
+        (name, text)
+        for name, text in sorted(labels_of(job).items())
+        if not name.startswith(OUR_LABELS) and ".moorage.dev/" not in name
+    )
+
+
+def _attempt(attempt: AttemptView, now: datetime, *, private: bool, chosen: str) -> AttemptRow:
+    cause = attempt.cause.value if attempt.cause else ""
+    why = attempt.message if private and attempt.message else attempt.reason
+    return AttemptRow(
+        number=attempt.number,
+        state=attempt.state,
+        tone=_ATTEMPT_TONES.get(attempt.state, "bad"),
+        why=": ".join(part for part in (cause, why) if part),
+        created=ago(attempt.created, now),
+        pods=_pods(attempt.pods, now, private=private, chosen=chosen),
+    )
+
+
+def _pods(pods: Sequence[PodView], now: datetime, *, private: bool, chosen: str) -> tuple[PodRow, ...]:
+    return tuple(_pod(pod, now, private=private, chosen=chosen) for pod in reversed(pods))
+
+
+def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
+    took = "" if pod.started is None else span((pod.ended or now) - pod.started)
+    measured: Any = pod.peak_memory_bytes if private else None
+    return PodRow(
+        name=pod.name,
+        phase=pod.phase,
+        node=pod.node,
+        took=took,
+        exit_code="" if pod.exit_code is None else str(pod.exit_code),
+        is_bad=bool(pod.exit_code),
+        reason=pod.reason,
+        message=pod.message if private else "",
+        memory="" if measured is None else format_bytes(measured),
+        is_chosen=pod.name == chosen,
+    )
