@@ -310,6 +310,7 @@ OTHERS = {
     "PATH": "Commands and the local cluster: where programs are.",
     "XDG_CONFIG_HOME": "Commands: see MOORAGE_CONFIG.",
     "XDG_DATA_HOME": "Commands: see MOORAGE_DATA.",
+    "CLICOLOR_FORCE": "Commands: colours also where stdout is no terminal, unless it is 0.",
     "NO_COLOR": "Commands: no colours when it is set.",
     "TERM": "Commands: no colours on a `dumb` one.",
     "COMP_WORDS": "Completion of words in a shell.",

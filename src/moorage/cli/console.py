@@ -7,12 +7,15 @@ forges no line: its control characters are shown as escapes. `raw` alone passes 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
 
 from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
+from moorage.cli.tables import KEPT, format_table
 
 # other words for commands of a group, and the names they stand for, the first that the group has
 SUBCOMMAND_ALIASES = {
@@ -21,10 +24,27 @@ SUBCOMMAND_ALIASES = {
     "get": ("show", "status", "list"),
     "describe": ("show", "status"),
 }
-OUTPUTS = ("table", "json", "yaml", "name")
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+TABLES = ("table", "wide")  # for people; `wide` has every column, and every cell whole
+COLOURED_COLUMNS = KEPT
+COLOURS = {
+    **dict.fromkeys(("running", "ready", "true", "free", "done", "complete", "active", "bound"), "green"),
+    **dict.fromkeys(
+        ("waiting", "pending", "restarting", "starting", "stopping", "filling", "publishing", "preparing"),
+        "yellow",
+    ),
+    **dict.fromkeys(("accepted", "working", "leased", "reserved", "cordoned", "paused", "unknown"), "yellow"),
+    **dict.fromkeys(("failed", "oomkilled", "dead", "refused", "notready", "false", "lost", "unavailable"), "red"),
+}
+HEADS = {"warning": "yellow", "note": "cyan", "hint": "cyan", "error": "red"}  # words that begin a line on stderr
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(OUTPUTS), default="table", show_default=True, help="Output format."
+    "-o",
+    "--output",
+    type=click.Choice(OUTPUTS),
+    default="table",
+    show_default=True,
+    help="Output format; wide: every column.",
 )
 document_option = click.option(
     "-o",
@@ -124,13 +144,17 @@ def show(text: str, *, nl: bool = True) -> None:
 
 
 def say(message: str) -> None:
-    """A line or more to the person, on stderr."""
-    click.echo(visible_lines(message), err=True)
+    """A line or more to the person, on stderr; on a terminal, what is wrong stands out."""
+    text = visible_lines(message)
+    head, colon, rest = text.partition(":")
+    if colon and head in HEADS and has_colour(sys.stderr):
+        text = click.style(head + colon, fg=HEADS[head], bold=True) + rest
+    click.echo(text, err=True, color=True if has_colour(sys.stderr) else None)
 
 
 def raw(data: bytes | str, *, nl: bool = True) -> None:
     """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
-    click.echo(data, nl=nl)
+    click.echo(data, nl=nl, color=True if has_colour(sys.stdout) else None)
 
 
 def note(message: str) -> None:
@@ -139,17 +163,44 @@ def note(message: str) -> None:
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Colour only on a terminal, and never against https://no-color.org."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+    """Colour on a terminal, or where CLICOLOR_FORCE asks for it; never against https://no-color.org."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Columns of the terminal behind a stream; None where there is none, as in a pipe: then nothing is cut."""
+    return max(1, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as kubectl writes them: upper-case heads, three blanks between, no lines. "" is shown as "-"."""
-    cells = [list(headers), *([visible(cell) or "-" for cell in row] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(headers))]
-    return "\n".join(
-        "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+    """Columns as kubectl writes them, each cell whole and without colour. "" is shown as "-"."""
+    return format_table(headers, _visible_rows(rows))
+
+
+def table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole: bool = False) -> str:
+    """The same for stdout: with colour if it has some, and fitted to a terminal unless `whole`."""
+    return format_table(
+        headers,
+        _visible_rows(rows),
+        width=None if whole else terminal_width(sys.stdout),
+        paint=paint if has_colour(sys.stdout) else None,
     )
+
+
+def paint(header: str, text: str) -> str:
+    """A cell of a column of states in the colour of its first word: good, not yet, bad."""
+    if header not in COLOURED_COLUMNS:
+        return text
+    colour = COLOURS.get(text.split("…")[0].split(" ")[0].split(",")[0].lower())
+    return click.style(text, fg=colour) if colour else text
+
+
+def _visible_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[visible(cell) or "-" for cell in row] for row in rows]
 
 
 def print_listing(
@@ -171,7 +222,7 @@ def print_listing(
         case _ if not items:
             say(nothing)
         case _:
-            show(table(headers, rows()))
+            raw(table_for_terminal(headers, rows(), whole=output == "wide"))
 
 
 def print_document(document: Any, output: str) -> None:

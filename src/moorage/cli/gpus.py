@@ -67,7 +67,7 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
             names=[f"{node}/{gpu.index}" for node, gpu in shown],
             nothing="no GPU is free" if gpus_of_nodes else "no node of this cluster has GPUs",
         )
-        if output == "table" and gpus_of_nodes:
+        if output in console.TABLES and gpus_of_nodes:
             console.say(_totals(answer.totals))
         return 0
 

@@ -21,13 +21,6 @@ from moorage.decide.runs.timelimit import format_seconds
 from moorage.errors import ApiError
 
 EVENTS_SHOWN = 8
-COLOURS = {
-    State.RUNNING: "green",
-    State.WAITING: "yellow",
-    State.RESTARTING: "yellow",
-    State.FAILED: "red",
-    State.OOM_KILLED: "red",
-}
 HEADERS = (
     "NAME",
     "OWNER",

@@ -50,7 +50,7 @@ def machines(target: Target, group: str | None, output: str) -> int:
             names=[f"{row['group']}/{row['type']}" for row in rows],
             nothing=f"machine group {group} not found" if group else "no machines in this cluster",
         )
-        if output == "table":
+        if output in console.TABLES:
             for machine in shown:
                 for message in complaints(machine):
                     console.note(f"{group_of(machine)}: {message}")

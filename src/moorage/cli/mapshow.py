@@ -230,7 +230,7 @@ async def listing(session: Session, *, output: str, everywhere: bool) -> int:
 async def items(session: Session, name: str, *, states: Iterable[str], limit: int | None, output: str) -> int:
     """Print items."""
     maps.parse_states(states := tuple(states))
-    most = limit if limit is not None or output != "table" else ROWS
+    most = limit if limit is not None or output not in console.TABLES else ROWS
     listed: list[MapItem] = []
     more = False
     async with await session.maps() as client:

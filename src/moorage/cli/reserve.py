@@ -209,7 +209,7 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
         reservation = as_json(await _get(session, name))
         if output == "name":
             console.show(name)
-        elif output == "table":
+        elif output in console.TABLES:
             console.show("\n".join(_page(reservation, chosen, session.clock.now())))
         else:
             console.print_document(reservation, output)

@@ -163,7 +163,7 @@ def show(target: Target, name: str, output: str) -> int:
         item = await workspaces.get_workspace(session.api, session.namespace, name)
         if output == "name":
             console.show(name)
-        elif output != "table":
+        elif output not in console.TABLES:
             console.print_document(msgspec.to_builtins(item), output)
         else:
             for line in _page(item):
