@@ -21,6 +21,7 @@ from moorage.server.pages import datasetpages, events, jobpages, mappages, nodep
 from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
 from moorage.server.pages.refusals import Refuse
+from moorage.server.pages.rights import AdminLinks
 from moorage.server.pages.static_files import StaticFolder
 from moorage.server.problems import Problem
 from moorage.server.queue import work
@@ -91,6 +92,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
                 behind_proxy=context.logins.settings.behind_proxy,
             ),
             Middleware(RateLimit, limiter=context.limiter, refuse=refuse),
+            Middleware(AdminLinks, auth=context.auth),
         ],
         exception_handlers=dict.fromkeys((HTTPException, Problem, MoorageError, Exception), refuse.on_error),
     )

@@ -50,6 +50,7 @@ REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
 PERSON_SECONDS = 10.0  # a person's: who was put out is to be out within a minute
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
 REVIEWS_KEPT = 1024
+ACCESS_KEPT = 16_384  # answers of the API server; a page of a list asks some ten for each namespace
 PAGE_USER = "page"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 AUTHENTICATED = "system:authenticated"
@@ -144,7 +145,7 @@ class Auth:
         self._page_token = page_token
         self._reviews: BoundedCache[str, User | None] = BoundedCache(REVIEWS_KEPT, clock=clock)
         self._access: BoundedCache[tuple[object, ...], bool] = BoundedCache(
-            REVIEWS_KEPT, keep_seconds=REVIEW_SECONDS, clock=clock
+            ACCESS_KEPT, keep_seconds=REVIEW_SECONDS, clock=clock
         )
 
     @property
@@ -215,10 +216,13 @@ class Auth:
         return replace(user, name=person, groups=groups_of(account)) if person else user
 
     async def may(
-        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = ""
-    ) -> bool:
+        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = "",
+        subresource: str = "",
+    ) -> bool:  # fmt: skip
         """Whether RBAC lets a user do this. Raises ApiError when the API server cannot be asked."""
-        return await self._may(user, verb, resource, group=group, namespace=namespace, name=name)
+        return await self._may(
+            user, verb, resource, group=group, namespace=namespace, name=name, subresource=subresource
+        )
 
     async def may_get_path(self, user: User, path: str) -> bool:
         """Whether RBAC lets a user `get` a path that is no resource; the page's token may. Raises ApiError.
@@ -241,13 +245,21 @@ class Auth:
         return await self._may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
 
     async def _may(
-        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = ""
-    ) -> bool:
+        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = "",
+        subresource: str = "",
+    ) -> bool:  # fmt: skip
         """Ask the API server whether a user may do something; an answer is kept for REVIEW_SECONDS.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
-        wanted = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+        wanted = {
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "subresource": subresource,
+            "namespace": namespace,
+            "name": name,
+        }
         return await self._review(
             user, {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
         )

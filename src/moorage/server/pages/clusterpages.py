@@ -107,10 +107,10 @@ class Board:
             self._rendered = _Rendered(version, done, done - at, parts, faces)
             return self._rendered
 
-    async def page(self, user: User) -> str:
+    async def page(self, request: Request) -> str:
         parts = await self.sections()
         now = rfc3339(self.context.now())
-        return str(templates().get_template("page.html").render(parts=parts, **framed("/", user, now)))
+        return str(templates().get_template("page.html").render(parts=parts, **framed("/", request, now)))
 
     async def _render(self) -> tuple[Sections, Sections]:
         cluster, now = self.context.cluster, self.context.now()
@@ -280,17 +280,20 @@ class Who:
     name: str  # empty: nobody knows
     can_leave: bool  # came by a cookie, which a button takes away
     may_act: bool
+    admin_links: tuple[tuple[str, str], ...] = ()  # (address, name) of the admin pages that they may see
 
 
-def framed(here: str, user: User | None, now: str = "") -> dict[str, Any]:
+def framed(here: str, request: Request, now: str = "") -> dict[str, Any]:
     """What frame.html is rendered with, beside what its blocks want.
 
-    `user` None: nobody knows who asks, so there is no way to other pages. `now` (RFC 3339) where the page is live.
+    Where nobody knows who asks there is no way to other pages. `now` (RFC 3339) where the page is live.
     """
+    user: User | None = getattr(request.state, "user", None)
     if user is None:
         return {"here": here, "who": Who(name="", can_leave=False, may_act=False), "now": now}
     name = "only looking" if user.is_page else user.name
-    who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account))
+    links = getattr(request.state, "admin_links", ())
+    who = Who(name=name, can_leave=user.by_cookie, may_act=bool(user.account), admin_links=links)
     return {"here": here, "who": who, "now": now}
 
 
@@ -299,13 +302,13 @@ async def show_explanation(board: Board, request: Request) -> Response:
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     explanation = await explained(board.context, namespace, name, request.state.user)
     page = templates().get_template("explain.html")
-    return HTMLResponse(page.render(view=explanation_view(explanation), **framed("", request.state.user)))
+    return HTMLResponse(page.render(view=explanation_view(explanation), **framed("", request)))
 
 
 async def show_cluster(board: Board, request: Request) -> Response:
     """The web page of GPUs, jobs and use."""
     await board.context.ready()
-    return HTMLResponse(await board.page(request.state.user))
+    return HTMLResponse(await board.page(request))
 
 
 def page_routes(board: Board) -> list[Route]:

@@ -27,20 +27,19 @@ from moorage.server.pages.rows import DATASET_STATES, DatasetRow, dataset_row, r
 from moorage.server.problems import Problem
 
 HERE = "/datasets"
+CONTROLS = ("delete dataset",)  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of datasets."""
     listed = await _listed(desk, request)
-    return desk.page(
-        request, "datasets.html", HERE, live_part=fragment("datasets_live.html", list=listed), list=listed
-    )
+    return desk.page(request, "datasets.html", HERE, live_part=await _list(desk, request, listed), list=listed)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of datasets that changes."""
-    return HTMLResponse(fragment("datasets_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
 
 
 async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -78,6 +77,11 @@ async def _listed(desk: Desk, request: Request) -> Shown[DatasetRow]:
     shown = rows(_each_once(listed), dataset_row, desk.context.now())
     wanted = wanted_of(request.query_params)
     return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=DATASET_STATES)
+
+
+async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:
+    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    return fragment("datasets_live.html", list=listed, rights=rights)
 
 
 def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:

@@ -25,6 +25,7 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
+from moorage.server.pages.rights import Allowed, allowed
 from moorage.server.problems import Problem, as_problem, problem_of
 
 log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ class Desk:
     ) -> Response:  # fmt: skip
         """A page in its frame, with what is wrong, or what was just done, at its top."""
         now = rfc3339(self.context.now()) if live else ""
-        frame = framed(here, request.state.user, now) | {"problem": problem, "did": outcome(request)}
+        frame = framed(here, request, now) | {"problem": problem, "did": outcome(request)}
         html = templates().get_template(template).render(**(frame | more))
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
 
@@ -123,6 +124,10 @@ class Desk:
         known = await self.namespaces()
         answers = await asyncio.gather(*(may(namespace) for namespace in known))
         return [namespace for namespace, is_allowed in zip(known, answers, strict=True) if is_allowed]
+
+    async def allowed(self, request: Request, controls: Iterable[str], namespaces: Iterable[str] = ()) -> Allowed:
+        """Which of these controls the asker may press, in those namespaces."""
+        return await allowed(self.context.auth, request.state.user, controls, namespaces)
 
     async def everywhere(
         self, user: User, resource: Resource, list_: Callable[[str | None], Awaitable[list[Row]]]

@@ -54,13 +54,13 @@ STOP_ASKING = 286  # htmx: this answer is the last
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of runs: the reader's own, everybody's, or those of one user or one namespace."""
     listed = await _listed(desk, request)
-    chosen = _choice(request)
-    return desk.page(request, "jobs.html", HERE, live_part=_list(request, listed), chosen=chosen, list=listed)
+    part = await _list(desk, request, listed)
+    return desk.page(request, "jobs.html", HERE, live_part=part, chosen=_choice(request), list=listed)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of runs that changes."""
-    return HTMLResponse(_list(request, await _listed(desk, request)))
+    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
 
 
 async def show(desk: Desk, request: Request) -> Response:
@@ -216,9 +216,10 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     return page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
 
 
-def _list(request: Request, listed: Shown[JobRow]) -> str:
-    may_act = bool(request.state.user.account)
-    return fragment("jobs_live.html", list=listed, chosen=_choice(request), may_act=may_act)
+async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
+    namespaces = (row.namespace for row in listed.rows)
+    rights = await desk.allowed(request, ("cancel run", "delete run"), namespaces)
+    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights)
 
 
 async def _state(desk: Desk, request: Request, run: RunView) -> str:

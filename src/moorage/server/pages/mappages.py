@@ -42,7 +42,7 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 async def show_list(context: Context, request: Request) -> Response:
     """The web page of all maps."""
     page = templates().get_template("maps.html")
-    frame = framed(HERE, request.state.user, rfc3339(context.now()))
+    frame = framed(HERE, request, rfc3339(context.now()))
     listed = await _listed(context, request)
     return HTMLResponse(page.render(live=fragment("maps_live.html", list=listed), list=listed, **frame))
 
@@ -56,7 +56,7 @@ async def show(context: Context, request: Request) -> Response:
     """The web page of one map."""
     model = await _model(context, request)
     page = templates().get_template("map.html")
-    frame = framed(HERE, request.state.user, rfc3339(context.now()))
+    frame = framed(HERE, request, rfc3339(context.now()))
     return HTMLResponse(page.render(map=model, live=fragment("map_live.html", map=model), **frame))
 
 

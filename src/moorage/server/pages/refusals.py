@@ -113,17 +113,15 @@ class Refuse:
     def __call__(self, scope: Scope, problem: Problem, sent: Mapping[str, str] | None = None) -> Response:
         """The problem as a page, a note or JSON, with its status and with `sent` among its headers."""
         asked, headers = Headers(scope=scope), dict(sent or {})
-        if not wants_page(asked, scope["path"]):
+        if scope["type"] != "http" or not wants_page(asked, scope["path"]):
             return answer(problem, headers or None)
-        request = Request(scope) if scope["type"] == "http" else None
-        user = getattr(request.state, "user", None) if request is not None else None
-        refusal = refusal_of(
-            problem, scope["path"], is_known=user is not None, has_login=self._auth.has_login_page
-        )
+        request, has_login = Request(scope), self._auth.has_login_page
+        is_known = getattr(request.state, "user", None) is not None
+        refusal = refusal_of(problem, scope["path"], is_known=is_known, has_login=has_login)
         if is_htmx(asked):
             note = fragment("refused_note.html", refusal=refusal)
             return HTMLResponse(note, problem.status, headers | {"hx-retarget": TOAST, "hx-reswap": "innerHTML"})
-        frame = framed("", user)
+        frame = framed("", request)
         html = templates().get_template("refused.html").render(refusal=refusal, **frame)
         return HTMLResponse(html, problem.status, headers)
 

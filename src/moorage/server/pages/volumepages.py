@@ -33,6 +33,7 @@ from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row
 from moorage.server.problems import Problem
 
 HERE = "/volumes"
+CONTROLS = ("resize volume", "delete volume")  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 MODES = ((RWO, "One node at a time"), (RWX, "Many nodes at once"))
 
@@ -44,7 +45,7 @@ async def show_list(desk: Desk, request: Request) -> Response:
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of volumes that changes."""
-    return HTMLResponse(fragment("volumes_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
 
 
 async def create(desk: Desk, request: Request) -> Response:
@@ -135,6 +136,11 @@ async def _listed(desk: Desk, request: Request) -> Shown[VolumeRow]:
     return page_of(shown, wanted, HERE, words=words_of, state=volume_state, states=VOLUME_STATES)
 
 
+async def _list(desk: Desk, request: Request, listed: Shown[VolumeRow]) -> str:
+    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    return fragment("volumes_live.html", list=listed, rights=rights)
+
+
 async def _list_page(
     desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
@@ -145,7 +151,7 @@ async def _list_page(
         "volumes.html",
         HERE,
         problem=problem,
-        live_part=fragment("volumes_live.html", list=listed),
+        live_part=await _list(desk, request, listed),
         list=listed,
         given=given or {},
         wrong="size" if field == "spec.resources.requests.storage" else field,

@@ -37,6 +37,7 @@ from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, word
 from moorage.server.problems import Problem
 
 HERE = "/workspaces"
+CONTROLS = ("switch workspace", "open workspace", "delete workspace")  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 INPUT_OF = {  # field of a problem → input of the form
     "metadata.name": "name",
@@ -58,7 +59,7 @@ async def show_list(desk: Desk, request: Request) -> Response:
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of workspaces that changes."""
-    return HTMLResponse(fragment("workspaces_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
 
 
 async def create(desk: Desk, request: Request) -> Response:
@@ -180,6 +181,11 @@ async def _listed(desk: Desk, request: Request) -> Shown[WorkspaceRow]:
     return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=WORKSPACE_STATES)
 
 
+async def _list(desk: Desk, request: Request, listed: Shown[WorkspaceRow]) -> str:
+    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    return fragment("workspaces_live.html", list=listed, rights=rights)
+
+
 async def _list_page(
     desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
@@ -190,7 +196,7 @@ async def _list_page(
         "workspaces.html",
         HERE,
         problem=problem,
-        live_part=fragment("workspaces_live.html", list=listed),
+        live_part=await _list(desk, request, listed),
         list=listed,
         given=given or {},
         wrong=INPUT_OF.get(field, field),
