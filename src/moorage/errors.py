@@ -60,16 +60,22 @@ class UsageError(MoorageError):
 class Problems(UsageError):
     """Several things wrong at once; the command line prints each on a line of its own.
 
-    `problems` are (message, hint).
+    `problems` are (message, hint). `fields`: the field of each, for a form; empty: not known.
     """
 
     def __init__(
-        self, problems: Sequence[tuple[str, str | None]], *, code: str = "", field: str | None = None
+        self,
+        problems: Sequence[tuple[str, str | None]],
+        *,
+        code: str = "",
+        field: str | None = None,
+        fields: Sequence[str] = (),
     ) -> None:
         hints = dict.fromkeys(hint for _, hint in problems if hint)
         message = "; ".join(message for message, _ in problems)
         super().__init__(message, hint="; ".join(hints) or None, code=code, field=field)
         self.problems = list(problems)
+        self.fields = tuple(fields)
 
 
 class QuotaExceeded(MoorageError):

@@ -14,7 +14,7 @@ from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.state import attempt_of
-from moorage.errors import ApiError
+from moorage.errors import ApiError, Forbidden
 from moorage.model.machine import MACHINES
 from moorage.model.names import RUN_LABEL
 
@@ -40,6 +40,25 @@ async def explain_run(api: Api, namespace: str, name: str, now: Now) -> Explanat
         machines=machines or (),
         suspended=is_suspended(job),
     )
+
+
+async def pod_to_be(api: Api, job: Obj, namespace: str) -> tuple[Obj, str]:
+    """The pod that a planned Job would make, as admission would change it; and why the API server would refuse it.
+
+    Nothing is created.
+    """
+    pod = pod_of_job(job)
+    meta = pod["metadata"] | {"name": f"{job['metadata']['name']}-dry-run"}
+    meta.pop("creationTimestamp", None)
+    wanted: Obj = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod["spec"]}
+    try:
+        tried = await api.create(PODS, wanted, namespace, dry_run=True)
+    except Forbidden as error:
+        # a user may be let make Jobs and no pods: then the pod is judged as it stands in the Job
+        return pod, "" if "cannot create resource" in error.message else error.message
+    except ApiError:
+        return pod, ""
+    return pod | {"spec": tried.get("spec") or pod["spec"]}, ""
 
 
 def pod_for(job: Obj, pods: Iterable[Obj]) -> Obj:

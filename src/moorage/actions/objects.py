@@ -52,6 +52,7 @@ class InvalidObject(UsageError):
         sentences = [_sentence(fault) for fault in faults]
         super().__init__("; ".join(sentences), code=ErrorCode.INVALID, field=faults[0].field)
         self.problems = [(sentence, None) for sentence in sentences]  # a line each on a terminal
+        self.fields = tuple(fault.field for fault in faults)
 
 
 def _sentence(fault: Fault) -> str:

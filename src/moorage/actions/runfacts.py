@@ -159,4 +159,5 @@ def check_problems(problems: Sequence[Problem], name: str, facts: ClusterFacts) 
         [(problem.message, problem.hint) for problem in problems],
         code=ErrorCode.EXISTS if is_taken else ErrorCode.INVALID,
         field=fields[0],
+        fields=fields,
     )

@@ -11,13 +11,12 @@ import click
 
 from moorage.actions.around import read_around, read_caller
 from moorage.api.explain import Explanation, PodQuestion
-from moorage.apimachinery.resources import PODS, Obj
+from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.names import generated_name
 from moorage.decide.runs.request import RunPlan, RunRequest
 from moorage.errors import (
-    ApiError,
     Forbidden,
     MethodNotAllowed,
     NotFound,
@@ -193,31 +192,15 @@ def _packed(directory: str) -> bytes | None:
 
 async def _show_dry_run(session: Session, submitted: Submitted) -> None:
     """Print what would be created, and say where its pod would land now, or why it would wait."""
+    from moorage.actions.explain import pod_to_be
+
     plan, [job] = submitted.plan, submitted.jobs
     if plan is None or plan.job is None:
         return
     documents = [*plan.claims, *([plan.secret] if plan.secret else []), plan.job]
     console.show("---\n".join(console.as_yaml(_shown(document)) for document in documents), nl=False)
-    pod, refused = await _pod_to_be(session, job)
+    pod, refused = await pod_to_be(session.api, job, session.namespace)
     console.say((await _why(session, pod, refused, submitted.facts, plan)).rstrip("\n"))
-
-
-async def _pod_to_be(session: Session, job: Obj) -> tuple[Obj, str]:
-    """The pod that the Job would make, as admission would change it; and why the API server would not have it."""
-    from moorage.decide.explain.snapshot import pod_of_job
-
-    pod = pod_of_job(job)
-    meta = pod["metadata"] | {"name": f"{job['metadata']['name']}-dry-run"}
-    meta.pop("creationTimestamp", None)
-    wanted: Obj = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod["spec"]}
-    try:
-        tried = await session.api.create(PODS, wanted, session.namespace, dry_run=True)
-    except Forbidden as error:
-        # a user may be let make Jobs and no pods: then the pod is judged as it stands in the Job
-        return pod, "" if "cannot create resource" in error.message else error.message
-    except ApiError:
-        return pod, ""
-    return pod | {"spec": tried.get("spec") or pod["spec"]}, ""
 
 
 async def _why(session: Session, pod: Obj, refused: str, seen: RunFacts, plan: RunPlan) -> str:

@@ -17,7 +17,16 @@ from moorage.server.gateway import routes as gatewayroutes
 from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
-from moorage.server.pages import datasetpages, events, jobpages, mappages, nodepages, volumepages, workspacepages
+from moorage.server.pages import (
+    datasetpages,
+    events,
+    jobpages,
+    mappages,
+    newjob,
+    nodepages,
+    volumepages,
+    workspacepages,
+)
 from moorage.server.pages.clusterpages import Board, page_routes
 from moorage.server.pages.desk import Desk
 from moorage.server.pages.refusals import Refuse
@@ -74,7 +83,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *mappages.routes(context),
         *(
             route
-            for pages in (workspacepages, volumepages, datasetpages, jobpages, nodepages)
+            for pages in (workspacepages, volumepages, datasetpages, jobpages, newjob, nodepages)
             for route in desk.routes(pages.PAGES)
         ),
         Mount("/static", StaticFolder()),

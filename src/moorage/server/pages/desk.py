@@ -181,6 +181,7 @@ class Desk:
 
 DONE = {
     "created": "{} is created.",
+    "started": "{} is submitted.",
     "starting": "{} starts.",
     "stopping": "{} stops. What is on its volumes stays.",
     "deleted": "{} is deleted.",

@@ -219,7 +219,8 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
 async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
     namespaces = (row.namespace for row in listed.rows)
     rights = await desk.allowed(request, ("cancel run", "delete run"), namespaces)
-    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights)
+    may_act = bool(request.state.user.account)
+    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, may_act=may_act)
 
 
 async def _state(desk: Desk, request: Request, run: RunView) -> str:

@@ -41,7 +41,7 @@ async def explain(call: Call[None, None]) -> ExplanationAnswer:
 
 async def explain_new(call: Call[PodQuestion, None]) -> ExplanationAnswer:
     """Explain why a pod that does not exist yet would wait."""
-    cluster, question = await call.context.ready(), call.body
+    question = call.body
     meta = question.pod.get("metadata")
     if not isinstance(meta, dict) or meta.get("uid"):
         raise UsageError(
@@ -51,12 +51,7 @@ async def explain_new(call: Call[PodQuestion, None]) -> ExplanationAnswer:
             field="pod",
         )
     try:
-        pod = parse_pod(question.pod)
-        storage = Storage()
-        if pod.claims and question.claims is not None:
-            storage = await cluster.storage(pod.namespace, question.claims[:CLAIMS_MAX])
-        events = ({"reason": "FailedCreate", "message": question.refused},) if question.refused else ()
-        return make_explanation(await _explained(call.context, question.pod, storage, events))
+        return make_explanation(await explained_new(call.context, question))
     except (QuantityError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"the pod cannot be read: {error}", hint="send a v1 Pod", code=ErrorCode.INVALID, field="pod"
@@ -87,6 +82,16 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
     explanation = await _explained(context, pod, storage, tuple(events), suspended=is_suspended(job))
     return explanation if await context.auth.may_read_pods(user, namespace) else as_public(explanation)
+
+
+async def explained_new(context: Context, question: PodQuestion) -> Explanation:
+    """The explanation of a pod that does not exist yet. Raises ValueError and its like for what is no pod."""
+    cluster, pod = await context.ready(), parse_pod(question.pod)
+    storage = Storage()
+    if pod.claims and question.claims is not None:
+        storage = await cluster.storage(pod.namespace, question.claims[:CLAIMS_MAX])
+    events = ({"reason": "FailedCreate", "message": question.refused},) if question.refused else ()
+    return await _explained(context, question.pod, storage, events)
 
 
 async def _explained(

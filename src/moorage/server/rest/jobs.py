@@ -54,15 +54,7 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
     body, context = call.body, call.context
     call.audit("start run", f"{body.namespace}/{body.name or ''}")
     request, notes = request_of(body), list[str]()
-    caller = Caller(
-        user=call.user.name,
-        cwd="",
-        program=body.command[0],  # the node looks for it, in its own environment
-        python=sys.executable,
-        salt=call.mark or secrets.token_hex(8),
-        token=secrets.token_urlsafe(32),
-        runner=runner_source(),
-    )
+    caller = remote_caller(call.user.name, body, salt=call.mark)
     submitted = await submit_run(
         call.api,
         request,
@@ -135,6 +127,19 @@ async def _known_run(call: Call[Any, Any]) -> RunView:
     if not jobs:
         raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace))
     return view_of(call.context, jobs)
+
+
+def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
+    """Who asks from elsewhere: nothing of their machine goes into the run."""
+    return Caller(
+        user=user,
+        cwd="",
+        program=body.command[0],  # the node looks for it, in its own environment
+        python=sys.executable,
+        salt=salt or secrets.token_hex(8),
+        token=secrets.token_urlsafe(32),
+        runner=runner_source(),
+    )
 
 
 def view_of(context: Context, jobs: Sequence[Obj]) -> RunView:

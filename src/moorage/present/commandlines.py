@@ -1,0 +1,102 @@
+"""Requests as the commands that ask for the same: forms show them, so that people learn them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from moorage.api.datasets import NewDataset
+from moorage.api.jobs import NewJob
+from moorage.api.maps import MapWorkers, NewMap
+
+_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
+
+
+def command_words(text: str) -> tuple[str, ...]:
+    """The words of a command line; one that needs a shell (a pipe, a variable, two lines) is given to `sh -c`.
+
+    Raises ValueError for a quotation that is not closed.
+    """
+    text = text.replace("\r\n", "\n").strip()
+    if _SHELL.search(text):
+        shlex.split(text)  # to find an open quotation now, not in the pod
+        return ("sh", "-c", text)
+    return tuple(shlex.split(text))
+
+
+def run_line(body: NewJob) -> str:
+    """The `moor run` that starts the same run."""
+    words = ["moor", "run", "-n", body.namespace]
+    for option, value in (
+        ("--name", body.name),
+        ("--gpus", body.gpus or None),
+        ("--gpu-type", body.gpu_type),
+        ("--gpu-resource", body.gpu_resource),
+        ("--cpu", body.cpu),
+        ("--memory", body.memory),
+        ("--time", body.time),
+        ("--checkpoint", body.checkpoint),
+        ("--workdir", body.workdir),
+        ("--image", body.image),
+        ("--grace", body.grace),
+        ("--priority-class", body.priority_class),
+        ("--retries", body.retries or None),
+        ("--restart-limit", body.restart_limit),
+    ):
+        words += _option(option, value)
+    words += _repeated("--volume", body.volumes)
+    words += _repeated("--dataset", body.datasets)
+    words += _repeated("--env", _variables(body.env))
+    words += ["--host-env"] if body.host_env else []
+    return shlex.join([*words, "--", *body.command])
+
+
+def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[str]) -> str:
+    """The `moor map create` that makes the same map; `items` are the options that name its items."""
+    policy = body.policy
+    words = ["moor", "map", "create", body.name, "-n", namespace, *items]
+    for option, value in (
+        ("--parallelism", workers.parallelism if workers.parallelism != 1 else None),
+        ("--slots", workers.slots if workers.slots != 1 else None),
+        ("--gpus", workers.gpus or None),
+        ("--gpu-type", workers.gpu_type),
+        ("--cpu", workers.cpu),
+        ("--memory", workers.memory),
+        ("--workdir", workers.workdir),
+        ("--image", workers.image),
+        ("--retries", policy.retries if policy.retries != type(policy)().retries else None),
+        ("--timeout", None if policy.timeout_seconds is None else f"{policy.timeout_seconds:g}s"),
+    ):
+        words += _option(option, value)
+    words += _repeated("--volume", workers.volumes)
+    words += _repeated("--dataset", workers.datasets)
+    words += _repeated("--env", _variables(workers.env))
+    words += ["--host-env"] if workers.host_env else []
+    return shlex.join([*words, "--", *workers.command])
+
+
+def dataset_line(body: NewDataset) -> str:
+    """The `moor dataset create` that fills the same dataset."""
+    source: Mapping[str, Any] = body.spec.get("source") or {}
+    words = ["moor", "dataset", "create", body.name, "-n", body.namespace, "--from", str(source.get("url") or "")]
+    words += _option("--size", body.spec.get("size"))
+    words += _option("--class", body.spec.get("storageClass"))
+    words += _option("--secret", source.get("secret"))
+    words += ["--anonymous"] if source.get("anonymous") else []
+    words += ["--unpack"] if source.get("unpack") else []
+    words += _repeated("--reader", body.spec.get("readers") or ())
+    return shlex.join(words)
+
+
+def _option(name: str, value: object) -> list[str]:
+    return [] if value is None or value == "" else [name, str(value)]
+
+
+def _repeated(name: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
+
+
+def _variables(env: Mapping[str, str]) -> Iterable[str]:
+    return (f"{name}={value}" for name, value in env.items())
