@@ -1,4 +1,4 @@
-"""For how many days history is kept, unless an administrator chose otherwise."""
+"""For how long history is kept and how much of it, unless an administrator chose otherwise."""
 
 from __future__ import annotations
 
@@ -6,3 +6,11 @@ USAGE_DAYS = 400  # GPU use: a year, and a month to close its books in
 USAGE_DAYS_MAX = 36_500
 AUDIT_DAYS = 90  # the audit log
 AUDIT_DAYS_MAX = 3650
+LOG_DAYS = 30  # attempts of runs and the ends of their logs, after their pods are gone
+LOG_DAYS_MAX = 3650
+LOG_BYTES = 1 << 20  # of the end of each pod's log
+LOG_BYTES_MIN = 4 << 10
+LOG_BYTES_MAX = 1 << 30
+LOG_TOTAL_BYTES = 4 << 30  # of all kept logs, compressed as they are
+LOG_STREAMS = 300  # logs that are followed at the same time
+LOG_STREAMS_MAX = 10_000

@@ -1,7 +1,7 @@
 """How a run stands: read from its Jobs (one per attempt) and what pods of it are left.
 
 A run's pods may be gone (preempted, cancelled, collected); its Jobs keep the cause, so the state never depends
-on a pod being there, only the details do.
+on a pod being there, only the details do. Kept pods (`decide.runs.kept`) give these when the pods are gone.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ class State(StrEnum):
     FAILED = "Failed"
     OOM_KILLED = "OOMKilled"
     CANCELLED = "Cancelled"
+    DELETED = "Deleted"  # its Jobs are gone; it is shown from what is kept
 
     @property
     def ended(self) -> bool:
-        return self in (State.SUCCEEDED, State.FAILED, State.OOM_KILLED, State.CANCELLED)
+        return self not in (State.WAITING, State.RUNNING, State.RESTARTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,8 @@ class PodView:
     deadline: datetime | None = None  # when activeDeadlineSeconds ends it
     disrupted: bool = False
     deleting: bool = False
+    uid: str = ""
+    gone: bool = False  # its object is not there: these are kept facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +148,20 @@ def view_runs(
 
 
 def view_run(
-    jobs: Sequence[Obj], pods: Iterable[Obj], *, now: datetime, node_types: Mapping[str, str] | None = None
+    jobs: Sequence[Obj],
+    pods: Iterable[Obj],
+    *,
+    now: datetime,
+    node_types: Mapping[str, str] | None = None,
+    kept: Sequence[PodView] = (),
 ) -> RunView:
-    """One run; `jobs` (at least one) are all its attempts."""
+    """One run; `jobs` (at least one) are all its attempts. `kept`: what is kept of its pods, there or gone."""
     ordered = sorted(jobs, key=attempt_of)
     first, last = ordered[0], ordered[-1]
-    seen = sorted((_view_pod(pod) for pod in pods), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name))
+    seen = sorted(
+        _with_kept([view_pod(pod) for pod in pods], kept),
+        key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name),
+    )
     attempts = tuple(_view_attempt(job, seen) for job in ordered)
     model = parse_pod(pod_of_job(last))
     notes = annotations_of(first)
@@ -159,7 +170,7 @@ def view_run(
         ended_because = CANCELLED
     limit = _number(notes.get(RESTART_LIMIT_ANNOTATION), RESTART_LIMIT)
     state = _state(attempts, ended_because, limit, int(last["spec"].get("backoffLimit", 6)))
-    live = next((pod for pod in reversed(attempts[-1].pods) if pod.phase == "Running"), None)
+    live = next((pod for pod in reversed(_present(attempts[-1])) if pod.phase == "Running"), None)
     newest = seen[-1] if seen else None
     node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
     done = [pod for pod in seen if pod.exit_code is not None]
@@ -240,7 +251,7 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
                 return State.RESTARTING
             case _:
                 return State.FAILED
-    newest = last.pods[-1] if last.pods else None
+    newest = next(iter(_present(last)[-1:]), None)
     if newest is not None and newest.disrupted:
         return State.RESTARTING
     if newest is None or newest.phase == "Pending" or (newest.phase == "Failed" and retries):
@@ -274,6 +285,7 @@ def _cause(attempt: AttemptView) -> Cause:
 
 def _reason(state: State, last: AttemptView, ended_because: str) -> str:
     newest = last.pods[-1] if last.pods else None
+    present = next(iter(_present(last)[-1:]), None)
     match state:
         case State.SUCCEEDED | State.RUNNING:
             return ""
@@ -282,7 +294,7 @@ def _reason(state: State, last: AttemptView, ended_because: str) -> str:
         case State.OOM_KILLED:
             return "killed for its memory"
         case State.WAITING | State.RESTARTING:
-            return (newest.reason if newest else "") or last.reason
+            return (present.reason if present else "") or last.reason
     if ended_because:
         return ended_because
     if newest is not None and newest.reason and newest.reason != "Error":
@@ -312,7 +324,7 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
     elif is_condition_true(job, "Suspended") or job["spec"].get("suspend"):
         why = condition(job, "Suspended") or {}
         state, ended = "Suspended", moment(why.get("lastTransitionTime"))
-    elif any(pod.phase == "Running" for pod in mine):
+    elif any(pod.phase == "Running" and not pod.gone for pod in mine):
         state = "Running"
     view = AttemptView(
         number=number,
@@ -327,7 +339,24 @@ def _view_attempt(job: Obj, pods: Sequence[PodView]) -> AttemptView:
     return replace(view, cause=_cause(view)) if state == "Failed" else view
 
 
-def _view_pod(pod: Obj) -> PodView:
+def _present(attempt: AttemptView) -> list[PodView]:
+    return [pod for pod in attempt.pods if not pod.gone]
+
+
+def _with_kept(present: list[PodView], kept: Sequence[PodView]) -> list[PodView]:
+    """The pods that are there, with what is known of them alone by keeping, and those that are gone."""
+    known = {pod.uid: pod for pod in kept}
+    names = {pod.name for pod in present}
+    return [
+        replace(pod, peak_memory_bytes=pod.peak_memory_bytes or known[pod.uid].peak_memory_bytes)
+        if pod.uid in known
+        else pod
+        for pod in present
+    ] + [pod for pod in kept if pod.name not in names]
+
+
+def view_pod(pod: Obj) -> PodView:
+    """A pod as a part of its run."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     container = (status.get("containerStatuses") or [{}])[0]
     states = container.get("state") or {}
@@ -374,6 +403,7 @@ def _view_pod(pod: Obj) -> PodView:
         deadline=accepted + span_of(int(deadline)) if accepted and deadline else None,
         disrupted=disrupted,
         deleting=is_deleting(pod),
+        uid=str(pod["metadata"].get("uid") or ""),
     )
     if view.phase == "Running" and view.started is None:
         return replace(view, started=accepted)

@@ -1,0 +1,61 @@
+"""What the server keeps of runs whose pods or Jobs are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from moorage.api.fields import Answer, Time, about
+
+
+class KeptPod(Answer, frozen=True):
+    """What is known of a pod of a run, also after it is gone."""
+
+    uid: str
+    job_uid: Annotated[str, about("Uid of the Job of its attempt.")]
+    namespace: str
+    run: str
+    attempt: Annotated[int, about("Number of the attempt in its run.")]
+    name: str
+    node: Annotated[str, about("Node that it ran on; empty: never placed.")] = ""
+    phase: Annotated[str, about("Its last phase; Failed for a pod that was removed while it ran.")] = ""
+    created: Annotated[Time | None, about("When it was created.")] = None
+    started: Annotated[Time | None, about("When its container started; null: it did not.")] = None
+    ended: Annotated[Time | None, about("When its container ended; null: not yet.")] = None
+    exit_code: Annotated[int | None, about("Exit code of its container; null: not ended, or not known.")] = None
+    reason: Annotated[str, about("Why it waits or ended, one word such as OOMKilled or Evicted.")] = ""
+    message: Annotated[str, about("Reason as a sentence.")] = ""
+    memory_limit_bytes: Annotated[int | None, about("Memory limit in bytes; null: none.")] = None
+    peak_memory_bytes: Annotated[int | None, about("Highest memory use in bytes; null: not measured.")] = None
+    gpus: Annotated[int, about("GPUs that it held.")] = 0
+    gpu_type: Annotated[str, about("Type of these GPUs; empty: none, or not known.")] = ""
+    disrupted: Annotated[bool, about("Whether Kubernetes marked it as a target of disruption.")] = False
+    gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
+
+
+class KeptAttempt(Answer, frozen=True):
+    """What is known of the Job of an attempt, also after it is gone."""
+
+    job_uid: str
+    run_uid: Annotated[str, about("Uid of the Job of the run's first attempt.")]
+    namespace: str
+    run: str
+    number: Annotated[int, about("Number of the attempt in its run.")]
+    document: Annotated[Mapping[str, Any], about("The fields of the Job that a run is shown by.")] = {}
+    created: Annotated[Time | None, about("When the Job was created.")] = None
+    gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
+
+
+class KeptRun(Answer, frozen=True):
+    """What is kept of the newest run of a name, oldest first."""
+
+    attempts: tuple[KeptAttempt, ...] = ()
+    pods: tuple[KeptPod, ...] = ()
+
+
+class KeptLog(Answer, frozen=True):
+    """The kept end of a pod's log."""
+
+    lines: Annotated[bytes, about("Lines, each after its time as the kubelet wrote it; in base64.")] = b""
+    cut: Annotated[bool, about("Whether lines before these are not kept.")] = False
+    most_bytes: Annotated[int, about("Bytes that are kept of a log at most.")] = 0

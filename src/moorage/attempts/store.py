@@ -1,0 +1,233 @@
+"""Facts of attempts and their pods in SQL: `attempts.db` beside `usage.db`, or PostgreSQL.
+
+Every row stands under the uid of its object, so a write that is done again changes nothing, and two servers on one
+PostgreSQL write the same. Of a run that was erased its Jobs' uids stay, so that nothing is kept of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
+from moorage.sql.database import Database, Row, Table
+from moorage.sql.migrations import Schema
+from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.opening import open_database
+
+SCHEMA = Schema("moorage.attempts", "attempts.")
+_TEXT, _NUMBER = "text", "bigint"
+JOBS = Table(
+    "attempt_jobs",
+    ("job_uid", "run_uid", "namespace", "run", "attempt", "document", "created_at", "gone_at", "forgotten"),
+    types=(_TEXT, _TEXT, _TEXT, _TEXT, _NUMBER, _TEXT, _NUMBER, _NUMBER, _NUMBER),
+    keys=1,
+)
+PODS = Table(
+    "attempt_pods",
+    (
+        "pod_uid",
+        "job_uid",
+        "namespace",
+        "run",
+        "attempt",
+        "pod",
+        "node",
+        "phase",
+        "created_at",
+        "started_at",
+        "ended_at",
+        "exit_code",
+        "reason",
+        "message",
+        "memory_limit_bytes",
+        "peak_memory_bytes",
+        "gpus",
+        "gpu_type",
+        "disrupted",
+        "gone_at",
+    ),
+    types=(
+        *(_TEXT,) * 4, _NUMBER, *(_TEXT,) * 3, *(_NUMBER,) * 4, *(_TEXT,) * 2, *(_NUMBER,) * 3, _TEXT,
+        *(_NUMBER,) * 2,
+    ),
+    keys=1,
+)  # fmt: skip
+_SELECT_JOBS = f"SELECT {', '.join(JOBS.columns)} FROM {JOBS.name}"
+_SELECT_PODS = f"SELECT {', '.join(PODS.columns)} FROM {PODS.name}"
+
+
+class AttemptStore:
+    """Methods block, and are for one thread at a time. Each raises StorageError, StorageFull when the disk is."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def close(self) -> None:
+        self._db.close()
+
+    def write(self, attempts: Sequence[KeptAttempt], pods: Sequence[KeptPod]) -> None:
+        """Add or replace, all or nothing. What belongs to an attempt that was erased is left out."""
+        if not attempts and not pods:
+            return
+        with self._db.transaction():
+            erased = self.forgotten({*(job.job_uid for job in attempts), *(pod.job_uid for pod in pods)})
+            self._db.upsert(JOBS, [_job_row(job) for job in attempts if job.job_uid not in erased])
+            self._db.upsert(PODS, [_pod_row(pod) for pod in pods if pod.job_uid not in erased])
+
+    def open(self) -> KeptRun:
+        """The attempts and pods that were there when they were last seen."""
+        return KeptRun(
+            attempts=self._jobs("WHERE gone_at IS NULL AND forgotten = 0"),
+            pods=self._pods("WHERE gone_at IS NULL"),
+        )
+
+    def known(self, jobs: Iterable[str], pods: Iterable[str]) -> KeptRun:
+        """Those of these uids that are kept."""
+        job_rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))])
+        pod_rows = self._db.by_keys(PODS, [(uid,) for uid in sorted(set(pods))])
+        return KeptRun(
+            attempts=tuple(_job(row) for row in job_rows if not row[-1]), pods=tuple(_pod(row) for row in pod_rows)
+        )
+
+    def run(self, namespace: str, name: str) -> KeptRun:
+        """The newest run of this name, oldest attempt first; empty where nothing is kept."""
+        jobs = self._jobs("WHERE namespace = ? AND run = ? AND forgotten = 0", namespace, name)
+        if not jobs:
+            return KeptRun()
+        newest = max(jobs, key=lambda job: (job.gone is None, _stamp(job.created), job.number)).run_uid
+        attempts = sorted((job for job in jobs if job.run_uid == newest), key=lambda job: job.number)
+        uids = {job.job_uid for job in attempts}
+        pods = [
+            pod for pod in self._pods("WHERE namespace = ? AND run = ?", namespace, name) if pod.job_uid in uids
+        ]
+        pods.sort(key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name))
+        return KeptRun(attempts=tuple(attempts), pods=tuple(pods))
+
+    def forgotten(self, jobs: Iterable[str]) -> set[str]:
+        """Those of these Jobs' uids that were erased."""
+        rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))], columns=("job_uid", "forgotten"))
+        return {uid for uid, erased in rows if erased}
+
+    def erase(self, namespace: str, name: str, *, now: datetime) -> list[str]:
+        """Forget every run of this name, for good; the uids of its pods, whose logs are to go."""
+        with self._db.transaction():
+            uids = [pod.uid for pod in self._pods("WHERE namespace = ? AND run = ?", namespace, name)]
+            self._db.run("DELETE FROM attempt_pods WHERE namespace = ? AND run = ?", namespace, name)
+            self._db.run(
+                "UPDATE attempt_jobs SET document = '', forgotten = 1, gone_at = COALESCE(gone_at, ?)"
+                " WHERE namespace = ? AND run = ?",
+                to_microseconds(now),
+                namespace,
+                name,
+            )
+        return uids
+
+    def forget(self, older: datetime) -> list[str]:
+        """Drop what was gone before a moment; the uids of its pods, whose logs are to go."""
+        before = to_microseconds(older)
+        with self._db.transaction():
+            uids = [
+                str(uid) for (uid,) in self._db.rows("SELECT pod_uid FROM attempt_pods WHERE gone_at < ?", before)
+            ]
+            self._db.run("DELETE FROM attempt_pods WHERE gone_at < ?", before)
+            self._db.run("DELETE FROM attempt_jobs WHERE gone_at < ?", before)
+        return uids
+
+    def _jobs(self, where: str, *values: Any) -> tuple[KeptAttempt, ...]:
+        return tuple(_job(row) for row in self._db.rows(f"{_SELECT_JOBS} {where}", *values))
+
+    def _pods(self, where: str, *values: Any) -> tuple[KeptPod, ...]:
+        return tuple(_pod(row) for row in self._db.rows(f"{_SELECT_PODS} {where}", *values))
+
+
+def open_attempts(where: Path | str) -> AttemptStore:
+    """Open the database, a file or a `postgresql://` address. Raises StorageError."""
+    return AttemptStore(open_database(where, SCHEMA))
+
+
+def _job_row(job: KeptAttempt) -> Row:
+    document = msgspec.json.encode(job.document).decode()
+    moments = (_micro(job.created), _micro(job.gone))
+    return (job.job_uid, job.run_uid, job.namespace, job.run, job.number, document, *moments, 0)
+
+
+def _job(row: Row) -> KeptAttempt:
+    job_uid, run_uid, namespace, run, number, document, created, gone, _ = row
+    return KeptAttempt(
+        job_uid=job_uid,
+        run_uid=run_uid,
+        namespace=namespace,
+        run=run,
+        number=number,
+        document=msgspec.json.decode(document) if document else {},
+        created=_moment(created),
+        gone=_moment(gone),
+    )
+
+
+def _pod_row(pod: KeptPod) -> Row:
+    return (
+        pod.uid,
+        pod.job_uid,
+        pod.namespace,
+        pod.run,
+        pod.attempt,
+        pod.name,
+        pod.node,
+        pod.phase,
+        _micro(pod.created),
+        _micro(pod.started),
+        _micro(pod.ended),
+        pod.exit_code,
+        pod.reason,
+        pod.message,
+        pod.memory_limit_bytes,
+        pod.peak_memory_bytes,
+        pod.gpus,
+        pod.gpu_type,
+        int(pod.disrupted),
+        _micro(pod.gone),
+    )
+
+
+def _pod(row: Row) -> KeptPod:
+    values = dict(zip(PODS.columns, row, strict=True))
+    return KeptPod(
+        uid=values["pod_uid"],
+        job_uid=values["job_uid"],
+        namespace=values["namespace"],
+        run=values["run"],
+        attempt=values["attempt"],
+        name=values["pod"],
+        node=values["node"],
+        phase=values["phase"],
+        created=_moment(values["created_at"]),
+        started=_moment(values["started_at"]),
+        ended=_moment(values["ended_at"]),
+        exit_code=values["exit_code"],
+        reason=values["reason"],
+        message=values["message"],
+        memory_limit_bytes=values["memory_limit_bytes"],
+        peak_memory_bytes=values["peak_memory_bytes"],
+        gpus=values["gpus"],
+        gpu_type=values["gpu_type"],
+        disrupted=bool(values["disrupted"]),
+        gone=_moment(values["gone_at"]),
+    )
+
+
+def _micro(moment: datetime | None) -> int | None:
+    return None if moment is None else to_microseconds(moment)
+
+
+def _moment(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else from_microseconds(microseconds)
+
+
+def _stamp(moment: datetime | None) -> float:
+    return moment.timestamp() if moment else 0.0

@@ -1,0 +1,97 @@
+"""The folder of kept logs: the end stays, the beginning goes, and no crash leaves half a line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moorage.attempts.logs import FULL_SEGMENTS, LogEnd, LogFolder
+from moorage.errors import StorageError
+
+KEEP = 8 * 1024
+
+
+def lines(first: int, last: int) -> bytes:
+    return b"".join(b"%06d some text that a program prints\n" % at for at in range(first, last))
+
+
+def test_a_short_log_is_kept_whole(tmp_path):
+    folder = LogFolder(tmp_path / "logs", keep_bytes=KEEP)
+    assert folder.read("p1") == LogEnd()
+    folder.append("p1", lines(0, 5))
+    folder.append("p1", lines(5, 9))
+    assert folder.read("p1") == LogEnd(lines(0, 9), cut=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=30))
+def test_of_a_long_log_the_end_is_kept_in_bounded_space(tmp_path_factory, pieces):
+    root = tmp_path_factory.mktemp("logs")
+    folder, at = LogFolder(root, keep_bytes=KEEP), 0
+    for piece in pieces:
+        folder.append("p1", lines(at, at + piece))
+        at += piece
+        whole, end = lines(0, at), folder.read("p1")
+        assert whole.endswith(end.data)
+        assert end.cut == (end.data != whole)
+        assert len(end.data) > KEEP - 100 or end.data == whole
+        assert len(end.data) <= KEEP
+    assert len(list((root / "p1").iterdir())) <= FULL_SEGMENTS + 1
+
+
+def test_another_process_goes_on_and_drops_the_half_line_of_a_killed_one(tmp_path):
+    LogFolder(tmp_path, keep_bytes=KEEP).append("p1", lines(0, 5))
+    with (tmp_path / "p1" / "00000001.log").open("ab") as file:
+        file.write(b"000005 some te")
+    again = LogFolder(tmp_path, keep_bytes=KEEP)
+    assert again.read("p1").data == lines(0, 5)
+    again.append("p1", lines(5, 9))
+    assert again.read("p1").data == lines(0, 9)
+
+
+def test_a_kill_between_the_compressed_segment_and_the_end_of_the_plain_one_doubles_nothing(tmp_path):
+    folder = LogFolder(tmp_path, keep_bytes=KEEP)
+    segment = lines(0, KEEP // 4 // 30)
+    folder.append("p1", segment)
+    assert [path.name for path in (tmp_path / "p1").iterdir()] == ["00000001.z"]
+    (tmp_path / "p1" / "00000001.log").write_bytes(segment)
+    again = LogFolder(tmp_path, keep_bytes=KEEP)
+    assert again.read("p1").data == segment
+    again.append("p1", lines(1000, 1001))
+    assert again.read("p1").data == segment + lines(1000, 1001)
+    assert sorted(path.name for path in (tmp_path / "p1").iterdir()) == ["00000001.z", "00000002.log"]
+
+
+def test_a_line_longer_than_all_that_is_kept_is_kept_alone(tmp_path):
+    folder = LogFolder(tmp_path, keep_bytes=KEEP)
+    folder.append("p1", lines(0, 3) + b"x" * KEEP * 2 + b"\n")
+    assert folder.read("p1") == LogEnd(b"x" * KEEP * 2 + b"\n", cut=True)
+
+
+def test_a_log_read_to_its_end_says_so_until_it_is_erased(tmp_path):
+    folder = LogFolder(tmp_path, keep_bytes=KEEP)
+    assert not folder.is_finished("p1")
+    folder.finish("p1")
+    assert folder.is_finished("p1")
+    assert folder.read("p1") == LogEnd()
+    folder.append("p2", lines(0, 1))
+    assert [(size.uid, size.bytes) for size in folder.sizes()] in (
+        [("p1", 0), ("p2", len(lines(0, 1)))],
+        [("p2", len(lines(0, 1))), ("p1", 0)],
+    )
+    folder.erase("p1")
+    folder.erase("p1")
+    assert not folder.is_finished("p1")
+
+
+@pytest.mark.parametrize("uid", ["", "..", "../x", "a/b", ".hidden", "x" * 200])
+def test_a_uid_names_no_other_folder(tmp_path, uid):
+    with pytest.raises(StorageError, match="invalid uid"):
+        LogFolder(tmp_path, keep_bytes=KEEP).append(uid, b"x\n")
+
+
+def test_what_the_disk_refuses_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="could not write the kept logs"):
+        LogFolder(tmp_path / "file", keep_bytes=KEEP).append("p1", b"x\n")

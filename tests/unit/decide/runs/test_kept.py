@@ -1,0 +1,236 @@
+"""What is kept of a run, and how it is shown from that."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage.api.kept import KeptRun
+from moorage.apimachinery.moments import rfc3339
+from moorage.decide.runs.kept import (
+    Seen,
+    attempt_facts,
+    kept_pods_of,
+    plan,
+    pod_facts,
+    view_deleted,
+)
+from moorage.decide.runs.state import State, view_run
+from moorage.testing.clock import NOON
+
+MINUTE = timedelta(minutes=1)
+
+
+def a_job(attempt=1, *, uid="j", end=None, **annotations):
+    name = "train" if attempt == 1 else f"train-r{attempt}"
+    own = {} if attempt == 1 else {"ownerReferences": [{"kind": "Job", "name": "train", "uid": f"{uid}1"}]}
+    conditions = [{"type": end, "status": "True", "lastTransitionTime": rfc3339(NOON)}] if end else []
+    return {
+        "metadata": {
+            "namespace": "lab",
+            "name": name,
+            "uid": f"{uid}{attempt}",
+            "creationTimestamp": rfc3339(NOON - 60 * MINUTE),
+            "labels": {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)},
+            "annotations": {"moorage.dev/command": "python train.py"} | annotations,
+        }
+        | own,
+        "spec": {
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"annotations": {"moorage.dev/owner": "ada"}},
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "main",
+                            "env": [{"name": "PASSWORD", "value": "hunter2"}],
+                            "resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": "2"}},
+                        }
+                    ]
+                },
+            },
+        },
+        "status": {"conditions": conditions},
+    }
+
+
+def a_pod(uid="p1", attempt=1, *, job="j", phase="Running", exit_code=None, **status):
+    state = {"running": {"startedAt": rfc3339(NOON - 30 * MINUTE)}}
+    if exit_code is not None:
+        ended = {"startedAt": rfc3339(NOON - 30 * MINUTE), "finishedAt": rfc3339(NOON), "exitCode": exit_code}
+        state = {"terminated": ended}
+    return {
+        "metadata": {
+            "namespace": "lab",
+            "name": f"train-{uid}",
+            "uid": uid,
+            "creationTimestamp": rfc3339(NOON - 40 * MINUTE),
+            "labels": {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)},
+            "ownerReferences": [{"kind": "Job", "controller": True, "uid": f"{job}{attempt}"}],
+        },
+        "spec": {
+            "nodeName": "gpu-1",
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
+        },
+        "status": {"phase": phase, "containerStatuses": [{"state": state}]} | status,
+    }
+
+
+def written(known: KeptRun, changes: KeptRun) -> KeptRun:
+    """What is stored after a write."""
+    attempts = {job.job_uid: job for job in (*known.attempts, *changes.attempts)}
+    pods = {pod.uid: pod for pod in (*known.pods, *changes.pods)}
+    return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
+
+
+def kept(known=None, **seen):
+    """Plan and write, as the store does; planning again gives nothing."""
+    known = known or KeptRun()
+    seen = {"gpu_types": {"gpu-1": "a100"}, "now": NOON} | seen
+    known = written(known, plan(Seen(known=known, **seen)))
+    assert plan(Seen(known=known, **seen)) == KeptRun()
+    return known
+
+
+def test_a_pod_that_is_deleted_while_it_runs_has_failed_then_and_there():
+    known = kept(jobs=[a_job()], pods=[a_pod()])
+    known = kept(known, jobs=[a_job()], deleted={"p1": (a_pod(), NOON + MINUTE)}, now=NOON + 2 * MINUTE)
+    (pod,) = known.pods
+    assert (pod.phase, pod.reason, pod.node, pod.gpus, pod.gpu_type) == ("Failed", "Deleted", "gpu-1", 2, "a100")
+    assert (pod.started, pod.ended, pod.gone) == (NOON - 30 * MINUTE, NOON + MINUTE, NOON + MINUTE)
+
+
+def test_a_pod_that_came_and_went_between_two_looks_is_kept():
+    known = kept(jobs=[a_job()], deleted={"p1": (a_pod(exit_code=3, phase="Failed"), NOON + MINUTE)})
+    assert [(pod.exit_code, pod.ended, pod.gone) for pod in known.pods] == [(3, NOON, NOON + MINUTE)]
+
+
+def test_of_a_pod_that_vanished_while_nobody_watched_the_end_is_not_known():
+    known = kept(kept(jobs=[a_job()], pods=[a_pod()]), jobs=[a_job()], now=NOON + 9 * MINUTE)
+    assert [(pod.phase, pod.ended, pod.gone) for pod in known.pods] == [("Failed", None, NOON + 9 * MINUTE)]
+
+
+def test_what_took_a_pod_away_stays_its_reason():
+    lost = a_pod(
+        conditions=[
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+                "message": "make room",
+            }
+        ]
+    )
+    known = kept(jobs=[a_job()], deleted={"p1": (lost, NOON)})
+    (pod,) = known.pods
+    assert (pod.reason, pod.message, pod.disrupted) == ("PreemptionByScheduler", "make room", True)
+
+
+def test_a_later_look_that_knows_less_takes_nothing_away():
+    known = kept(jobs=[a_job()], pods=[a_pod()])
+    bare = a_pod(phase="Failed", containerStatuses=[])
+    known = kept(known, jobs=[a_job()], pods=[bare], gpu_types={})
+    assert [(pod.started, pod.gpu_type) for pod in known.pods] == [(NOON - 30 * MINUTE, "a100")]
+
+
+def test_a_pod_taken_for_gone_that_is_there_runs_again():
+    known = kept(jobs=[a_job()], pods=[a_pod()])
+    known = kept(known, jobs=[a_job()], now=NOON + MINUTE)
+    known = kept(known, jobs=[a_job()], pods=[a_pod()])
+    assert [(pod.phase, pod.ended, pod.gone) for pod in known.pods] == [("Running", None, None)]
+
+
+def test_what_a_program_is_given_to_know_is_not_kept():
+    facts = attempt_facts(a_job(**{"moorage.dev/report-token-sha256": "0" * 64}))
+    text = msgspec.json.encode(facts).decode()
+    assert "hunter2" not in text
+    assert "report-token" not in text
+    assert "python train.py" in text
+
+
+@given(st.data())
+def test_a_run_shown_from_what_is_kept_is_the_run_that_was_seen(data):
+    """Whatever its objects were: shown from their kept facts it is the same, but for what says that it is gone."""
+    end = data.draw(st.sampled_from([None, "Complete", "Failed"]))
+    attempts = data.draw(st.integers(1, 3))
+    codes = data.draw(st.lists(st.none() | st.sampled_from([0, 1, 137]), min_size=attempts, max_size=attempts))
+    jobs = [a_job(number, end="Failed" if number < attempts else end) for number in range(1, attempts + 1)]
+    pods = [
+        a_pod(
+            f"p{number}",
+            number,
+            phase="Running" if code is None else "Failed" if code else "Succeeded",
+            exit_code=code,
+        )
+        for number, code in enumerate(codes, 1)
+    ]
+    before = view_run(jobs, pods, now=NOON, node_types={"gpu-1": "a100"})
+    known = kept(jobs=jobs, pods=pods)
+    gone = {obj["metadata"]["uid"]: (obj, NOON) for obj in (*jobs, *pods)}
+    known = kept(known, deleted=gone)
+    run = view_deleted(known, now=NOON)
+    assert run is not None
+    assert (run.state, run.name, run.namespace, run.owner) == (State.DELETED, "train", "lab", "ada")
+    assert (run.command, run.requests, run.created, run.started) == (
+        before.command,
+        before.requests,
+        before.created,
+        before.started,
+    )
+    assert (run.exit_code, run.node, run.gpu_type, run.restarts) == (
+        before.exit_code,
+        before.node,
+        before.gpu_type,
+        before.restarts,
+    )
+    assert [pod.name for pod in run.pods] == [pod.name for pod in before.pods]
+    assert run.ended is not None
+
+
+# -- mixed with what is there
+
+
+def test_gone_pods_stand_before_those_that_are_there_and_do_not_change_the_state():
+    jobs, live = [a_job()], a_pod("p2")
+    live["metadata"]["creationTimestamp"] = rfc3339(NOON)
+    known = kept(jobs=jobs, deleted={"p1": (a_pod(), NOON - 10 * MINUTE)}, pods=[live])
+    run = view_run(jobs, [live], now=NOON, kept=kept_pods_of(known, jobs))
+    assert [(pod.name, pod.gone) for pod in run.pods] == [("train-p1", True), ("train-p2", False)]
+    assert (run.state, run.node) == (State.RUNNING, "gpu-1")
+    waiting = view_run(jobs, [], now=NOON, kept=kept_pods_of(known, jobs))
+    assert waiting.state is view_run(jobs, [], now=NOON).state is State.WAITING
+
+
+def test_the_pods_of_an_earlier_run_of_the_name_are_left_out():
+    known = kept(jobs=[a_job(uid="old")], deleted={"p1": (a_pod(job="old"), NOON)})
+    jobs = [a_job()]
+    assert view_run(jobs, [], now=NOON, kept=kept_pods_of(known, jobs)).pods == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (a_job(end="Complete"), "was Succeeded"),
+        (a_job(**{"moorage.dev/ended": "Cancelled by ada"}), "was Cancelled"),
+        (a_job(), "deleted before it ended"),
+    ],
+)
+def test_a_deleted_run_says_how_it_stood(job, reason):
+    known = kept(kept(jobs=[copy.deepcopy(job)]), deleted={"j1": (job, NOON)})
+    run = view_deleted(known, now=NOON)
+    assert run is not None
+    assert (run.state, run.reason, run.state.ended) == (State.DELETED, reason, True)
+
+
+def test_of_nothing_kept_nothing_is_shown():
+    assert view_deleted(KeptRun(), now=NOON) is None
+
+
+def test_facts_of_a_pod_without_status_are_few():
+    bare = {"metadata": {"name": "x", "uid": "u", "labels": {"moorage.dev/run": "x"}}, "spec": {}}
+    assert pod_facts(bare, {}).phase == "Pending"
