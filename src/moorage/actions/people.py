@@ -275,6 +275,11 @@ async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
     return ended
 
 
+def first_password() -> str:
+    """A first password that somebody hands over: 16 characters, 96 bits."""
+    return secrets.token_urlsafe(12)
+
+
 def check_password(password: str) -> None:
     """Raise UsageError for a password that is too short or too long."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:

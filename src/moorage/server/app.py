@@ -24,6 +24,7 @@ from moorage.server.pages import (
     mappages,
     newjob,
     nodepages,
+    userpages,
     volumepages,
     workspacepages,
 )
@@ -67,6 +68,17 @@ ENDPOINTS = (
 
 DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
 
+# modules whose pages work through the Desk, one a line
+DESK_PAGES = (
+    workspacepages,
+    volumepages,
+    datasetpages,
+    jobpages,
+    newjob,
+    nodepages,
+    userpages,
+)
+
 
 def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
     """Make the server. Somebody else runs the parts of `context`; `hosts` are its names beside loopback."""
@@ -81,11 +93,7 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *events.routes(context, board),
         *page_routes(board),
         *mappages.routes(context),
-        *(
-            route
-            for pages in (workspacepages, volumepages, datasetpages, jobpages, newjob, nodepages)
-            for route in desk.routes(pages.PAGES)
-        ),
+        *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
         Mount("/static", StaticFolder()),
     ]
     return Starlette(

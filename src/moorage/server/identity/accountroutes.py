@@ -9,6 +9,8 @@ from typing import Any
 
 from moorage.actions import people
 from moorage.api.people import Account, AccountChange, AccountList, NewAccount
+from moorage.apimachinery.api import Api
+from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 
 ALL = "/api/v1/users"
@@ -31,9 +33,14 @@ async def change_account(call: Call[AccountChange, None]) -> Account:
     change = call.body
     fields = [name for name in ("password", "groups", "disabled") if getattr(change, name) is not None]
     call.audit("change", f"{', '.join(fields) or 'nothing'} of user {call.name}")
-    account = await people.change_account(call.api, call.name, change)
+    return await apply_change(call.context, call.api, call.name, change)
+
+
+async def apply_change(context: Context, api: Api, person: str, change: AccountChange) -> Account:
+    """Change an account as the asker, and end its sessions where nobody may stay logged in; for REST and pages."""
+    account = await people.change_account(api, person, change)
     if people.ends_sessions(change):
-        await call.context.logins.end_all(call.name, "an administrator changed the account")
+        await context.logins.end_all(person, "an administrator changed the account")
     return account
 
 

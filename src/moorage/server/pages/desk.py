@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ NAMESPACES_ASKED = 500  # so many at most are asked whether they let somebody do
 ASKED_AT_ONCE = 16
 NAMESPACES_SECONDS = 10.0  # namespaces are listed again after that
 RUNS_SECONDS = 2.0
+NAME = re.compile(r"[A-Za-z0-9@._+:-]{1,253}")  # that a page repeats from an address
 SYSTEM = ("kube-", "moorage-")  # namespaces in which nobody makes things by a page
 
 Row = TypeVar("Row")
@@ -187,6 +189,10 @@ DONE = {
     "deleted": "{} is deleted.",
     "resized": "{} is being made larger.",
     "cancelled": "{} is cancelled.",
+    "enabled": "{} is enabled.",
+    "disabled": "{} is disabled. Sessions and tokens are revoked.",
+    "groups": "The groups of {} are changed.",
+    "ended": "A session of {} is ended.",
 }
 
 
@@ -219,10 +225,10 @@ def done(here: str, verb: str, what: str) -> Response:
 
 
 def outcome(request: Request) -> str:
-    """What was just done, made of our own words and a name that Kubernetes allows."""
+    """What was just done, made of our own words and the name of a thing or a user."""
     words, what = DONE.get(request.query_params.get("done", "")), request.query_params.get("what", "")
     parts = what.split("/")
-    if words is None or len(parts) != 2 or not all(is_dns_label(part) for part in parts):
+    if words is None or len(parts) > 2 or not all(NAME.fullmatch(part) for part in parts):
         return ""
     return words.format(what)
 

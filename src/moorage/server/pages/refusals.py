@@ -41,6 +41,7 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "datasets": "All datasets",
     "maps": "All maps",
     "open": "All workspaces",
+    "admin/users": "All users",
 }
 LIST_OF = {"explain": "/jobs", "open": "/workspaces"}  # where the list is not the first part itself
 HOME = ("/", "All GPUs")
@@ -75,6 +76,8 @@ def refusal_of(problem: Problem, path: str, *, is_known: bool, has_login: bool =
         links = (SIGN_IN, ("/", "Try again"))
     else:
         part = path.split("/")[1] if path.startswith("/") else ""
+        if part == "admin":
+            part = "/".join(path.split("/")[1:3])
         back = ((LIST_OF.get(part, f"/{part}"), LISTS[part]),) if part in LISTS else ()
         links = (*back, HOME)
     return Refusal(

@@ -102,7 +102,7 @@ class AdminPage:
     control: str
 
 
-ADMIN_PAGES: tuple[AdminPage, ...] = ()
+ADMIN_PAGES: tuple[AdminPage, ...] = (AdminPage("/admin/users", "Users", "see users"),)
 
 
 def decide(

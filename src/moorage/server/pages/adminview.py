@@ -1,0 +1,138 @@
+"""What the pages of administrators show, as values: lists, facts and forms that one template draws. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from moorage.server.pages.board import When
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A value of a table or a fact. `tone`: it is drawn as a pill; `note` stands small below it."""
+
+    text: str = ""
+    note: str = ""
+    href: str = ""
+    tone: str = ""
+    when: When | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """Something to do with a row or a thing. `is_form`: pressing it does it; else it leads to a page that asks."""
+
+    id: str
+    words: str
+    to: str
+    of: str = ""  # what it acts on, for who hears the page
+    is_form: bool = False
+    fields: tuple[tuple[str, str], ...] = ()  # sent with the form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row of a table: its head, a cell for each of the other columns, and its buttons."""
+
+    head: Cell
+    cells: tuple[Cell, ...] = ()
+    buttons: tuple[Button, ...] = ()
+    state: str = ""  # the list is filtered by it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`numbers`: columns that are aligned right, from 0, the head not counted."""
+
+    caption: str
+    headers: tuple[str, ...]
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headers without that of the head."""
+        return self.headers[1:]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A field of a form. With `options` it is a choice of (value, words)."""
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+    kind: str = "text"
+    required: bool = False
+    most: int = 253  # characters
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A form that unfolds. `id` is unique on its page; names of inputs are unique within the form."""
+
+    id: str
+    title: str
+    to: str
+    button: str
+    inputs: tuple[Input, ...]
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page of one thing."""
+
+    id: str
+    title: str
+    facts: tuple[tuple[str, Cell], ...] = ()
+    table: Table | None = None
+    lines: tuple[Line, ...] = ()
+    nothing: str = ""  # said instead of an empty table
+    buttons: tuple[Button, ...] = ()
+    forms: tuple[Form, ...] = ()
+
+
+def words_of(line: Line) -> tuple[str, ...]:
+    """What a search in a list looks at: every text of the row."""
+    cells = (line.head, *line.cells)
+    return tuple(text for cell in cells for text in (cell.text, cell.note) if text)
+
+
+def state_of(line: Line) -> str:
+    return line.state
+
+
+def given_in(form: Form, given: Iterable[tuple[str, str]]) -> Form:
+    """The form with what was typed into it, unfolded; for a page that says what is wrong with it."""
+    values = dict(given)
+    inputs = tuple(_with_value(field, values.get(field.name)) for field in form.inputs)
+    return Form(id=form.id, title=form.title, to=form.to, button=form.button, inputs=inputs, is_open=True)
+
+
+def _with_value(field: Input, value: str | None) -> Input:
+    if value is None:
+        return field
+    return Input(
+        name=field.name,
+        label=field.label,
+        value=value,
+        hint=field.hint,
+        kind=field.kind,
+        required=field.required,
+        most=field.most,
+        options=field.options,
+    )
+
+
+def names_in(text: str) -> list[str]:
+    """The names of a field that takes several, between commas or blanks, each once."""
+    return list(dict.fromkeys(text.replace(",", " ").split()))
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """The first names, and how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
