@@ -18,11 +18,13 @@ from moorage.server.gateway.gateway import GatewayLayer
 from moorage.server.identity import accountroutes, auditroutes, loginpages, loginroutes
 from moorage.server.identity.auth import Gate
 from moorage.server.pages import (
+    auditpages,
     datasetpages,
     events,
     jobpages,
     mappages,
     newjob,
+    nodeadmin,
     nodepages,
     userpages,
     volumepages,
@@ -77,6 +79,8 @@ DESK_PAGES = (
     newjob,
     nodepages,
     userpages,
+    nodeadmin,
+    auditpages,
 )
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
 
-from moorage.apimachinery.resources import NAMESPACES, SECRETS, SERVICEACCOUNTS
+from moorage.apimachinery.resources import NAMESPACES, NODES, PODS, SECRETS, SERVICEACCOUNTS
+from moorage.clock import rfc3339
+from moorage.errors import TooManyRequests
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.testing.clock import NOON
 
 pytestmark = pytest.mark.anyio
 
@@ -108,3 +112,67 @@ async def test_a_page_repeats_no_text_of_an_address_but_names(ada):
     page = (await ada.get("/admin/users?done=disabled&what=%3Cb%3E")).text
     assert ("<b>" in page, 'id="did"' in page) == (False, False)
     assert 'id="did"' not in (await ada.get("/jobs?done=deleted&what=call%20this%20number")).text
+
+
+async def test_a_node_is_cordoned_drained_and_uncordoned_by_buttons(ada):
+    ada.site.node("n1")
+    job = ada.site.run("train", node="n1")
+    ada.api.put(
+        PODS,
+        {
+            "metadata": {"name": "alone", "namespace": "lab"},
+            "spec": {"nodeName": "n1", "containers": []},
+            "status": {"phase": "Running"},
+        },
+    )
+    await ada.site.until(lambda: len(ada.site.service.cluster.pods.all()) == 2)
+    page = (await ada.get("/admin/nodes")).text
+    assert ('action="/admin/nodes/n1/cordon"' in page, 'href="/admin/nodes/n1/drain"' in page) == (True, True)
+    cordoned = await ada.post("/admin/nodes/n1/cordon")
+    assert cordoned.headers["location"] == "/admin/nodes?done=cordoned&what=n1"
+    assert (await ada.api.get(NODES, "n1"))["spec"]["unschedulable"] is True
+    assert (await ada.post("/admin/nodes/n1/uncordon")).status == 303
+    asks = (await ada.get("/admin/nodes/n1/drain")).text
+    assert f"Pod lab/{job['metadata']['name']}-x is evicted." in asks
+    assert "Pod lab/alone is not evicted unless you tick a box" in asks
+    assert 'name="force"' in asks
+    refused = await ada.post("/admin/nodes/n1/drain")
+    assert (refused.status, "Tick the boxes below" in refused.text) == (409, True)
+    evicted = []
+
+    async def evict(resource, name, subresource, body, namespace):
+        if name == "alone":
+            raise TooManyRequests("its budget forbids it")
+        evicted.append((resource, name, subresource, namespace))
+
+    ada.api.create_subresource = evict
+    held = await ada.post("/admin/nodes/n1/drain", force="yes")
+    assert (held.status, "its budget forbids it" in held.text) == (409, True)
+    assert evicted == [(PODS, "train-x", "eviction", "lab")]
+    assert (await ada.get("/admin/nodes/none/drain")).status == 404
+
+
+async def test_the_audit_log_is_searched_by_user_action_and_time_and_read_on(ada):
+    await ada.post("/admin/users", name="ben")
+    ada.site.clock.advance(3600)
+    for number in range(60):
+        await ada.post(f"/admin/nodes/n{number}/cordon")
+    first = (await ada.get("/admin/audit")).text
+    assert (first.count('<tr role="row">'), "cordon node n59" in first, "create user ben" in first) == (
+        51,
+        True,
+        False,
+    )
+    older = re.search(r'id="older" rel="next" href="([^"]+)"', first)[1].replace("&amp;", "&")
+    assert "create user ben" in (await ada.get(older)).text
+    for query, has in (
+        ("user=ada&q=CREATE", True), ("user=ben", False), ("q=%25", False), ("until=2026-01-01T00:00", False),
+        (f"until={rfc3339(NOON)[:16]}", True), (f"since={rfc3339(NOON + timedelta(minutes=30))[:16]}", False),
+    ):  # fmt: skip
+        page = (await ada.get(f"/admin/audit?{query}")).text
+        assert ("create user ben" in page) is has, query
+    wrong = await ada.get("/admin/audit?since=yesterday")
+    assert (wrong.status, "Invalid time" in wrong.text) == (400, True)
+    ada.api.readers.discard(("ada", None))
+    ada.site.clock.advance(61)
+    assert [(await ada.get(path)).status for path in ("/admin/audit", "/admin/nodes")] == [403, 403]

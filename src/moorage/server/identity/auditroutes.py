@@ -10,22 +10,40 @@ from moorage.api.people import AUDIT_PAGE, AuditEntry, AuditPage, AuditQuery
 from moorage.apimachinery.moments import parse_rfc3339, rfc3339_micro
 from moorage.errors import Forbidden, UsageError
 from moorage.model.names import GROUP
+from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.identity.auth import User
 
 
 async def show_audit(call: Call[None, AuditQuery]) -> AuditPage:
     """Who did what, newest first, for administrators; `next` is the `before` of the page that follows."""
-    context, query = call.context, call.query
-    if not await context.auth.may(call.user, "get", "audit", group=GROUP):
+    query = call.query
+    return await read_audit(
+        call.context,
+        call.user,
+        person=query.person,
+        since=_since(query.since),
+        before=query.before,
+        limit=min(max(1, query.limit), AUDIT_PAGE),
+    )
+
+
+async def read_audit(
+    context: Context, user: User, *, limit: int, person: str | None = None, action: str = "", before: int = 0,
+    since: datetime | None = None, until: datetime | None = None,
+) -> AuditPage:  # fmt: skip
+    """A page of the log, for REST and pages. `action`: a text in what was done, in any case. Raises Forbidden."""
+    if not await context.auth.may(user, "get", "audit", group=GROUP):
         raise Forbidden(
             "the audit log is for administrators",
             hint="they may `get` audit.moorage.dev",
             code=ErrorCode.FORBIDDEN,
         )
-    since, limit = _since(query.since), min(max(1, query.limit), AUDIT_PAGE)
     await context.audit_log.flush()
     rows = await context.sessions.do(
-        lambda store: store.audit(person=query.person, since=since, before=query.before, limit=limit)
+        lambda store: store.audit(
+            person=person, action=action, since=since, until=until, before=before, limit=limit
+        )
     )
     entries = tuple(
         AuditEntry(

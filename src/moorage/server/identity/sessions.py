@@ -274,9 +274,10 @@ class SessionStore:
                 )
 
     def audit(
-        self, *, person: str | None = None, since: datetime | None = None, before: int = 0, limit: int = AUDIT_PAGE
-    ) -> list[AuditEntry]:
-        """The newest entries first; `before`: older than this number."""
+        self, *, person: str | None = None, action: str = "", before: int = 0, limit: int = AUDIT_PAGE,
+        since: datetime | None = None, until: datetime | None = None,
+    ) -> list[AuditEntry]:  # fmt: skip
+        """The newest entries first; `before`: older than this number; `action`: a text in what was done."""
         wheres: list[str] = ["number > 0"]
         values: list[str | int] = []
         if person is not None:
@@ -285,6 +286,13 @@ class SessionStore:
         if since is not None:
             wheres.append("at >= ?")
             values.append(to_microseconds(since))
+        if until is not None:
+            wheres.append("at <= ?")
+            values.append(to_microseconds(until))
+        if action:
+            wheres.append("lower(what || ' ' || method || ' ' || path) LIKE ? ESCAPE '!'")
+            text = action.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+            values.append(f"%{text}%")
         if before:
             wheres.append("number < ?")
             values.append(before)

@@ -192,6 +192,9 @@ DONE = {
     "enabled": "{} is enabled.",
     "disabled": "{} is disabled. Sessions and tokens are revoked.",
     "groups": "The groups of {} are changed.",
+    "cordoned": "{} is cordoned: no new pods start there.",
+    "uncordoned": "{} is uncordoned: new pods may start there.",
+    "draining": "{} is being drained. Its pods end within their grace periods.",
     "ended": "A session of {} is ended.",
 }
 

@@ -42,6 +42,8 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "maps": "All maps",
     "open": "All workspaces",
     "admin/users": "All users",
+    "admin/nodes": "All nodes",
+    "admin/audit": "The whole audit log",
 }
 LIST_OF = {"explain": "/jobs", "open": "/workspaces"}  # where the list is not the first part itself
 HOME = ("/", "All GPUs")

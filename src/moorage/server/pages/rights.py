@@ -102,7 +102,11 @@ class AdminPage:
     control: str
 
 
-ADMIN_PAGES: tuple[AdminPage, ...] = (AdminPage("/admin/users", "Users", "see users"),)
+ADMIN_PAGES: tuple[AdminPage, ...] = (
+    AdminPage("/admin/users", "Users", "see users"),
+    AdminPage("/admin/nodes", "Nodes", "cordon node"),
+    AdminPage("/admin/audit", "Audit", "see audit"),
+)
 
 
 def decide(

@@ -17,6 +17,7 @@ from moorage.model.people import LOCAL
 from moorage.server.identity.accountroutes import apply_change
 from moorage.server.identity.sessions import Session
 from moorage.server.inputs import as_struct
+from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
 from moorage.server.pages.adminview import (
     Button,
     Cell,
@@ -27,23 +28,26 @@ from moorage.server.pages.adminview import (
     Table,
     given_in,
     names_in,
-    state_of,
-    words_of,
 )
 from moorage.server.pages.board import ago
-from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import Desk, Page, Question, done, problem_to_show, read_form
-from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.paging import Shown
 from moorage.server.problems import Problem
 
 HERE = "/admin/users"
 ONE = f"{HERE}/{{person}}"
 BACK = (HERE, "All users")
 ENABLED, DISABLED = "enabled", "disabled"
-TABLE = Table(
-    caption="Users, their groups, and when they were here last",
-    headers=("User", "State", "Login", "Groups", "Last seen", "Sessions"),
-    numbers=(3, 4),
+LIST = AdminList(
+    here=HERE,
+    title="Users",
+    table=Table(
+        caption="Users, their groups, and when they were here last",
+        headers=("User", "State", "Login", "Groups", "Last seen", "Sessions"),
+        numbers=(3, 4),
+    ),
+    nothing="No account yet. People who log in at the identity provider get one by themselves.",
+    states=(ENABLED, DISABLED),
 )
 SESSIONS = Table(caption="Sessions of the user", headers=("Session", "From", "Began", "Last used"), numbers=(1, 2))
 LOGINS = {LOCAL: "password", "oidc": "identity provider"}
@@ -66,7 +70,7 @@ async def show_list(desk: Desk, request: Request) -> Response:
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of users that changes."""
-    return HTMLResponse(_list(await _listed(desk, request)))
+    return HTMLResponse(live_part(LIST, await _listed(desk, request)))
 
 
 async def create(desk: Desk, request: Request) -> Response:
@@ -198,14 +202,7 @@ async def _listed(desk: Desk, request: Request) -> Shown[Line]:
     sessions: dict[str, list[Session]] = {}
     for session in await desk.context.sessions.do(lambda store: store.all()):
         sessions.setdefault(session.person, []).append(session)
-    lines = lines_of(accounts, sessions, desk.context.now())
-    wanted = wanted_of(request.query_params)
-    return page_of(lines, wanted, HERE, words=words_of, state=state_of, states=(ENABLED, DISABLED))
-
-
-def _list(listed: Shown[Line]) -> str:
-    nothing = "No account yet. People who log in at the identity provider get one by themselves."
-    return fragment("admin_list_live.html", list=listed, table=TABLE, title="Users", nothing=nothing, notes=())
+    return wanted_lines(LIST, request, lines_of(accounts, sessions, desk.context.now()))
 
 
 async def _list_page(
@@ -214,17 +211,7 @@ async def _list_page(
     listed = await _listed(desk, request)
     may_create = (await desk.allowed(request, ("create user",))).may("create user")
     form = NEW if given is None else given_in(NEW, given.items())
-    return desk.page(
-        request,
-        "admin_list.html",
-        HERE,
-        problem=problem,
-        title="Users",
-        list=listed,
-        live_part=_list(listed),
-        forms=(form,) if may_create else (),
-        wrong=(problem.field or "") if problem is not None else "",
-    )
+    return list_page(desk, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
 
 
 async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
