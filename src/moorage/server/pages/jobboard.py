@@ -14,6 +14,7 @@ from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import is_gpu
 from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
+from moorage.model.names import HOST_IMAGE
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, type_name
 
 OUR_LABELS = ("moorage.dev/", "batch.kubernetes.io/", "kubernetes.io/", "job-name", "controller-uid")
@@ -143,7 +144,8 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="Node", text=run.node, href=f"/nodes/{run.node}")
     if not private:
         return
-    yield Fact(name="Image", text=str(container.get("image") or ""))
+    image = str(container.get("image") or "")
+    yield Fact(name="Image", text="none: it runs on the machine itself" if image == HOST_IMAGE else image)
     for name, label in (("cpu", "CPU"), ("memory", "Memory limit")):
         if limits.get(name):
             yield Fact(name=label, text=str(limits[name]))

@@ -27,6 +27,7 @@ from moorage.model.names import (
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
     MEMORY_DEFAULTED_ANNOTATION,
+    RESTART_LIMIT,
     RESTART_LIMIT_ANNOTATION,
     RUNNER_PATH,
     TIME_LIMIT_ANNOTATION,
@@ -264,6 +265,8 @@ def given_of(job: Obj) -> dict[str, str]:
         "priorityClass": str(spec.get("priorityClassName") or ""),
         "hostEnv": "yes" if template_notes.get(HOST_ENV_ANNOTATION) == "true" else "",
     }
+    if given["restartLimit"] == str(RESTART_LIMIT):
+        given["restartLimit"] = ""  # as if nothing was asked for
     return {name: text for name, text in given.items() if text}
 
 
