@@ -16,6 +16,7 @@ from moorage.api.explain import Explanation
 from moorage.api.gpus import Gpus
 from moorage.api.jobs import Job
 from moorage.api.logins import Person
+from moorage.api.nodes import Nodes
 from moorage.api.reading import read
 from moorage.api.usage import Top
 from moorage.api.volumes import Volume
@@ -375,6 +376,10 @@ class AsyncClient(Group):
     async def gpus(self) -> Gpus:
         """Every GPU of every node, free or whose."""
         return read(Gpus, await self._json("GET", "/api/v1/gpus"))
+
+    async def nodes(self) -> Nodes:
+        """Every node: its state, GPUs, CPU and memory with what is taken of them, and the runs on it."""
+        return read(Nodes, await self._json("GET", "/api/v1/nodes"))
 
     async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> Top:
         """GPU-hours by user (or `run`, `type`, `gpu`); `since`: such as 24h or 7d, or a moment."""

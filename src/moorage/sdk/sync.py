@@ -161,5 +161,6 @@ class Client:
     close = _call(aio.AsyncClient.close)
     whoami = _call(aio.AsyncClient.whoami)
     gpus = _call(aio.AsyncClient.gpus)
+    nodes = _call(aio.AsyncClient.nodes)
     top = _call(aio.AsyncClient.top)
     explain = _call(aio.AsyncClient.explain)

@@ -46,6 +46,7 @@ from moorage.server.rest import (
     health,
     jobs,
     maps,
+    nodes,
     openapi,
     top,
     volumes,
@@ -54,6 +55,7 @@ from moorage.server.rest import (
 
 ENDPOINTS = (
     *gpus.ENDPOINTS,
+    *nodes.ENDPOINTS,
     *top.ENDPOINTS,
     *jobs.ENDPOINTS,
     *volumes.ENDPOINTS,
