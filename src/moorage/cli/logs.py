@@ -16,6 +16,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.state import PodView, RunView, State, exit_code_of
 from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import NotFound, UsageError
@@ -112,7 +113,11 @@ async def _follow(session: Session, log: RunLog, name: str, *, prefix: bool | No
     """Print as it comes, attempt after attempt, until the run has ended; return how it then stands."""
     await log.open(follow=True)
     printer = Printer(prefix=prefix)
-    async with watching(session, name) as watch, contextlib.aclosing(log.follow(watch)) as events:
+    async with (
+        ending_with_reader(),
+        watching(session, name) as watch,
+        contextlib.aclosing(log.follow(watch)) as events,
+    ):
         async for event in events:
             if isinstance(event, Ended) and event.run is not None:
                 return event.run

@@ -32,6 +32,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
     """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
+    A reader of stdout that has read enough ends it with 0.
     `opener` replaces `moorage.cli.session.open_session`, for tests.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -95,7 +96,7 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
     from moorage.errors import MoorageError
 
     try:
-        code = load(target).main(args=list(words), prog_name=f"moor {name}", standalone_mode=False, obj=opener)
+        code = _invoke(load(target), name, words, opener)
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
@@ -116,10 +117,21 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second complaint at exit
-        return 141  # 128 + SIGPIPE: the reader has gone, as with `moor jobs | head`
+        return 0  # the reader has read what it wanted, as `moor jobs | head` does
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return code if isinstance(code, int) else 0
+
+
+def _invoke(command: click.Command, name: str, words: Sequence[str], opener: Any) -> Any:
+    """Run a command. Like its `main`, but an error of a closed pipe comes out as it is."""
+    import click
+
+    try:
+        with command.make_context(f"moor {name}", list(words), obj=opener) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as done:
+        return done.exit_code
 
 
 def _in_our_words(error: click.UsageError) -> tuple[str, str]:

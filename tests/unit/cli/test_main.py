@@ -210,3 +210,14 @@ def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_nam
         assert choose_kubeconfig(Target(kubeconfig=Path("/k")), {}) == Path("/k")
     finally:
         os.close(lock)
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    words = [sys.executable, "-m", "moorage.cli.main", "completion", "bash"]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run(words, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, b"")
