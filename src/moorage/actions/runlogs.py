@@ -8,8 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from moorage.actions.runs import jobs_of_run, pods_of_run
-from moorage.api.errors import ErrorCode
+from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
@@ -128,13 +127,8 @@ class RunLog:
         exist, and ApiError."""
         jobs = await jobs_of_run(self._api, self._namespace, self._name)
         run = self._view(jobs, await pods_of_run(self._api, self._namespace, self._name))
-        numbers = [attempt.number for attempt in run.attempts]
-        if self._attempt is not None and self._attempt not in numbers:
-            raise NotFound(
-                f"run {run.name} has no attempt {self._attempt}",
-                hint=f"it has {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"it has only {numbers[0]}",
-                code=ErrorCode.NOT_FOUND,
-            )
+        if self._attempt is not None and self._attempt not in [attempt.number for attempt in run.attempts]:
+            raise missing_attempt(run, self._attempt)
         await self._check_readable(run, follow=follow)
         self._run = run
         return run

@@ -119,6 +119,16 @@ def missing_run(namespace: str, name: str, known: Iterable[str] = ()) -> NotFoun
     )
 
 
+def missing_attempt(run: RunView, attempt: int) -> NotFound:
+    """The error for an attempt that a run does not have."""
+    numbers = [known.number for known in run.attempts]
+    return NotFound(
+        f"run {run.name} has no attempt {attempt}",
+        hint=f"it has {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"it has only {numbers[0]}",
+        code=ErrorCode.NOT_FOUND,
+    )
+
+
 def is_run_name(name: str) -> bool:
     """Whether a run may have this name; others would be read as a selector."""
     return is_dns_label(name) and len(name) <= RUN_NAME_MAX

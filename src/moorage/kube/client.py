@@ -445,17 +445,29 @@ class KubeClient:
         `stdin`: True, to be written by the caller; bytes, all of it, after which it ends (servers of 1.30 and
         newer). With `tty`, all output is standard output. Raises ApiError.
         """
-        import aiohttp
-        from multidict import CIMultiDict
-        from yarl import URL
-
-        from moorage.kube.exec import PING_SECONDS, PROTOCOLS, ExecProcess
+        from moorage.kube.exec import PROTOCOLS, ExecProcess
 
         path = PODS.path(namespace=namespace, name=pod, subresource="exec")
         wants = {"stdin": stdin is not None and stdin is not False, "stdout": True, "stderr": not tty, "tty": tty}
         query = [("command", word) for word in command]
         query += [(name, "true") for name, wanted in wants.items() if wanted]
         query += [("container", container)] if container else []
+        socket = await self.open_socket(path, query, protocols=PROTOCOLS, what=f"exec in pod {namespace}/{pod}")
+        process = ExecProcess(socket, f"pod {namespace}/{pod}")
+        if isinstance(stdin, bytes):
+            process.feed(stdin)
+        return process
+
+    async def open_socket(
+        self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str], what: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket to the API server; to be closed. `what` names it in errors. Raises ApiError."""
+        import aiohttp
+        from multidict import CIMultiDict
+        from yarl import URL
+
+        from moorage.kube.exec import PING_SECONDS
+
         session = self._session or await self._open()
         headers: list[tuple[str, str]] = []
         if (authorization := await self._credentials.authorization()) is not None:
@@ -465,9 +477,9 @@ class KubeClient:
             headers += [("Impersonate-Group", group) for group in self._groups]
         url = URL(self.connection.server + path, encoded=True).with_query(query)
         try:
-            socket = await session.ws_connect(
+            return await session.ws_connect(
                 url,
-                protocols=PROTOCOLS,
+                protocols=protocols,
                 headers=CIMultiDict(headers),
                 heartbeat=PING_SECONDS,
                 max_msg_size=0,
@@ -477,13 +489,9 @@ class KubeClient:
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 403, 404, 400, 500):
                 await self._why_not(path, query)
-            raise api_error(error.status, None, f"exec in pod {namespace}/{pod}: {error.message}") from error
+            raise api_error(error.status, None, f"{what}: {error.message}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._no_answer(error) from error
-        process = ExecProcess(socket, f"pod {namespace}/{pod}")
-        if isinstance(stdin, bytes):
-            process.feed(stdin)
-        return process
 
     async def _why_not(self, path: str, query: Sequence[tuple[str, str]]) -> None:
         """Ask as if without a WebSocket: only so does the library hand over what the server says. Raises ApiError

@@ -138,6 +138,9 @@ class FakeServer:
             raise NotReady("this cluster has no Moorage server")
         return msgspec.convert(self.answers[path], kind)
 
+    async def address(self) -> tuple[str, dict[str, str]]:
+        raise NotReady("this cluster has no Moorage server")
+
 
 @dataclass
 class Moor:

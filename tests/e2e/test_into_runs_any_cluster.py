@@ -1,0 +1,199 @@
+"""`moor exec`, `moor port-forward` and `moor wait`, as typed, into a run that really runs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage.testing.cluster import Cluster
+
+pytestmark = pytest.mark.cluster("scheduler", "controllers", "kubelet")
+
+PATIENCE = 180.0  # seconds; only bounds a hang
+IMAGE = "python:3.12-slim"  # on a cluster whose nodes run images
+SERVER = (
+    "import functools, http.server, pathlib\n"
+    "pathlib.Path('/tmp/served').mkdir(exist_ok=True); pathlib.Path('/tmp/served/page').write_text('hello')\n"
+    "handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory='/tmp/served')\n"
+    "http.server.ThreadingHTTPServer(('127.0.0.1', 18766), handler).serve_forever()"
+)
+
+
+def submit(cluster: Cluster, name: str, folder: Path, code: str) -> None:
+    """`folder`: what a real cluster is shipped."""
+    image = [] if cluster.kind == "local" else ["--image", IMAGE]
+    python = sys.executable if cluster.kind == "local" else "python3"
+    cluster.moor("run", "--memory", "128Mi", "--name", name, *image, "--", python, "-c", code, cwd=folder)
+
+
+@pytest.fixture
+def name(cluster: Cluster, unique: str) -> Iterator[str]:
+    """A run's name; what bears it is gone after the test."""
+    yield unique
+    cluster.moor("cancel", "--delete", unique, check=False)
+
+
+@pytest.fixture
+def server(cluster: Cluster, name: str, tmp_path: Path) -> str:
+    """A run that runs, and serves HTTP on a port of its own localhost."""
+    submit(cluster, name, tmp_path, SERVER)
+    done = cluster.moor("wait", name, "--for", "running", "--timeout", "3m")
+    assert done.stdout == f"{name} Running\n"
+    return name
+
+
+def test_a_command_runs_beside_the_run_with_its_output_input_and_exit_code(cluster, server):
+    script = "echo $MOORAGE_RUN; echo aside >&2; exit 7"
+    done = cluster.moor("exec", server, "--", "sh", "-c", script, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"{server}\n", "aside\n")
+    piped = cluster.moor("exec", "-i", server, "--", "cat", stdin="line\n" * 50_000)
+    assert piped.stdout == "line\n" * 50_000
+    without = cluster.moor("exec", "-t", server, "--", "true")
+    assert without.stderr == "note: -t is left out: standard input and output are not a terminal\n"
+    missing = cluster.moor("exec", "--attempt", "9", server, "--", "true", check=False)
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        f"error: run {server} has no attempt 9\nhint: it has only 1\n",
+    )
+
+
+def test_a_shell_has_a_terminal_of_the_size_of_this_one(cluster, server):
+    typed = [sys.executable, "-m", "moorage.cli.main", "exec", server]
+    with terminal(cluster, typed) as (fd, child):
+        resize(fd, 100, 31)
+        read_until(fd, rb"[$#] ")
+        os.write(fd, b"PS1=; stty size; [ -t 0 ] && echo a terminal: $((6*7))\n")
+        read_until(fd, rb"31 100\r\n(.|\n)*a terminal: 42")
+        resize(fd, 64, 20)
+        os.write(fd, b"until stty size | grep '20 64'; do sleep 0.1; done; echo interrupt m''e; sleep 1000\n")
+        read_until(fd, rb"interrupt me\r\n")
+        os.write(fd, b"\x03")  # Ctrl-C ends the command there, not ours
+        os.write(fd, b"exit 5\n")
+        assert child.wait(PATIENCE) == 5
+        modes = termios.tcgetattr(fd)
+        assert modes[3] & termios.ECHO  # the terminal is as it was
+        assert modes[3] & termios.ICANON
+
+
+def test_a_port_of_the_run_is_one_here_until_ctrl_c(cluster, server):
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, ":18766"]
+    child = subprocess.Popen(
+        typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cluster.environment()
+    )
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        match = re.fullmatch(rf"forwarding (http://127\.0\.0\.1:(\d+)) to port 18766 of pod {server}.*\n", line)
+        assert match is not None, line
+        for _ in range(5):
+            with urllib.request.urlopen(f"{match[1]}/page", timeout=PATIENCE) as answer:
+                assert answer.read() == b"hello"
+        taken = cluster.moor("port-forward", server, f"{match[2]}:18766", check=False)
+        assert taken.returncode == 1
+        assert taken.stderr.startswith(f"error: port {match[2]} of 127.0.0.1 is taken\nhint: use another one")
+    finally:
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=PATIENCE)
+    assert (child.returncode, out, err) == (0, "", "Ctrl-C stops it\n")
+
+
+def test_a_request_that_ends_its_side_still_gets_its_answer(cluster, server):
+    typed = [sys.executable, "-m", "moorage.cli.main", "port-forward", server, ":18766"]
+    child = subprocess.Popen(typed, stdout=subprocess.PIPE, text=True, env=cluster.environment())
+    try:
+        assert child.stdout is not None
+        port = int(child.stdout.readline().split()[1].rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+            connection.sendall(b"GET /page HTTP/1.0\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert answer.endswith(b"\r\n\r\nhello")
+    finally:
+        child.terminate()
+        child.communicate(timeout=PATIENCE)
+
+
+def test_waiting_ends_with_the_run_and_says_how_it_ended(cluster, name, tmp_path):
+    submit(cluster, name, tmp_path, "raise SystemExit(3)")
+    done = cluster.moor("wait", name, check=False)
+    assert (done.returncode, done.stdout) == (1, f"{name} Failed\n")
+    assert done.stderr.startswith(f"{name}: Failed (exit code 3)")
+    entered = cluster.moor("exec", name, "--", "true", check=False)
+    assert entered.returncode == 1
+    assert entered.stderr == (
+        f"error: run {name} has ended: Failed (exit code 3)\n"
+        f"hint: read its logs: moor logs {name}   Run it again: moor rerun {name}\n"
+    )
+
+
+def test_a_reader_that_has_read_enough_ends_a_command_without_an_error(cluster, server):
+    for words in (
+        ["exec", server, "--", "yes"],
+        ["exec", server, "--", "sh", "-c", "echo y; sleep 1000"],
+        ["jobs"],
+    ):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "moorage.cli.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=cluster.environment(),
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.read(1)
+        child.stdout.close()
+        assert (child.wait(PATIENCE), child.stderr.read()) == (0, b"")
+        child.stderr.close()
+
+
+@contextlib.contextmanager
+def terminal(cluster: Cluster, typed: list[str]) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A command in a terminal of its own, and our end of that."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        typed,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=cluster.environment() | {"TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    try:
+        yield ours, child
+    finally:
+        child.kill()
+        child.wait()
+        os.close(theirs)
+        os.close(ours)
+
+
+def resize(fd: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def read_until(fd: int, pattern: bytes) -> bytes:
+    """What the terminal shows, until it matches. Raises AssertionError where it ends before."""
+    seen = b""
+    while not re.search(pattern, seen):
+        try:
+            data = os.read(fd, 1 << 16)
+        except OSError:
+            data = b""
+        assert data, seen
+        seen += data
+    return seen

@@ -1,0 +1,107 @@
+"""`moor wait`, `exec` and `port-forward` against a cluster in memory: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from moorage.apimachinery.resources import JOBS
+from moorage.cli.portforward import Forward, parse_forward
+from moorage.errors import UsageError
+from moorage.testing.clock import NOON, FakeClock
+
+
+def a_job(name: str, end: str = "") -> dict[str, object]:
+    labels = {"moorage.dev/run": name, "moorage.dev/attempt": "1", "moorage.dev/owner": "ada"}
+    conditions = [{"type": end, "status": "True"}] if end else []
+    spec = {"template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}}}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"conditions": conditions}}
+
+
+def test_waiting_for_runs_that_have_ended_says_how_each_ended(moor):
+    moor.api.put(JOBS, a_job("good", "Complete"))
+    moor.api.put(JOBS, a_job("bad", "Failed"))
+    done = moor("wait", "good")
+    assert (done.code, done.out, done.err) == (0, "good Succeeded\n", "")
+    done = moor("wait", "good", "bad", "good")
+    assert (done.code, done.out) == (1, "good Succeeded\nbad Failed\n")
+    assert done.err == "bad: Failed; see moor show bad\n"
+    done = moor("wait", "good", "--for", "running")
+    assert (done.code, done.err) == (1, "good: Succeeded; it does not run any more; see moor show good\n")
+
+
+def test_every_name_that_does_not_exist_is_named_before_anything_is_waited_for(moor):
+    moor.api.put(JOBS, a_job("train"))
+    done = moor("wait", "train", "trian", "x")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "error: run 'trian' not found in namespace default\nhint: did you mean train?\n"
+        "error: run 'x' not found in namespace default\nhint: list the runs of all namespaces: moor jobs -A\n"
+    )
+
+
+class Hasty(FakeClock):
+    """A clock on which every wait is over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+
+def test_a_wait_that_is_over_names_what_is_not_done(moor):
+    moor.api.put(JOBS, a_job("train"))
+    moor.clock = Hasty(NOON)
+    done = moor("wait", "train", "--timeout", "10m")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == (
+        "error: train: not ended after 10m\nhint: nothing was stopped; wait again, or see moor jobs\n"
+    )
+    wrong = moor("wait", "train", "--timeout", "soon")
+    assert wrong.err == "error: invalid --timeout 'soon'\nhint: use a time such as 90s, 10m or 2h\n"
+    assert wrong.code == 2
+
+
+def test_a_run_that_waits_cannot_be_entered(moor):
+    moor.api.put(JOBS, a_job("train"))
+    for words in (["exec", "train", "--", "ls"], ["port-forward", "train", "80"]):
+        done = moor(*words)
+        assert (done.code, done.err) == (
+            1,
+            "error: run train is waiting: none of its pods runs\n"
+            "hint: see why: moor explain train   Wait for it: moor wait train --for running\n",
+        )
+
+
+def test_a_shell_needs_a_terminal(moor):
+    done = moor("exec", "train")
+    assert (done.code, done.err) == (
+        2,
+        "error: no command given, and there is no terminal for a shell\n"
+        "hint: give a command: moor exec train -- nvidia-smi\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("8888", Forward(8888, 8888)),
+        ("9000:8888", Forward(9000, 8888)),
+        (":8888", Forward(0, 8888)),
+        ("0:8888", Forward(0, 8888)),
+    ],
+)
+def test_a_port_is_the_same_here_or_another_or_any(text, want):
+    assert parse_forward(text) == want
+
+
+@pytest.mark.parametrize("text", ["", "0", ":", "80:", "x:80", "70000", "1:2:3", "-1", "80:0"])
+def test_what_is_no_port_is_refused_with_what_is_allowed(text):
+    with pytest.raises(UsageError) as caught:
+        parse_forward(text)
+    assert caught.value.message == f"invalid port {text!r}: use [LOCAL:]REMOTE, numbers from 1 to 65535"
+
+
+def test_only_runs_and_workspaces_have_ports(moor):
+    done = moor("port-forward", "deployment/web", "80")
+    assert (done.code, done.err) == (
+        2,
+        "error: invalid name 'deployment/web': use the name of a run, or workspace/NAME\n",
+    )
