@@ -4,7 +4,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest --dist loadgroup
 WORKERS ?= 4# more than two cores: most end-to-end tests wait for a cluster
-DEMO_DATA := .moorage-demo
+DEMO := .moorage-demo
 
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -23,8 +23,8 @@ help: ## Show this list
 setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
 	@$(PY) -m compileall -q src
 
-demo: setup ## The main job, from an empty machine: two nodes, four GPUs, three trainings, one drained half-way
-	@$(PY) examples/digits/demo.py --data $(DEMO_DATA)
+demo: setup ## The platform on this machine: runs, a drain half-way, a map, a dataset, a workspace; under 3 minutes
+	@.venv/bin/moor demo --folder $(DEMO)
 
 quick: setup ## Lint, types and unit tests, side by side: the loop while you work
 	@$(MAKE) --no-print-directory -j 3 lint types unit

@@ -57,6 +57,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("People", "tenant", "moorage.cli.tenants:tenant", "Create, list, change and delete tenants"),
     ("People", "audit", "moorage.cli.users:audit", "Show who changed what"),
     ("Manifests", "lint", "moorage.cli.lint:lint", "Check manifests against the guardrails"),
+    ("This machine", "demo", "moorage.cli.demo.command:demo", "Show the platform in 3 minutes, on this machine"),
     ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),
     ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
     ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),
