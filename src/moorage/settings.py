@@ -13,9 +13,22 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from moorage.apimachinery.integers import parse_integer
-from moorage.apimachinery.quantity import parse_quantity
+from moorage.apimachinery.quantity import format_bytes, parse_quantity
 from moorage.errors import MoorageError, UsageError
-from moorage.model.retention import AUDIT_DAYS, AUDIT_DAYS_MAX, USAGE_DAYS, USAGE_DAYS_MAX
+from moorage.model.retention import (
+    AUDIT_DAYS,
+    AUDIT_DAYS_MAX,
+    LOG_BYTES,
+    LOG_BYTES_MAX,
+    LOG_BYTES_MIN,
+    LOG_DAYS,
+    LOG_DAYS_MAX,
+    LOG_STREAMS,
+    LOG_STREAMS_MAX,
+    LOG_TOTAL_BYTES,
+    USAGE_DAYS,
+    USAGE_DAYS_MAX,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -93,6 +106,16 @@ def size() -> Kind[int]:
     return Kind("bytes such as 5Gi, at most 1Pi; 0: no limit", parse)
 
 
+def size_between(minimum: int, maximum: int) -> Kind[int]:
+    def parse(value: str) -> int:
+        result = int(parse_quantity(value))
+        if not minimum <= result <= maximum:
+            raise ValueError
+        return result
+
+    return Kind(f"bytes such as 1Mi, from {format_bytes(minimum)} to {format_bytes(maximum)}", parse)
+
+
 def flag() -> Kind[bool]:
     words = {"true": True, "t": True, "yes": True, "y": True, "on": True, "1": True}
     words |= {"false": False, "f": False, "no": False, "n": False, "off": False, "0": False}
@@ -148,6 +171,22 @@ USAGE_KEPT_DAYS = Setting(
 AUDIT_KEPT_DAYS = Setting(
     name="MOORAGE_AUDIT_DAYS", kind=whole(1, AUDIT_DAYS_MAX), default=AUDIT_DAYS, readers=(SERVER, UP),
     meaning="Days to keep the audit log in the database.",
+)  # fmt: skip
+KEPT_LOG_DAYS = Setting(
+    name="MOORAGE_LOG_DAYS", kind=whole(1, LOG_DAYS_MAX), default=LOG_DAYS, readers=(SERVER, UP),
+    meaning="Days to keep facts and logs of runs' pods that are gone.",
+)  # fmt: skip
+KEPT_LOG_BYTES = Setting(
+    name="MOORAGE_LOG_BYTES", kind=size_between(LOG_BYTES_MIN, LOG_BYTES_MAX), default=LOG_BYTES, usual="1Mi",
+    readers=(SERVER, UP), meaning="Bytes to keep of the end of each pod's log.",
+)  # fmt: skip
+KEPT_LOGS_TOTAL = Setting(
+    name="MOORAGE_LOG_TOTAL_BYTES", kind=size(), default=LOG_TOTAL_BYTES, usual="2Gi", readers=(SERVER, UP),
+    meaning="Bytes on the disk of all kept logs; the oldest goes first; 0: no limit.",
+)  # fmt: skip
+LOG_FOLLOWED = Setting(
+    name="MOORAGE_LOG_STREAMS", kind=whole(1, LOG_STREAMS_MAX), default=LOG_STREAMS, readers=(SERVER, UP),
+    meaning="Logs of pods that the server follows at the same time; more are read by turns.",
 )  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),

@@ -188,6 +188,7 @@ def _works(
             )
             ready.append(webhook.wait_synced())
         elif part == "server":
+            from moorage.attempts.keeper import limit_settings
             from moorage.queue.quota import quota_settings
             from moorage.server.ratelimit import rate_settings
             from moorage.server.service import ServerService
@@ -206,6 +207,8 @@ def _works(
                 provider=settings.provider,
                 usage_days=settings.usage_days,
                 rate=settings.rate or rate_settings(os.environ),
+                attempts_db=table.QUEUE_URL.read(os.environ) or None,
+                kept=limit_settings(os.environ),
                 quota=quota_settings(os.environ),
                 informers=informers,
             )

@@ -62,7 +62,7 @@ LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 RESERVE_ROLE = "moorage-reserve"  # may write in the calendar
 BUDGET_MIN = 1_000_000  # reservations that must stay: more than there can be
 QUEUE_SECRET = "moorage-queue"  # in SYSTEM_NAMESPACE, may be missing; its `url`: postgresql://…
-USAGE_SIZE = "5Gi"  # intervals of GPU use: some 200 bytes each
+USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
 PART_OF = {"app.kubernetes.io/part-of": "moorage"}
 
 LIST, READ = ("list", "watch"), ("get", "list", "watch")
@@ -271,6 +271,10 @@ SERVER = Service(
     recreate=True,
     everywhere=(
         Rule(resources=("nodes", "pods"), verbs=LIST),
+        # the end of the log of each pod of a run is kept: it goes with the pod, and with its node
+        Rule(resources=("pods/log",), verbs=("get",)),
+        # a namespace that was made anew must not show what is kept of the old one of its name
+        Rule(resources=("namespaces",), verbs=("get",)),
         Rule(group="batch", resources=("jobs",), verbs=(*READ, "patch")),
         Rule(resources=("persistentvolumeclaims", "persistentvolumes", "events"), verbs=("list",)),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",)),

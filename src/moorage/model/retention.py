@@ -11,6 +11,6 @@ LOG_DAYS_MAX = 3650
 LOG_BYTES = 1 << 20  # of the end of each pod's log
 LOG_BYTES_MIN = 4 << 10
 LOG_BYTES_MAX = 1 << 30
-LOG_TOTAL_BYTES = 4 << 30  # of all kept logs, compressed as they are
+LOG_TOTAL_BYTES = 2 << 30  # of all kept logs, compressed as they are
 LOG_STREAMS = 300  # logs that are followed at the same time
 LOG_STREAMS_MAX = 10_000

@@ -317,6 +317,7 @@ def _app(queue: Any) -> ASGIApp:
         limiter=nothing,
         volume_use=nothing,
         tenants=nothing,
+        keeper=nothing,
         past=nothing,
         reports=nothing,
         followers=nothing,

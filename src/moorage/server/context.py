@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from moorage.apimachinery.informer import Informer
+    from moorage.attempts.keeper import Keeper
     from moorage.queue.manager import Queue
     from moorage.queue.outputs import Outputs
     from moorage.server.cluster import Cluster
@@ -56,6 +57,7 @@ class Context:
     limiter: Limiter
     volume_use: VolumeUse
     tenants: KnownTenants
+    keeper: Keeper
     past: PastRuns
     reports: CheckpointReports
     followers: Followers

@@ -7,13 +7,17 @@ import logging
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 
-from moorage.apimachinery.api import Api
+from moorage.apimachinery.api import Api, LogApi
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.informers import Informers
+from moorage.attempts.keeper import Keeper, Limits
+from moorage.attempts.logs import LogFolder
+from moorage.attempts.store import open_attempts
 from moorage.clock import SYSTEM, Clock
 from moorage.decide.rates import Rate
 from moorage.errors import MoorageError
@@ -43,6 +47,7 @@ from moorage.server.rest.checkpointreports import CheckpointReports
 from moorage.server.rest.past import PastRuns
 from moorage.server.tenants import KnownTenants
 from moorage.server.volumeuse import NoKubelets, VolumeUse
+from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
 from moorage.usage.store import UsageStore
 
@@ -59,6 +64,8 @@ class ServerService:
     and an outage of it stops nothing but maps.
     `page_person` acts by the page's token; without one it only looks.
     `people_db` likewise, for sessions and the audit log (`people.db`); `provider` is where people log in.
+    `attempts_db` likewise, for facts of runs' pods (`attempts.db`); their logs are in the folder `attempts` beside
+    `usage_db`; `kept`: how much of both.
     `rate`: how often one person may ask. `usage_days`: how long is kept who used which GPUs.
     `quota`: what the maps of one namespace may take.
     Informers that are given are run by the giver. `hosts` are names it answers to beside loopback.
@@ -77,6 +84,8 @@ class ServerService:
         provider: ProviderSettings | None = None,
         rate: Rate | None = None,
         usage_days: int = USAGE_DAYS,
+        attempts_db: Path | str | None = None,
+        kept: Limits | None = None,
         quota: Quota | None = None,
         hosts: Iterable[str] = (),
         clock: Clock = SYSTEM,
@@ -94,6 +103,18 @@ class ServerService:
             nodes=self.cluster.nodes,
             clock=clock,
             keep=timedelta(days=usage_days),
+        )
+        limits, database = kept or Limits(), attempts_db or usage_db.with_name("attempts.db")
+        self._attempts = StoreThread("attempts", lambda: open_attempts(database))
+        self.keeper = Keeper(
+            self._attempts,
+            LogFolder(usage_db.with_name("attempts"), keep_bytes=limits.log_bytes),
+            api=cast(LogApi, api) if hasattr(api, "logs") else None,
+            jobs=self.cluster.jobs,
+            pods=self.cluster.pods,
+            nodes=self.cluster.nodes,
+            limits=limits,
+            clock=clock,
         )
         where = usage_db.with_name("queue.db") if queue_db is None else queue_db
         self._quota = quota or Quota()
@@ -136,6 +157,7 @@ class ServerService:
             limiter=Limiter(rate, clock=clock),
             volume_use=VolumeUse(self.cluster, self._kubelets, clock=clock),
             tenants=KnownTenants(api, clock=clock),
+            keeper=self.keeper,
             past=PastRuns(self.usage, clock=clock),
             reports=CheckpointReports(clock=clock),
             followers=Followers(self.desk, clock=clock),
@@ -149,6 +171,7 @@ class ServerService:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run())
                 tasks.create_task(self.recorder.run())
+                tasks.create_task(self.keeper.run())
                 tasks.create_task(self.queue.run())
                 tasks.create_task(self.maps.run())
                 tasks.create_task(self._sweep_outputs())
@@ -159,6 +182,7 @@ class ServerService:
         finally:
             self.cluster.close()
             self.outputs.close()
+            self._attempts.close()
             self.usage.close()
             self.desk.close()
             if self.provider is not None:

@@ -58,7 +58,8 @@ async def metrics(call: Call[None, None]) -> Response:
     view = (await context.ready()).gpus()
     now = context.now()
     rows = await use(context, since=now - USE_WINDOW, until=now, by=By.USER)
-    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused)
+    kept = (context.keeper.kept_bytes, context.keeper.streams)
+    body = await asyncio.to_thread(exposition, view, rows, context.limiter.refused, kept)
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -83,6 +84,8 @@ class Metrics:
     held: Gauge
     hours: Gauge
     limited: Counter
+    kept_bytes: Gauge
+    followed: Gauge
 
 
 def make_metrics() -> Metrics:
@@ -111,15 +114,21 @@ def make_metrics() -> Metrics:
         limited=Counter(
             "moorage_requests_limited", "Requests refused with 429, as their user sent too many", registry=registry
         ),
+        kept_bytes=gauge("moorage_kept_log_bytes", "Bytes on the disk of kept logs, at the last look"),
+        followed=gauge("moorage_log_streams", "Logs of pods that the server reads now"),
     )
 
 
-def exposition(view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0) -> bytes:
-    """The metrics in Prometheus' text format."""
+def exposition(
+    view: GpuView, rows: tuple[UsageRow, ...], refused: int = 0, kept: tuple[int, int] = (0, 0)
+) -> bytes:
+    """The metrics in Prometheus' text format. `kept`: bytes of kept logs, and how many logs are read now."""
     from prometheus_client import generate_latest
 
     metrics = make_metrics()
     metrics.limited.inc(refused)
+    metrics.kept_bytes.set(kept[0])
+    metrics.followed.set(kept[1])
     for node in view.nodes:
         for kind in sorted({gpu.type for gpu in node.gpus}):
             for state in STATES:

@@ -1,0 +1,391 @@
+"""Keeps the facts and logs of runs' pods: objects and streams of the cluster in, rows and files out.
+
+What to write is decided by `decide.runs.kept.plan`, what to read by `attempts.reading.plan_reads`; this carries
+both out. Nothing is remembered that the store and the folder do not hold: a keeper that was killed at any moment
+reads each log from a little before its newest kept line and drops what is kept already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import cast
+
+from moorage import settings
+from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.apimachinery.api import LogApi
+from moorage.apimachinery.backoff import DoublingDelay
+from moorage.apimachinery.informer import Informer, wait_synced
+from moorage.apimachinery.meta import Key, annotations_of, key_of, labels_of
+from moorage.apimachinery.resources import Obj
+from moorage.attempts.logs import LogEnd, LogFolder
+from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
+from moorage.attempts.store import AttemptStore
+from moorage.clock import SYSTEM, Clock
+from moorage.decide.runs.kept import Seen, is_of_run, plan, uid_of
+from moorage.decide.usage.gpus import gpu_type
+from moorage.errors import MoorageError, NotFound, StorageError
+from moorage.model.retention import LOG_BYTES, LOG_DAYS, LOG_STREAMS, LOG_TOTAL_BYTES
+from moorage.sql.thread import StoreThread
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0  # between two passes over everything
+TURN_SECONDS = 2.0  # between two looks at what is to be read and flushed
+RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read is asked for again
+LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
+SWEEP_SECONDS = 600.0  # between two looks for what is kept no longer
+BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is kept, and how much is read at once. `total_bytes` 0: no limit."""
+
+    log_bytes: int = LOG_BYTES
+    days: int = LOG_DAYS
+    total_bytes: int = LOG_TOTAL_BYTES
+    streams: int = LOG_STREAMS
+
+
+def limit_settings(env: Mapping[str, str]) -> Limits:
+    """As the environment says. Raises UsageError."""
+    return Limits(
+        log_bytes=settings.KEPT_LOG_BYTES.read(env),
+        days=settings.KEPT_LOG_DAYS.read(env),
+        total_bytes=settings.KEPT_LOGS_TOTAL.read(env),
+        streams=settings.LOG_FOLLOWED.read(env),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Log:
+    """A log that is not read to its end."""
+
+    pod: KeptPod
+    container: str | None
+    ended: bool = False
+    gone_at: float | None = None  # when its pod was seen to be gone, by the monotonic clock
+    task: asyncio.Task[None] | None = None
+    following: bool = False
+    read_at: float | None = None
+    not_before: float = 0.0
+    failures: int = 0  # in a row
+    buffer: bytearray = field(default_factory=bytearray)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def wanted(self) -> Wanted:
+        is_reading = self.task is not None and not self.task.done()
+        return Wanted(
+            uid=self.pod.uid,
+            ended=self.ended,
+            reading=is_reading,
+            following=is_reading and self.following,
+            read_at=self.read_at,
+            not_before=self.not_before,
+        )
+
+
+class Keeper:
+    """Feeds a store and a folder from informers that somebody else runs, and from the logs of pods.
+
+    `api` None: logs cannot be read, and facts alone are kept.
+    """
+
+    def __init__(
+        self,
+        store: StoreThread[AttemptStore],
+        logs: LogFolder,
+        *,
+        api: LogApi | None,
+        jobs: Informer,
+        pods: Informer,
+        nodes: Informer,
+        limits: Limits | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._store = store
+        self._folder = logs
+        self._api = api
+        self._jobs, self._pods, self._nodes = jobs, pods, nodes
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._dirty: set[tuple[str, Key]] = set()  # "job" or "pod"
+        self._deleted: dict[str, tuple[Obj, datetime]] = {}
+        self._changed = asyncio.Event()
+        self._logs: dict[str, _Log] = {}
+        self._next_look = self._next_sweep = 0.0
+        self.kept_bytes = 0  # of logs on the disk, at the last sweep
+        jobs.on_change(self._hear_job)
+        pods.on_change(self._hear_pod)
+
+    @property
+    def streams(self) -> int:
+        """Logs that are read now."""
+        return sum(log.wanted().reading for log in self._logs.values())
+
+    async def run(self) -> None:
+        """Keep until cancelled. What fails is tried again, and logged at its first failure."""
+        await wait_synced(self._jobs, self._pods, self._nodes)
+        failing = False
+        try:
+            while True:
+                try:
+                    await self.step(everything=failing or self._clock.monotonic() >= self._next_look)
+                    failing = False
+                except StorageError as error:
+                    if not failing:
+                        log.error("attempts are not kept", extra={"error": str(error)})
+                    failing = True
+                await self._change_or_turn()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop reading, and write what is in memory."""
+        tasks = [log.task for log in self._logs.values() if log.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(StorageError):
+            await self._flush_all()
+
+    async def step(self, *, everything: bool) -> None:
+        """One pass: write the facts that changed (or look at all), then see to the logs. Raises StorageError."""
+        self._changed.clear()
+        if everything or self._dirty or self._deleted:
+            await self._record(everything=everything)
+        if everything:
+            self._next_look = self._clock.monotonic() + LOOK_SECONDS
+        await self._flush_all()
+        self._see_to_logs()
+        if self._clock.monotonic() >= self._next_sweep:
+            self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Drop what is older than it may be, and the oldest logs beyond the bound of all."""
+        older = self._clock.now() - timedelta(days=self._limits.days)
+        await self._store.do(lambda store: store.forget(older))
+        sizes = await asyncio.to_thread(self._folder.sizes)
+        rows = await self._store.do(lambda store: store.known((), (size.uid for size in sizes)))
+        known = {pod.uid for pod in rows.pods}
+        total = sum(size.bytes for size in sizes)
+        for size in sizes:
+            is_over = bool(self._limits.total_bytes) and total > self._limits.total_bytes
+            if size.uid not in known or (is_over and size.uid not in self._logs):
+                await asyncio.to_thread(self._folder.erase, size.uid)
+                total -= size.bytes
+        self.kept_bytes = total
+
+    # -- readers
+
+    async def read_run(self, namespace: str, name: str) -> KeptRun:
+        """What is kept of the newest run of this name. Raises StorageError."""
+        return await self._store.do(lambda store: store.run(namespace, name))
+
+    async def read_log(self, uid: str) -> KeptLog:
+        """The kept end of a pod's log, what is in memory too. Raises StorageError."""
+        if (kept := self._logs.get(uid)) is not None:
+            await self._flush(kept)
+        end = await asyncio.to_thread(self._folder.read, uid)
+        return KeptLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
+
+    async def erase(self, namespace: str, name: str) -> int:
+        """Erase all that is kept of the runs of this name, for good; how many pods' that was."""
+        now = self._clock.now()
+        uids = await self._store.do(lambda store: store.erase(namespace, name, now=now))
+        for uid in uids:
+            await self._drop(uid)
+            await asyncio.to_thread(self._folder.erase, uid)
+        return len(uids)
+
+    # -- facts
+
+    async def _record(self, *, everything: bool) -> None:
+        dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
+        self._dirty = set()
+        if everything:
+            jobs = [job for job in self._jobs.all() if is_of_run(job)]
+            pods = [pod for pod in self._pods.all() if is_of_run(pod)]
+        else:
+            jobs = _objects(self._jobs, (key for kind, key in dirty if kind == "job"))
+            pods = _objects(self._pods, (key for kind, key in dirty if kind == "pod"))
+        kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
+
+        def work(store: AttemptStore) -> dict[str, KeptPod]:
+            known = store.known([*map(uid_of, jobs), *deleted], [*map(uid_of, pods), *deleted])
+            if everything:
+                known = _joined(known, store.open())
+            changes = plan(Seen(known=known, jobs=jobs, pods=pods, deleted=deleted, gpu_types=kinds, now=now))
+            store.write(changes.attempts, changes.pods)
+            rows = {pod.uid: pod for pod in (*known.pods, *changes.pods)}
+            erased = store.forgotten(pod.job_uid for pod in rows.values())
+            return {uid: pod for uid, pod in rows.items() if pod.job_uid not in erased}
+
+        try:
+            rows = await self._store.do(work)
+        except StorageError:
+            self._dirty |= dirty
+            raise
+        for uid, obj in deleted.items():
+            if self._deleted.get(uid) is obj:
+                del self._deleted[uid]
+        await self._follow_later([(pod, rows[uid]) for pod in pods if (uid := uid_of(pod)) in rows])
+        for uid, row in rows.items():
+            if row.gone is not None and (kept := self._logs.get(uid)) is not None and kept.gone_at is None:
+                kept.ended, kept.gone_at = True, self._clock.monotonic()
+
+    async def _follow_later(self, pods: list[tuple[Obj, KeptPod]]) -> None:
+        """Note which logs are to be read: of containers that have started, and not to their end."""
+        started = [row.uid for _, row in pods if row.started is not None and row.uid not in self._logs]
+        if self._api is None or not pods:
+            return
+        finished = await asyncio.to_thread(lambda: {uid for uid in started if self._folder.is_finished(uid)})
+        for pod, row in pods:
+            kept = self._logs.get(row.uid)
+            if kept is None:
+                if row.started is None or row.uid in finished:
+                    continue
+                kept = self._logs[row.uid] = _Log(row, _container_of(pod))
+            kept.pod, kept.ended = row, row.phase in ("Succeeded", "Failed") or row.ended is not None
+
+    # -- logs
+
+    def _see_to_logs(self) -> None:
+        now = self._clock.monotonic()
+        for uid, kept in list(self._logs.items()):
+            is_reading = kept.task is not None and not kept.task.done()
+            if kept.gone_at is None:
+                continue
+            if not is_reading:
+                del self._logs[uid]
+            elif now - kept.gone_at > LEAVE_SECONDS and kept.task is not None:
+                kept.task.cancel()  # a node that is lost ends no stream
+        for step in plan_reads(
+            (kept.wanted() for kept in self._logs.values()), streams=self._limits.streams, now=now
+        ):
+            kept = self._logs[step.uid]
+            match step:
+                case Stop():
+                    if kept.task is not None:
+                        kept.task.cancel()
+                case Read(_, follow):
+                    kept.following, kept.read_at = follow, now
+                    kept.task = asyncio.create_task(self._read(kept, follow=follow))
+                    kept.task.add_done_callback(lambda _: self._changed.set())
+
+    async def _read(self, kept: _Log, *, follow: bool) -> None:
+        """Read a log from where it is kept to its end, or as far as it goes now."""
+        uid, had_ended = kept.pod.uid, kept.ended
+        try:
+            await self._copy(kept, follow=follow, to_the_end=had_ended)
+            if had_ended:
+                await self._flush(kept)
+                await asyncio.to_thread(self._folder.finish, uid)
+                self._logs.pop(uid, None)
+            elif follow:
+                kept.not_before = self._clock.monotonic() + 1.0  # its end becomes known in a moment
+            kept.failures = 0
+        except MoorageError as error:
+            if had_ended and isinstance(error, NotFound):
+                self._logs.pop(uid, None)  # the node has deleted it
+            kept.failures += 1
+            kept.not_before = self._clock.monotonic() + RETRY.after(kept.failures)
+            if kept.failures == 1:
+                log.warning("a log is not kept for now", extra={"pod": kept.pod.name, "error": str(error)})
+
+    async def _copy(self, kept: _Log, *, follow: bool, to_the_end: bool) -> None:
+        await self._flush(kept)
+        end: LogEnd = await asyncio.to_thread(self._folder.read, kept.pod.uid)
+        lines = await asyncio.to_thread(lambda: NewLines(end.data, cut=end.cut))
+        splitter = Splitter()
+        assert self._api is not None
+        source = self._api.logs(
+            kept.pod.name,
+            kept.pod.namespace,
+            container=kept.container,
+            follow=follow,
+            since_seconds=lines.since_seconds(self._clock.now()),
+            timestamps=True,
+        )
+        async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], source)) as pieces:
+            async for piece in pieces:
+                await self._add(kept, (line for line in splitter.feed(piece) if lines.is_new(line)))
+        if to_the_end:  # else the beginning of a line may come again, whole
+            await self._add(kept, (line for line in splitter.end() if lines.is_new(line)))
+
+    async def _add(self, kept: _Log, lines: Iterable[bytes]) -> None:
+        kept.buffer += b"".join(lines)
+        if len(kept.buffer) >= BUFFER_BYTES:
+            await self._flush(kept)
+
+    async def _flush(self, kept: _Log) -> None:
+        """Write what is in memory of a log. Raises StorageError, and then it stays in memory."""
+        # shielded: who is cancelled while a thread writes must not leave in memory what is on the disk
+        await asyncio.shield(asyncio.ensure_future(self._write(kept)))
+
+    async def _write(self, kept: _Log) -> None:
+        async with kept.writing:
+            if kept.buffer:
+                data = bytes(kept.buffer)
+                await asyncio.to_thread(self._folder.append, kept.pod.uid, data)
+                del kept.buffer[: len(data)]
+
+    async def _flush_all(self) -> None:
+        for kept in list(self._logs.values()):
+            await self._flush(kept)
+
+    async def _drop(self, uid: str) -> None:
+        kept = self._logs.pop(uid, None)
+        if kept is not None and kept.task is not None:
+            kept.task.cancel()
+            await asyncio.gather(kept.task, return_exceptions=True)
+
+    # -- changes
+
+    def _hear_job(self, before: Obj | None, after: Obj | None) -> None:
+        self._hear("job", before, after)
+
+    def _hear_pod(self, before: Obj | None, after: Obj | None) -> None:
+        self._hear("pod", before, after)
+
+    def _hear(self, kind: str, before: Obj | None, after: Obj | None) -> None:
+        if not any(obj is not None and is_of_run(obj) for obj in (before, after)):
+            return
+        if before is not None and (after is None or uid_of(after) != uid_of(before)):
+            self._deleted[uid_of(before)] = (before, self._clock.now())
+        if after is not None:
+            self._dirty.add((kind, key_of(after)))
+        self._changed.set()
+
+    async def _change_or_turn(self) -> None:
+        """Wait for a change, or until it is time to look at the logs."""
+        tick = asyncio.ensure_future(self._clock.sleep(TURN_SECONDS))
+        change = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({tick, change}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tick.cancel()
+            change.cancel()
+
+
+def _objects(informer: Informer, keys: Iterable[Key]) -> list[Obj]:
+    return [obj for key in keys if (obj := informer.get(key.name, key.namespace)) is not None]
+
+
+def _joined(known: KeptRun, more: KeptRun) -> KeptRun:
+    attempts = {job.job_uid: job for job in (*known.attempts, *more.attempts)}
+    pods = {pod.uid: pod for pod in (*known.pods, *more.pods)}
+    return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
+
+
+def _container_of(pod: Obj) -> str | None:
+    """The container whose log is the pod's: others may have been added beside it."""
+    containers = (pod.get("spec") or {}).get("containers") or [{}]
+    return annotations_of(pod).get(DEFAULT_CONTAINER) or containers[0].get("name") or None

@@ -1,0 +1,372 @@
+"""The keeper over a fake cluster: what is kept when pods go, when it is killed, and when the disk is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.informers import Informers
+from moorage.apimachinery.resources import JOBS, NODES, PODS
+from moorage.attempts.keeper import LEAVE_SECONDS, SWEEP_SECONDS, Keeper, Limits
+from moorage.attempts.logs import LogFolder
+from moorage.attempts.reading import without_stamp
+from moorage.attempts.store import open_attempts
+from moorage.clock import rfc3339, rfc3339_micro
+from moorage.errors import NotFound, ServerError, StorageError
+from moorage.sql.thread import StoreThread
+from moorage.testing.clock import NOON, FakeClock
+from moorage.testing.fakeapi import FakeApi
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class Cluster(FakeApi):
+    """With logs that grow, as kubelets give them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed: dict[str, list[bytes]] = {}
+        self.ended: set[str] = set()
+        self.failing_logs: Exception | None = None
+        self.open = self.most_open = 0
+        self.asked: list[tuple[str, bool]] = []
+        self.news = asyncio.Event()
+
+    def job(self, name: str = "train", uid: str = "j1") -> None:
+        labels = {"moorage.dev/run": name, "moorage.dev/attempt": "1"}
+        self.put(
+            JOBS,
+            {
+                "metadata": {"namespace": "lab", "name": name, "uid": uid, "labels": labels},
+                "spec": {"template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}}},
+            },
+        )
+
+    def pod(self, uid: str = "p1", *, run: str = "train", job: str = "j1", exit_code: int | None = None) -> None:
+        state: dict[str, Any] = {"running": {"startedAt": rfc3339(NOON)}}
+        if exit_code is not None:
+            times = {"startedAt": rfc3339(NOON), "finishedAt": rfc3339(NOON)}
+            state = {"terminated": times | {"exitCode": exit_code}}
+            self.ended.add(uid)
+            self._tell_news()
+        self.printed.setdefault(uid, [])
+        self.put(
+            PODS,
+            {
+                "metadata": {
+                    "namespace": "lab",
+                    "name": uid,
+                    "uid": uid,
+                    "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "1"},
+                    "ownerReferences": [{"kind": "Job", "controller": True, "uid": job}],
+                },
+                "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+                "status": {
+                    "phase": "Running" if exit_code is None else "Failed" if exit_code else "Succeeded",
+                    "containerStatuses": [{"name": "main", "state": state}],
+                },
+            },
+        )
+
+    def print(self, uid: str, *texts: str) -> None:
+        for text in texts:
+            at = rfc3339_micro(NOON + timedelta(seconds=len(self.printed[uid])))
+            self.printed[uid].append(f"{at} {text}\n".encode())
+        self._tell_news()
+
+    def vanish(self, uid: str) -> None:
+        """A node that is gone with its pod: its log breaks off."""
+        self.remove(PODS, uid, "lab")
+        del self.printed[uid]
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    async def logs(
+        self, pod: str, namespace: str, *, follow: bool = False, since_seconds: int | None = None, **_: Any
+    ) -> Any:
+        assert namespace == "lab"
+        self.asked.append((pod, follow))
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            at = 0
+            while True:
+                news = self.news
+                if self.failing_logs is not None:
+                    raise self.failing_logs
+                if pod not in self.printed:
+                    raise NotFound(f"pods {pod!r} not found") if not at else ServerError("broke off")
+                for line in self.printed[pod][at:]:
+                    half = len(line) // 2
+                    yield line[:half]
+                    yield line[half:]
+                at = len(self.printed[pod])
+                if not follow or pod in self.ended:
+                    return
+                await news.wait()
+        finally:
+            self.open -= 1
+
+
+class Scene:
+    """A keeper that is started, killed and started again over one cluster and one folder."""
+
+    def __init__(self, folder: Any, **limits: Any) -> None:
+        self.api, self.clock, self.path = Cluster(), FakeClock(), folder
+        self.limits = Limits(**limits)
+        self.keeper: Keeper
+        self.folder: LogFolder
+
+    @contextlib.asynccontextmanager
+    async def keeping(self, *, killed: bool = False) -> Any:
+        """With `killed`, it ends without a word, as by SIGKILL: what is in memory is lost."""
+        informers = Informers()
+        jobs, pods, nodes = (informers.of(self.api, resource) for resource in (JOBS, PODS, NODES))  # type: ignore[arg-type]
+        store = StoreThread("attempts", lambda: open_attempts(self.path / "attempts.db"))
+        self.folder = LogFolder(self.path / "attempts", keep_bytes=self.limits.log_bytes)
+        self.keeper = Keeper(
+            store,
+            self.folder,
+            api=self.api,
+            jobs=jobs,
+            pods=pods,
+            nodes=nodes,
+            limits=self.limits,
+            clock=self.clock,
+        )
+        tasks = [asyncio.create_task(informer.run()) for informer in (jobs, pods, nodes)]
+        for informer in (jobs, pods, nodes):
+            await informer.synced.wait()
+        try:
+            yield self.keeper
+        finally:
+            if killed:
+                for log in self.keeper._logs.values():
+                    log.buffer.clear()
+            await self.keeper.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            store.close()
+
+    async def turn(self, *, everything: bool = False) -> None:
+        """What has come to the informers and streams is kept."""
+        for _ in range(4):
+            await self.rest()
+            await self.keeper.step(everything=everything)
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Let everything run that can; threads too."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.to_thread(int)
+            for _ in range(30):
+                await asyncio.sleep(0)
+
+    async def kept(self, uid: str = "p1") -> list[str]:
+        end = await self.keeper.read_log(uid)
+        return [without_stamp(line).decode() for line in end.lines.split(b"\n")[:-1]]
+
+
+@pytest.fixture
+def scene(tmp_path: Any) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_facts_and_log_of_a_deleted_pod_stay(scene):
+    scene.api.job()
+    scene.api.pod()
+    scene.api.print("p1", "step 1")
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        scene.api.print("p1", "step 2", "step 3")
+        await scene.turn()
+        scene.clock.advance(60)
+        scene.api.vanish("p1")
+        await scene.turn()
+        (pod,) = (await keeper.read_run("lab", "train")).pods
+        assert (pod.node, pod.phase, pod.reason, pod.ended) == (
+            "n1",
+            "Failed",
+            "Deleted",
+            NOON + timedelta(minutes=1),
+        )
+        assert await scene.kept() == ["step 1", "step 2", "step 3"]
+        assert keeper.streams == 0
+
+
+async def test_a_log_is_read_to_its_end_once(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        scene.api.print("p1", "all")
+        scene.api.pod(exit_code=0)
+        for _ in range(3):
+            scene.clock.advance(5)
+            await scene.turn()
+        assert await scene.kept() == ["all"]
+        asked = len(scene.api.asked)
+        await scene.turn(everything=True)
+        assert (len(scene.api.asked), keeper.streams) == (asked, 0)
+    async with scene.keeping():
+        await scene.turn(everything=True)
+        assert len(scene.api.asked) == asked, "a finished log is not read again by the next server"
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["stopped", "killed"])
+async def test_a_keeper_started_again_goes_on_where_it_was(scene, loses):
+    scene.api.job()
+    scene.api.pod()
+    scene.api.print("p1", "a", "same", "same")
+    async with scene.keeping(killed=loses):
+        await scene.turn(everything=True)
+        scene.api.print("p1", "b")
+        await scene.rest()
+    scene.api.print("p1", "c", "same")
+    async with scene.keeping():
+        await scene.turn(everything=True)
+        scene.api.print("p1", "d")
+        await scene.turn()
+        assert await scene.kept() == ["a", "same", "same", "b", "c", "same", "d"]
+
+
+async def test_a_pod_that_went_while_nobody_kept_watch_is_gone(scene):
+    scene.api.job()
+    scene.api.pod()
+    scene.api.print("p1", "a")
+    async with scene.keeping():
+        await scene.turn(everything=True)
+    scene.api.vanish("p1")
+    scene.api.remove(JOBS, "train", "lab")
+    scene.clock.advance(600)
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        run = await keeper.read_run("lab", "train")
+        assert [(pod.gone, pod.ended) for pod in run.pods] == [(scene.clock.now(), None)]
+        assert [attempt.gone for attempt in run.attempts] == [scene.clock.now()]
+        assert await scene.kept() == ["a"]
+
+
+async def test_a_connection_that_breaks_doubles_and_loses_nothing(scene):
+    scene.api.job()
+    scene.api.pod()
+    scene.api.print("p1", "a")
+    async with scene.keeping():
+        await scene.turn(everything=True)
+        scene.api.failing_logs = ServerError("node is away")
+        scene.api.print("p1", "b")
+        await scene.turn()
+        assert await scene.kept() == ["a"]
+        scene.api.failing_logs = None
+        scene.clock.advance(30)
+        await scene.turn()
+        assert await scene.kept() == ["a", "b"]
+
+
+async def test_with_more_pods_than_streams_all_are_read_by_turns(tmp_path):
+    scene = Scene(tmp_path, streams=4)
+    scene.api.job()
+    for at in range(12):
+        scene.api.pod(f"p{at}")
+        scene.api.print(f"p{at}", "one")
+    async with scene.keeping():
+        for _ in range(30):
+            scene.clock.advance(11)
+            await scene.turn()
+        for at in range(12):
+            scene.api.print(f"p{at}", "two")
+        for _ in range(30):
+            scene.clock.advance(11)
+            await scene.turn()
+        assert {at: await scene.kept(f"p{at}") for at in range(12)} == {at: ["one", "two"] for at in range(12)}
+    assert scene.api.most_open <= 4
+
+
+async def test_the_stream_of_a_lost_node_ends_some_time_after_its_pod(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        scene.api.remove(PODS, "p1", "lab")  # the stream stays open, and says nothing
+        await scene.turn()
+        assert keeper.streams == 1
+        scene.clock.advance(LEAVE_SECONDS + 1)
+        await scene.turn()
+        assert keeper.streams == 0
+
+
+async def test_an_erased_run_is_kept_no_more_while_its_pod_still_ends(scene):
+    scene.api.job()
+    scene.api.pod()
+    scene.api.print("p1", "secret")
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        assert await keeper.erase("lab", "train") == 1
+        scene.api.print("p1", "more")
+        scene.api.pod(exit_code=1)
+        await scene.turn(everything=True)
+        assert (await keeper.read_run("lab", "train")).pods == ()
+        assert await scene.kept() == []
+        assert not (scene.path / "attempts" / "p1").exists()
+
+
+async def test_what_is_old_goes_and_so_do_the_oldest_logs_beyond_the_bound(tmp_path):
+    scene = Scene(tmp_path, days=10, total_bytes=3000)
+    scene.api.job()
+    for uid in ("p1", "p2", "p3"):
+        scene.api.pod(uid)
+        scene.api.print(uid, "x" * 1200)
+        scene.api.pod(uid, exit_code=0)
+    async with scene.keeping() as keeper:
+        for _ in range(3):
+            await scene.turn(everything=True)
+        for at, uid in enumerate(("p2", "p3", "p1")):  # p2 is the oldest
+            for path in (tmp_path / "attempts" / uid).iterdir():
+                os.utime(path, (at, at))
+        await keeper.sweep()
+        kept = {uid: len(await scene.kept(uid)) for uid in ("p1", "p2", "p3")}
+        assert kept == {"p1": 1, "p2": 0, "p3": 1}
+        assert 2400 < keeper.kept_bytes <= 3000
+        scene.api.remove(JOBS, "train", "lab")
+        for uid in ("p1", "p2", "p3"):
+            scene.api.remove(PODS, uid, "lab")
+        await scene.turn()
+        assert len((await keeper.read_run("lab", "train")).pods) == 3
+        scene.clock.advance(timedelta(days=11))
+        assert timedelta(days=11).total_seconds() > SWEEP_SECONDS
+        await scene.turn()
+        assert (await keeper.read_run("lab", "train")).attempts == ()
+        assert list((tmp_path / "attempts").iterdir()) == []
+
+
+async def test_when_the_disk_fails_nothing_is_lost_that_the_kubelet_still_has(scene):
+    scene.api.job()
+    scene.api.pod()
+    async with scene.keeping() as keeper:
+        await scene.turn(everything=True)
+        blocked = scene.path / "attempts"
+        blocked.write_text("")
+        scene.api.print("p1", "a")
+        await scene.rest()
+        with pytest.raises(StorageError):
+            await keeper.step(everything=False)
+        blocked.unlink()
+        scene.clock.advance(301)
+        await scene.turn()
+        assert await scene.kept() == ["a"]
