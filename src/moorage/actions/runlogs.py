@@ -8,11 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from moorage.actions.kept import Kept, NothingKept, kept_of, lines_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
+from moorage.api.kept import KeptLog, KeptRun
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.resources import Obj
 from moorage.clock import Clock
+from moorage.decide.runs.kept import kept_pods_of, view_deleted
 from moorage.decide.runs.state import PodView, RunView, State, view_run
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 from moorage.kube.logs import STARTED, pod_lines
@@ -39,8 +42,16 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Of the log of a pod that is gone, only so many bytes at its end are kept; they come next."""
+
+    pod: str
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
-    """The log of a pod went with it."""
+    """The log of a pod went with it, and nothing is kept of it."""
 
     pod: str
 
@@ -74,7 +85,7 @@ class Ended:
     run: RunView | None
 
 
-Event = Line | Began | Gone | Unreadable | Broke | Waits | Ended
+Event = Line | Began | Cut | Gone | Unreadable | Broke | Waits | Ended
 
 
 class RunWatch(Protocol):
@@ -95,7 +106,7 @@ class RunWatch(Protocol):
 class RunLog:
     """The log of one run, read as the asker. `open` first, then `read` or `follow` once.
 
-    `tail`: the last lines of each pod; `attempt` None: all.
+    `tail`: the last lines of each pod; `attempt` None: all; `kept`: gives the logs of pods that are gone.
     """
 
     def __init__(
@@ -108,8 +119,13 @@ class RunLog:
         tail: int | None = None,
         since_seconds: int | None = None,
         attempt: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._api = api
+        self._kept = kept or NothingKept()
+        self._kept_run = KeptRun()
+        self._kept_logs: dict[str, KeptLog] = {}  # read already, by the pod's uid
+        self._pods: dict[str, PodView] = {}
         self._namespace = namespace
         self._name = name
         self._clock = clock
@@ -125,13 +141,27 @@ class RunLog:
     async def open(self, *, follow: bool) -> RunView:
         """Read the run, and check that its log may be read. Raises NotFound for a run or attempt that does not
         exist, and ApiError."""
-        jobs = await jobs_of_run(self._api, self._namespace, self._name)
-        run = self._view(jobs, await pods_of_run(self._api, self._namespace, self._name))
+        run = await self._read_run()
         if self._attempt is not None and self._attempt not in [attempt.number for attempt in run.attempts]:
             raise missing_attempt(run, self._attempt)
         await self._check_readable(run, follow=follow)
         self._run = run
         return run
+
+    async def _read_run(self) -> RunView:
+        """The run with what is kept of it; one that was deleted from that alone. Raises NotFound, ApiError."""
+        try:
+            jobs = await jobs_of_run(self._api, self._namespace, self._name)
+        except NotFound:
+            self._kept_run = await self._kept.run(self._namespace, self._name)
+            run = view_deleted(self._kept_run, now=self._clock.now())
+            if run is None:
+                raise
+            self._pods = {pod.name: pod for pod in run.pods}
+            return run
+        pods = await pods_of_run(self._api, self._namespace, self._name)
+        self._kept_run = await kept_of(self._kept, self._namespace, self._name, jobs, pods)
+        return self._view(jobs, pods)
 
     async def read(self) -> AsyncGenerator[Event]:
         """What there is now, pod after pod."""
@@ -147,7 +177,11 @@ class RunLog:
 
     async def follow(self, watch: RunWatch) -> AsyncGenerator[Event]:
         """Lines as they come, attempt after attempt, until the run (or the attempt) has ended."""
-        self._opened()
+        if self._opened().state is State.DELETED:
+            async with aclosing(self.read()) as kept_events:
+                async for kept_event in kept_events:
+                    yield kept_event
+            return
         conducting = asyncio.create_task(self._conduct(watch))
         try:
             while (event := await self._next(conducting)) is not None:
@@ -262,7 +296,9 @@ class RunLog:
 
     def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
         self._containers |= {pod["metadata"]["name"]: container_of(pod) for pod in pods}
-        return view_run(jobs, pods, now=self._clock.now())
+        run = view_run(jobs, pods, now=self._clock.now(), kept=kept_pods_of(self._kept_run, jobs))
+        self._pods |= {pod.name: pod for pod in run.pods}
+        return run
 
     def due(self, run: RunView) -> list[PodView]:
         """The pods whose log is to come."""
@@ -271,12 +307,15 @@ class RunLog:
     def _is_due(self, pod: PodView) -> bool:
         """Whether the pod has a log that is wanted and was not begun."""
         wanted = self._attempt is None or pod.attempt == self._attempt
-        return wanted and pod.name not in self._streams and pod.phase in STARTED
+        has_log = pod.started is not None if pod.gone else pod.phase in STARTED
+        return wanted and pod.name not in self._streams and has_log
 
     async def _check_readable(self, run: RunView, *, follow: bool) -> None:
         """Raises ApiError where the asker may not read the log: before its first line."""
-        pod = next((pod for pod in reversed(run.pods) if pod.phase in STARTED), None)
+        pod = next((pod for pod in reversed(run.pods) if self._is_due(pod) and not pod.gone), None)
         if pod is None:
+            if gone := [pod for pod in run.pods if self._is_due(pod)]:
+                self._kept_logs[gone[-1].uid] = await self._kept.log(self._namespace, self._name, gone[-1].uid)
             return
         source = self._api.logs(pod.name, self._namespace, container=self._containers.get(pod.name), tail_lines=0)
         try:
@@ -290,6 +329,11 @@ class RunLog:
                 raise
 
     async def _lines(self, pod: str, *, follow: bool, ended: Callable[[], bool]) -> AsyncGenerator[Event]:
+        if self._pods[pod].gone:
+            for event in await self._kept_events(pod, Gone(pod)):
+                yield event
+            return
+        has_begun = False
         lines = pod_lines(
             self._api,
             pod,
@@ -305,11 +349,32 @@ class RunLog:
         try:
             async with aclosing(lines):
                 async for line in lines:
+                    has_begun = True
                     yield Line(pod, line)
         except NotFound:
-            yield Gone(pod)
+            for event in await self._kept_events(pod, Gone(pod)):
+                yield event
         except ApiError as error:
-            yield Unreadable(pod, error.message)
+            unreadable = Unreadable(pod, error.message)
+            if has_begun or not isinstance(error, ServerError):
+                yield unreadable
+                return
+            for event in await self._kept_events(pod, unreadable):  # its node is away
+                yield event
+
+    async def _kept_events(self, pod: str, otherwise: Gone | Unreadable) -> list[Event]:
+        """The kept log of a pod; `otherwise` where nothing is kept."""
+        uid = self._pods[pod].uid
+        kept = self._kept_logs.pop(uid, None)
+        if kept is None:
+            try:
+                kept = await self._kept.log(self._namespace, self._name, uid)
+            except ApiError as error:
+                return [Unreadable(pod, error.message)]
+        if not kept.lines:
+            return [otherwise]
+        lines, is_cut = lines_of(kept, now=self._clock.now(), tail=self._tail, since_seconds=self._since_seconds)
+        return [*([Cut(pod, kept.most_bytes)] if is_cut else []), *(Line(pod, line) for line in lines)]
 
 
 def is_waiting(run: RunView) -> bool:

@@ -9,12 +9,14 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
+from moorage.actions.kept import Kept, NothingKept, kept_of
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import Attempt, Job, JobSummary, RunPod
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, condition, is_condition_true, labels_of
 from moorage.apimachinery.resources import EVENTS, JOBS, NODES, PODS, Obj
 from moorage.decide.runs.events import RunEvent, merge_events
+from moorage.decide.runs.kept import kept_pods_of, view_deleted
 from moorage.decide.runs.state import (
     CANCELLED,
     AttemptView,
@@ -61,11 +63,23 @@ async def list_runs(api: Api, namespace: str | None, now: Now) -> tuple[RunView,
     return view_runs(jobs.items, pods.items, now=now(), node_types=types)
 
 
-async def get_run(api: Api, namespace: str, name: str, now: Now) -> RunView:
-    """A run with its attempts. Raises NotFound."""
-    jobs = await jobs_of_run(api, namespace, name)
+async def get_run(api: Api, namespace: str, name: str, now: Now, kept: Kept | None = None) -> RunView:
+    """A run with its attempts; what is gone of it, or the whole run, from what is `kept`. Raises NotFound."""
+    kept = kept or NothingKept()
+    try:
+        jobs = await jobs_of_run(api, namespace, name)
+    except NotFound:
+        if (run := await get_deleted(kept, namespace, name, now)) is None:
+            raise
+        return run
     pods, types = await asyncio.gather(pods_of_run(api, namespace, name), node_types(api))
-    return view_run(jobs, pods, now=now(), node_types=types)
+    gone = kept_pods_of(await kept_of(kept, namespace, name, jobs, pods), jobs)
+    return view_run(jobs, pods, now=now(), node_types=types, kept=gone)
+
+
+async def get_deleted(kept: Kept, namespace: str, name: str, now: Now) -> RunView | None:
+    """A run whose Jobs are gone; None: nothing is kept of it."""
+    return view_deleted(await kept.run(namespace, name), now=now()) if is_run_name(name) else None
 
 
 async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
@@ -277,4 +291,5 @@ def _pod(pod: PodView, *, private: bool) -> RunPod:
         message=pod.message if private else "",
         memory_limit_bytes=pod.memory_limit_bytes if private else None,
         peak_memory_bytes=pod.peak_memory_bytes if private else None,
+        gone=pod.gone,
     )

@@ -10,7 +10,7 @@ import msgspec
 from moorage.api.fields import Answer, Name, Query, Request, Text, Time, about
 from moorage.apimachinery.integers import INT32_MAX
 
-ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled")  # states of a run that do not change any more
+ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled", "Deleted")  # states of a run that do not change any more
 WORDS_MAX = 4096  # of a command
 
 
@@ -76,6 +76,9 @@ class JobLogs(Query):
     """Which part of the logs is wanted."""
 
     follow: Annotated[bool, about("Go on until the run has ended.")] = False
+    attempt: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=INT32_MAX)] | None, about("Only this attempt; left out: all.")
+    ] = None
     tail: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)] | None,
         about("Only the last lines of each pod; left out: all."),
@@ -99,20 +102,21 @@ class RunPod(Answer, frozen=True):
     peak_memory_bytes: Annotated[
         int | None, about("Highest memory use in bytes; null: not measured, or hidden as `message`.")
     ] = None
+    gone: Annotated[bool, about("Whether it no longer exists: these are the facts that the server keeps.")] = False
 
 
 class Attempt(Answer, frozen=True):
     """An attempt of a run: one Kubernetes Job."""
 
     number: Annotated[int, about("Number of the attempt in its run.")]
-    state: Annotated[str, about("Waiting, Running, Suspended, Succeeded or Failed.")] = ""
+    state: Annotated[str, about("Waiting, Running, Suspended, Succeeded, Failed or Deleted.")] = ""
     reason: Annotated[str, about("Reason of the Job's last condition, one word.")] = ""
     cause: Annotated[str, about("Why it failed, such as disrupted or failed by itself; empty: it did not.")] = ""
     message: Annotated[str, about("Message of the Job's condition; only for users who may read its Job.")] = ""
     job: Annotated[str, about("Name of its Kubernetes Job; only for users who may read its Job.")] = ""
     created: Annotated[Time | None, about("When its Job was created.")] = None
     ended: Annotated[Time | None, about("When its Job ended; null: not yet.")] = None
-    pods: Annotated[tuple[RunPod, ...], about("Pods that still exist, oldest first.")] = ()
+    pods: Annotated[tuple[RunPod, ...], about("Pods, also those that no longer exist, oldest first.")] = ()
 
 
 class JobSummary(Answer, frozen=True):
@@ -124,7 +128,8 @@ class JobSummary(Answer, frozen=True):
     state: Annotated[
         str,
         about(
-            "Waiting, Running, Restarting, Succeeded, Failed, OOMKilled or Cancelled; the last four have ended."
+            "Waiting, Running, Restarting, Succeeded, Failed, OOMKilled, Cancelled or Deleted; the last five have"
+            " ended. Deleted: its Jobs are gone, and the server shows what it keeps."
         ),
     ] = ""
     reason: Annotated[str, about("Why it waits or ended; empty: nothing to say.")] = ""

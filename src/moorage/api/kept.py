@@ -59,3 +59,9 @@ class KeptLog(Answer, frozen=True):
     lines: Annotated[bytes, about("Lines, each after its time as the kubelet wrote it; in base64.")] = b""
     cut: Annotated[bool, about("Whether lines before these are not kept.")] = False
     most_bytes: Annotated[int, about("Bytes that are kept of a log at most.")] = 0
+
+
+class Erased(Answer, frozen=True):
+    """What was erased."""
+
+    pods: Annotated[int, about("Number of pods whose facts and logs were kept.")] = 0

@@ -15,10 +15,11 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, Obj
 from moorage.cli import console
+from moorage.cli.kept import AskedKept, erase_kept
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
-from moorage.errors import ApiError
+from moorage.errors import ApiError, NotFound
 
 EVENTS_SHOWN = 8
 HEADERS = (
@@ -85,7 +86,7 @@ def show(target: Target, name: str, output: str) -> int:
     """Show a run: its attempts, how each ended, memory, checkpoint, events."""
 
     async def work(session: Session) -> int:
-        run = await get_run(session.api, session.namespace, name, session.clock.now)
+        run = await get_run(session.api, session.namespace, name, session.clock.now, AskedKept(session))
         if output != "text":
             console.print_document(_as_json(run), output)
             return 0
@@ -105,15 +106,19 @@ def show(target: Target, name: str, output: str) -> int:
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
-    "--delete", is_flag=True, help="Also delete the runs with their pods and logs; their names are free again."
+    "--delete",
+    is_flag=True,
+    help="Also delete the runs with their pods; their names are free again. Kept logs stay on the server.",
 )
+@click.option("--forget", is_flag=True, help="Also delete the runs, and erase what the server keeps of them.")
 @target_options
-def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
+def cancel(target: Target, names: tuple[str, ...], delete: bool, forget: bool) -> int:
     """Stop runs: their pods get their grace period, and no new attempt starts. Checkpoints are kept."""
 
     async def work(session: Session) -> int:
         done = await asyncio.gather(
-            *(_cancel(session, name, delete=delete) for name in dict.fromkeys(names)), return_exceptions=True
+            *(_cancel(session, name, delete=delete, forget=forget) for name in dict.fromkeys(names)),
+            return_exceptions=True,
         )
         problems: list[tuple[str, str | None]] = []
         for outcome in done:
@@ -132,12 +137,31 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool) -> int:
     return in_session(target, work)
 
 
-async def _cancel(session: Session, name: str, *, delete: bool) -> str:
+async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) -> str:
     """Stop one run, and say what was done."""
-    done = await cancel_run(
-        session.api, session.namespace, name, by=await session.user(), now=session.clock.now, delete=delete
-    )
-    return f"{name} {done.outcome}"
+    missing: NotFound | None = None
+    outcome = ""
+    try:
+        done = await cancel_run(
+            session.api,
+            session.namespace,
+            name,
+            by=await session.user(),
+            now=session.clock.now,
+            delete=delete or forget,
+        )
+        outcome = f"{name} {done.outcome}"
+    except NotFound as error:
+        if not forget:
+            raise
+        missing = error
+    if not forget:
+        return outcome
+    pods = await erase_kept(session, name)
+    if missing is not None and not pods:
+        raise missing
+    erased = f"what was kept of {pods} {'pod' if pods == 1 else 'pods'} is erased"
+    return f"{outcome}; {erased}" if outcome else f"{name} was deleted before; {erased}"
 
 
 def _as_json(run: RunView) -> Any:
@@ -176,7 +200,7 @@ def show_text(run: RunView, events: Sequence[str], now: datetime) -> str:
                     str(attempt.number),
                     pod.name,
                     pod.node,
-                    "Stopping" if pod.deleting and pod.phase == "Running" else pod.phase,
+                    _phase(pod),
                     _how_it_ended(pod),
                     _ran(pod, now),
                     _memory(pod),
@@ -273,6 +297,12 @@ def _checkpoint_text(run: RunView, now: datetime) -> str:
     if run.checkpoint_at is None:
         return f"volume {run.checkpoint}; none written yet"
     return f"volume {run.checkpoint}; newest {format_duration(now - run.checkpoint_at)} old"
+
+
+def _phase(pod: PodView) -> str:
+    if pod.gone:
+        return f"{pod.phase}, gone"
+    return "Stopping" if pod.deleting and pod.phase == "Running" else pod.phase
 
 
 def _how_it_ended(pod: PodView) -> str:

@@ -10,11 +10,13 @@ from typing import assert_never
 
 import click
 
-from moorage.actions.runlogs import Began, Broke, Ended, Event, Gone, Line, RunLog, Unreadable, Waits
+from moorage.actions.runlogs import Began, Broke, Cut, Ended, Event, Gone, Line, RunLog, Unreadable, Waits
 from moorage.apimachinery.informer import Informer
 from moorage.apimachinery.moments import format_duration
+from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
+from moorage.cli.kept import AskedKept
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.state import PodView, RunView, State, exit_code_of
@@ -70,6 +72,7 @@ def logs(
             tail=tail,
             since_seconds=since_seconds,
             attempt=attempt,
+            kept=AskedKept(session),
         )
         await (_follow(session, log, name, prefix=prefix) if follow else _print(log, prefix=prefix))
         return 0
@@ -79,7 +82,7 @@ def logs(
 
 async def follow_to_the_end(session: Session, name: str) -> int:
     """Follow a run's logs; return its exit code. Ctrl-C detaches: it says how to come back, and returns 130."""
-    log = RunLog(session.api, session.namespace, name, clock=session.clock)
+    log = RunLog(session.api, session.namespace, name, clock=session.clock, kept=AskedKept(session))
     try:
         run = await _follow(session, log, name)
     except asyncio.CancelledError:
@@ -196,8 +199,10 @@ class Printer:
             case Began(run, pod):
                 self._announce(run, pod)
                 self._places[pod.name] = len(self._places)
+            case Cut(pod, most_bytes):
+                console.note(f"kept of {pod}: the last {format_bytes(most_bytes)}")
             case Gone(pod):
-                console.note(f"the logs of {pod} are gone with the pod")
+                console.note(f"the logs of {pod} are gone with the pod, and nothing is kept of them")
             case Unreadable(pod, message):
                 console.note(f"the logs of {pod} cannot be read: {message}")
             case Broke():

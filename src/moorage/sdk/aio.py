@@ -300,11 +300,19 @@ class AsyncJobs(Group):
         return read(Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or new_key()))
 
     async def logs(
-        self, name: str, *, follow: bool = False, tail: int | None = None, namespace: str | None = None
+        self,
+        name: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        attempt: int | None = None,
+        namespace: str | None = None,
     ) -> AsyncIterator[str]:
-        """What it printed, by lines, attempt after attempt; `follow`: until it has ended; `tail`: of each pod."""
+        """What it printed, by lines, attempt after attempt, or of one `attempt`; `follow`: until it has ended;
+        `tail`: of each pod. Of pods that are gone, what the server keeps."""
         path = await self._path("jobs", namespace, name, "logs")
-        async with self._connection.stream("GET", path, params={"follow": follow, "tail": tail}) as parts:
+        params = {"follow": follow, "tail": tail, "attempt": attempt}
+        async with self._connection.stream("GET", path, params=params) as parts:
             async for line in lines_of(parts):
                 yield line
 
@@ -328,9 +336,12 @@ class AsyncJobs(Group):
         path = await self._path("jobs", namespace, name)
         return read(Job, await self._json("DELETE", path, params={"delete": False}))
 
-    async def delete(self, name: str, *, namespace: str | None = None) -> None:
-        """Stop it, and remove it with its pods and logs; its checkpoints stay."""
+    async def delete(self, name: str, *, forget: bool = False, namespace: str | None = None) -> None:
+        """Stop it, and remove it with its pods; its checkpoints stay. The server keeps facts and the end of its
+        logs for some time, and shows it as Deleted; with `forget` these are erased."""
         await self._json("DELETE", await self._path("jobs", namespace, name), params={"delete": True})
+        if forget:
+            await self._json("DELETE", await self._path("jobs", namespace, name, "kept"))
 
 
 class AsyncClient(Group):

@@ -240,14 +240,25 @@ class Auth:
         except ApiError:
             return False
 
+    async def may_read_logs(self, user: User, namespace: str) -> bool:
+        """Whether the API server lets the user read the logs of a namespace's pods. Raises ApiError."""
+        return await self._may(user, "get", "pods", namespace=namespace, subresource="log")
+
     async def may_use_maps(self, user: User, verb: str, namespace: str = "") -> bool:
         """Whether RBAC lets a user do this with MapJobs of a namespace, or of all; never the page's token."""
         return await self._may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
 
     async def _may(
-        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = "",
+        self,
+        user: User,
+        verb: str,
+        resource: str,
+        *,
+        group: str = "",
+        namespace: str = "",
+        name: str = "",
         subresource: str = "",
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Ask the API server whether a user may do something; an answer is kept for REVIEW_SECONDS.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/

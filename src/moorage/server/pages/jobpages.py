@@ -15,7 +15,8 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from moorage.actions.runs import cancel_run, events_of_run, missing_run, select_runs
+from moorage.actions.kept import kept_of, lines_of
+from moorage.actions.runs import cancel_run, events_of_run, get_deleted, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
@@ -23,6 +24,7 @@ from moorage.errors import ApiError, BadRequest, MoorageError, NotFound
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
+from moorage.server.kept import KeptForUser
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import (
     Desk,
@@ -266,9 +268,12 @@ async def _run(context: Context, request: Request) -> RunView:
     namespace, name = key_in(request)
     cluster = await context.ready()
     jobs: list[Obj] = cluster.jobs_of_run(namespace, name)
+    kept = KeptForUser(context, request.state.user)
     if not jobs:
+        if (run := await get_deleted(kept, namespace, name, context.now)) is not None:
+            return run
         raise missing_run(namespace, name, cluster.run_names(namespace))
-    return view_of(context, jobs)
+    return view_of(context, jobs, await kept_of(kept, namespace, name, jobs, cluster.pods_of_run(namespace, name)))
 
 
 def _chosen(run: RunView, asked: str | None) -> PodView | None:
@@ -287,8 +292,10 @@ def _query(request: Request) -> str:
 async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
     """The end of what a pod has printed, or the end of its lines that contain `query` in any case.
 
-    Read as the user. Raises Problem.
+    Read as the user; of a pod that is gone, what is kept. Raises Problem.
     """
+    if pod.gone:
+        return await _kept_log(context, user, run, pod, query)
     api = cast(PodApi, context.acting(user))
     obj = context.cluster.pods.get(pod.name, run.namespace)
     containers = ((obj or {}).get("spec") or {}).get("containers") or [{}]
@@ -300,8 +307,10 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
                 tail.add(chunk)
                 if tail.size > SEARCH_BYTES:
                     break
-    except (BadRequest, NotFound):
-        return ""  # its container has not begun, or nobody keeps the log any more
+    except NotFound:
+        return await _kept_log(context, user, run, pod, query)
+    except BadRequest:
+        return ""  # its container has not begun
     except ApiError as error:
         raise as_problem(error) from error
     return tail.text()
@@ -336,3 +345,18 @@ class Tail:
 
     def _matches(self, line: bytes) -> bool:
         return self._query in line.decode(errors="replace").casefold()
+
+
+async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
+    """The kept end of a log, or of its lines that contain `query`; empty where nothing is kept. Raises Problem."""
+    try:
+        kept = await KeptForUser(context, user).log(run.namespace, run.name, pod.uid)
+    except NotFound:
+        return ""
+    except ApiError as error:
+        raise as_problem(error) from error
+    lines, _ = lines_of(kept, now=context.now(), tail=None if query else LINES)
+    tail = Tail(query)
+    for line in lines:
+        tail.add(line + b"\n")
+    return tail.text()

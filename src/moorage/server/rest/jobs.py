@@ -15,13 +15,17 @@ from typing import Any, cast
 from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
+from moorage.actions.kept import kept_of
 from moorage.actions.runfacts import runner_source
-from moorage.actions.runlogs import Event, Line, RunLog, Unreadable
+from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
+from moorage.api.kept import KeptRun
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.meta import labels_of
+from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, Obj
+from moorage.decide.runs.kept import kept_pods_of
 from moorage.decide.runs.request import Caller
 from moorage.decide.runs.state import RunView, view_run
 from moorage.decide.usage.gpus import gpu_type
@@ -30,6 +34,7 @@ from moorage.kube.serverurl import server_url
 from moorage.model.names import RUN_LABEL
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
+from moorage.server.kept import KeptForUser
 from moorage.server.rest.around import around_of
 
 log = logging.getLogger(__name__)
@@ -73,7 +78,7 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
 
 async def show_job(call: Call[None, None]) -> Job:
     """Show a run with its attempts. Only those who may read its Job see its command and messages."""
-    run = await _known_run(call)
+    run = await known_run(call)
     return runs.job_of(run, private=await _may_read(call, run))
 
 
@@ -97,7 +102,15 @@ async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
     """Show the output of a run, attempt after attempt."""
     context, query = call.context, call.query
     cluster = await context.ready()
-    run_log = RunLog(cast(PodApi, call.api), call.namespace, call.name, clock=context.clock, tail=query.tail)
+    run_log = RunLog(
+        cast(PodApi, call.api),
+        call.namespace,
+        call.name,
+        clock=context.clock,
+        tail=query.tail,
+        attempt=query.attempt,
+        kept=KeptForUser(context, call.user),
+    )
     await run_log.open(follow=query.follow)
     return StreamingResponse(
         _text(run_log.follow(cluster) if query.follow else run_log.read()),
@@ -115,8 +128,10 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 )
 
 
-async def _known_run(call: Call[Any, Any]) -> RunView:
-    """As the server knows it; one that was only just made, as the asker does. Raises NotFound."""
+async def known_run(call: Call[Any, Any]) -> RunView:
+    """As the server knows it; one that was only just made, as the asker does; one that was deleted, from what is
+    kept. Raises NotFound."""
+    kept = KeptForUser(call.context, call.user)
     cluster = await call.context.ready()
     jobs = cluster.jobs_of_run(call.namespace, call.name)
     if not jobs and call.user.account:
@@ -125,8 +140,12 @@ async def _known_run(call: Call[Any, Any]) -> RunView:
         except ApiError:
             jobs = []
     if not jobs:
-        raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace))
-    return view_of(call.context, jobs)
+        run = await runs.get_deleted(kept, call.namespace, call.name, call.context.now)
+        if run is None:
+            raise runs.missing_run(call.namespace, call.name, cluster.run_names(call.namespace))
+        return run
+    pods = cluster.pods_of_run(call.namespace, call.name)
+    return view_of(call.context, jobs, await kept_of(kept, call.namespace, call.name, jobs, pods))
 
 
 def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
@@ -142,14 +161,15 @@ def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
     )
 
 
-def view_of(context: Context, jobs: Sequence[Obj]) -> RunView:
-    """A run, given its Jobs, with its pods and nodes as the server knows them."""
+def view_of(context: Context, jobs: Sequence[Obj], kept: KeptRun | None = None) -> RunView:
+    """A run, given its Jobs, with its pods and nodes as the server knows them, and what is kept of it."""
     cluster, meta = context.cluster, jobs[0]["metadata"]
     pods = cluster.pods_of_run(meta.get("namespace") or "", labels_of(jobs[0]).get(RUN_LABEL) or meta["name"])
     names = {(pod.get("spec") or {}).get("nodeName") or "" for pod in pods}
     nodes = [node for name in names if name and (node := cluster.nodes.get(name)) is not None]
     types = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in nodes}
-    return view_run(jobs, pods, now=context.now(), node_types=types)
+    gone = kept_pods_of(kept or KeptRun(), jobs)
+    return view_run(jobs, pods, now=context.now(), node_types=types, kept=gone)
 
 
 async def _may_read(call: Call[Any, Any], run: RunView) -> bool:
@@ -166,6 +186,8 @@ async def _text(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
         async for event in events:
             if isinstance(event, Line):
                 yield event.text + b"\n"
+            elif isinstance(event, Cut):
+                yield f"--- kept of {event.pod}: the last {format_bytes(event.most_bytes)}\n".encode()
             elif isinstance(event, Unreadable):
                 log.warning("a log could not be read", extra={"pod": event.pod, "error": event.message})
                 yield f"--- the log of {event.pod} cannot be read: {event.message}\n".encode()

@@ -1,0 +1,79 @@
+"""What is kept of runs when their pods or Jobs are gone, as whoever asks may read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from moorage.api.kept import KeptLog, KeptRun
+from moorage.apimachinery.meta import is_condition_true
+from moorage.apimachinery.resources import Obj
+from moorage.attempts.reading import stamp_of, without_stamp
+from moorage.decide.runs.state import attempt_of
+from moorage.errors import ServerError
+
+COUNTS = ("active", "terminating", "succeeded", "failed")  # of a Job's status: pods that it made
+
+
+class Kept(Protocol):
+    """What Moorage's server keeps. Raises ApiError where it says no."""
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        """The newest run of this name; empty where nothing is kept, or nobody can be asked."""
+        ...
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        """The end of the log of one of its pods; empty as above. Raises Forbidden."""
+        ...
+
+
+class NothingKept:
+    """Where there is no server."""
+
+    async def run(self, namespace: str, name: str) -> KeptRun:  # noqa: ARG002
+        return KeptRun()
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:  # noqa: ARG002
+        return KeptLog()
+
+
+async def kept_of(kept: Kept, namespace: str, name: str, jobs: Sequence[Obj], pods: Iterable[Obj]) -> KeptRun:
+    """What is kept of a run, where pods of it are gone; else nothing: the server need not be asked.
+
+    A store that cannot be read stands in the way of no run that exists.
+    """
+    try:
+        return await kept.run(namespace, name) if misses_pods(jobs, pods) else KeptRun()
+    except ServerError:
+        return KeptRun()
+
+
+def misses_pods(jobs: Iterable[Obj], pods: Iterable[Obj]) -> bool:
+    """Whether some attempt has made more pods than there are, or is over and has none."""
+    present: dict[int, int] = {}
+    for pod in pods:
+        present[attempt_of(pod)] = present.get(attempt_of(pod), 0) + 1
+    for job in jobs:
+        status = job.get("status") or {}
+        made = sum(int(status.get(count) or 0) for count in COUNTS)
+        is_over = any(is_condition_true(job, kind) for kind in ("Complete", "Failed"))
+        is_stopped = is_over or bool((job.get("spec") or {}).get("suspend"))
+        if present.get(attempt_of(job), 0) < max(made, is_stopped):
+            return True
+    return False
+
+
+def lines_of(
+    log: KeptLog, *, now: datetime, tail: int | None = None, since_seconds: int | None = None
+) -> tuple[list[bytes], bool]:
+    """The wanted lines of a kept log, without their times and ends; and whether lines before them are not kept."""
+    lines = log.lines.split(b"\n")[:-1]
+    cut = log.cut
+    if since_seconds is not None:
+        since = now - timedelta(seconds=since_seconds)
+        first = next((at for at, line in enumerate(lines) if (stamp_of(line) or since) >= since), len(lines))
+        cut, lines = cut and first == 0, lines[first:]
+    if tail is not None and tail < len(lines):
+        cut, lines = False, lines[len(lines) - tail :]
+    return [without_stamp(line) for line in lines], cut

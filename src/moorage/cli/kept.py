@@ -1,0 +1,50 @@
+"""What Moorage's server keeps of runs, for commands that read the cluster themselves."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from moorage.api.kept import Erased, KeptLog, KeptRun
+from moorage.cli import console
+from moorage.cli.session import Session
+from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
+
+
+class AskedKept:
+    """Implements `moorage.actions.kept.Kept` by asking the server. One that cannot be asked is noted once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._noted = False
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        try:
+            return await self._session.server.ask(KeptRun, "GET", f"/api/v1/jobs/{namespace}/{quote(name)}/kept")
+        except NotReady:
+            return KeptRun()  # without a server nothing is kept
+        except MoorageError as error:
+            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            return KeptRun()
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        path = f"/api/v1/jobs/{namespace}/{quote(name)}/kept/{quote(uid)}"
+        try:
+            return await self._session.server.ask(KeptLog, "GET", path)
+        except (NotFound, NotReady):
+            return KeptLog()
+        except Forbidden:
+            raise
+        except MoorageError as error:
+            self._note(f"logs of pods that are gone are missing here: {error.message}")
+            return KeptLog()
+
+    def _note(self, text: str) -> None:
+        if not self._noted:
+            console.note(text)
+        self._noted = True
+
+
+async def erase_kept(session: Session, name: str) -> int:
+    """Erase what is kept of all runs of a name; of how many pods that was. Raises ApiError, NotReady."""
+    path = f"/api/v1/jobs/{session.namespace}/{quote(name)}/kept"
+    return (await session.server.ask(Erased, "DELETE", path)).pods

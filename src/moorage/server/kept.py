@@ -1,0 +1,63 @@
+"""What is kept of runs, as one user may read it.
+
+The keeper reads logs by the server's own right, so each reader's right is asked for anew: who may read the logs of
+pods in a namespace may read those that are kept of it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from moorage.api.errors import ErrorCode
+from moorage.api.kept import KeptLog, KeptRun
+from moorage.apimachinery.moments import moment
+from moorage.apimachinery.resources import NAMESPACES
+from moorage.errors import ApiError, Forbidden, NotFound, ServerError, StorageError
+from moorage.server.context import Context
+from moorage.server.identity.auth import User
+
+
+class KeptForUser:
+    """Implements `moorage.actions.kept.Kept`. Raises ServerError while the store cannot be used."""
+
+    def __init__(self, context: Context, user: User) -> None:
+        self._context = context
+        self._user = user
+
+    async def run(self, namespace: str, name: str) -> KeptRun:
+        """Facts of the newest run of this name. What of them the user may see, the caller decides."""
+        try:
+            run = await self._context.keeper.read_run(namespace, name)
+        except StorageError as error:
+            raise ServerError(f"what is kept of runs cannot be read: {error.message}", status=503) from error
+        if not run.attempts or (since := await self._made(namespace)) is None:
+            return run
+        uids = {attempt.job_uid for attempt in run.attempts if attempt.created is None or attempt.created >= since}
+        return KeptRun(
+            attempts=tuple(attempt for attempt in run.attempts if attempt.job_uid in uids),
+            pods=tuple(pod for pod in run.pods if pod.job_uid in uids),
+        )
+
+    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+        """Raises Forbidden for who may not read the logs of pods there, NotFound for a pod of another run."""
+        if not await self._context.auth.may_read_logs(self._user, namespace):
+            raise Forbidden(
+                f"{self._user.name} may not read the logs of pods in namespace {namespace}",
+                code=ErrorCode.FORBIDDEN,
+            )
+        if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
+            raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
+        try:
+            return await self._context.keeper.read_log(uid)
+        except StorageError as error:
+            raise ServerError(f"the kept log cannot be read: {error.message}", status=503) from error
+
+    async def _made(self, namespace: str) -> datetime | None:
+        """When the namespace was created; None: it is gone, and rights alone decide."""
+        try:
+            obj = await self._context.api.get(NAMESPACES, namespace)
+        except NotFound:
+            return None
+        except ApiError as error:
+            raise ServerError(f"namespace {namespace} cannot be read: {error.message}", status=503) from error
+        return moment(obj["metadata"].get("creationTimestamp"))

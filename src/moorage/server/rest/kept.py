@@ -1,0 +1,53 @@
+"""/api/v1/jobs/{namespace}/{name}/kept: what the server keeps of a run whose pods or Jobs are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from moorage.api.errors import ErrorCode
+from moorage.api.kept import Erased, KeptLog, KeptRun
+from moorage.apimachinery.resources import JOBS
+from moorage.errors import ServerError, StorageError
+from moorage.server.endpoint import Call, Endpoint
+from moorage.server.kept import KeptForUser
+from moorage.server.problems import Problem
+from moorage.server.rest.jobs import ONE
+
+KEPT = f"{ONE}/kept"
+
+
+async def show_kept(call: Call[None, None]) -> KeptRun:
+    """Show what is kept of the newest run of a name; for users who may read its Job."""
+    await _check(call, "get")
+    return await KeptForUser(call.context, call.user).run(call.namespace, call.name)
+
+
+async def show_kept_log(call: Call[None, None]) -> KeptLog:
+    """Show the kept end of the log of a pod of a run; for users who may read logs of pods in its namespace."""
+    return await KeptForUser(call.context, call.user).log(call.namespace, call.name, str(call.path["uid"]))
+
+
+async def erase_kept(call: Call[None, None]) -> Erased:
+    """Erase what is kept of all runs of a name, for good; for users who may delete its Job."""
+    await _check(call, "delete")
+    call.audit("erase what is kept of run", f"{call.namespace}/{call.name}")
+    try:
+        return Erased(pods=await call.context.keeper.erase(call.namespace, call.name))
+    except StorageError as error:
+        raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
+
+
+ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
+    Endpoint(method="GET", path=KEPT, handler=show_kept, answer=KeptRun),
+    Endpoint(method="GET", path=f"{KEPT}/{{uid}}", handler=show_kept_log, answer=KeptLog),
+    Endpoint(method="DELETE", path=KEPT, handler=erase_kept, answer=Erased),
+)
+
+
+async def _check(call: Call[None, None], verb: str) -> None:
+    """Raises Problem 403."""
+    auth = call.context.auth
+    if not await auth.may(call.user, verb, JOBS.plural, group=JOBS.group, namespace=call.namespace):
+        raise Problem(
+            403, ErrorCode.FORBIDDEN, f"{call.user.name} may not {verb} jobs in namespace {call.namespace}"
+        )
