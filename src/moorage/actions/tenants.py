@@ -10,9 +10,9 @@ from moorage.api.errors import ErrorCode
 from moorage.apimachinery.api import Api
 from moorage.apimachinery.resources import Obj
 from moorage.errors import AlreadyExists, NotFound, NotReady, UsageError
+from moorage.model.tenant import ROLES as ROLES
 from moorage.model.tenant import TENANTS
 
-ROLES = ("admin", "member", "viewer")
 LIST = "moor tenant list"  # the command
 
 Names = Mapping[str, Sequence[str]]

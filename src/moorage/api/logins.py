@@ -74,8 +74,17 @@ class LoggedIn(Answer, frozen=True):
     address: Annotated[str, about("IP address that the login came from.")] = ""
 
 
+class PersonTenant(Answer, frozen=True, omit_defaults=True):
+    """A tenant that the person belongs to."""
+
+    name: Annotated[str, about("Name of the tenant.")]
+    namespace: Annotated[str, about("Its namespace.")]
+    role: Annotated[str, about("Highest role of the person in it: admin, member or viewer.")]
+    admins: Annotated[tuple[str, ...], about("Users whom the tenant names as its administrators.")] = ()
+
+
 class Person(Answer, frozen=True, omit_defaults=True):
-    """Who asks. Without a session, `session` and all after it are left out."""
+    """Who asks. Without a session, `session` to `expires` are left out."""
 
     name: Annotated[str, about("Name of the person.")]
     account: Annotated[str, about("ServiceAccount that the person acts as; empty: none.")] = ""
@@ -89,6 +98,9 @@ class Person(Answer, frozen=True, omit_defaults=True):
     expires: Annotated[
         Time | None, about("When the session ends, at the latest; unused, it ends after 7 days.")
     ] = None
+    tenants: Annotated[
+        tuple[PersonTenant, ...], about("Tenants that name the person, or a group of the person, by name.")
+    ] = ()
 
 
 class ClusterAddress(Answer, frozen=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 
 from moorage.apimachinery.texts import hidden_characters, visible, visible_lines
+from moorage.cli.hints import as_typed
 from moorage.cli.tables import KEPT, format_table
 
 # other words for commands of a group, and the names they stand for, the first that the group has
@@ -144,8 +145,11 @@ def show(text: str, *, nl: bool = True) -> None:
 
 
 def say(message: str) -> None:
-    """A line or more to the person, on stderr; on a terminal, what is wrong stands out."""
-    text = visible_lines(message)
+    """A line or more to the person, on stderr; commands in it bear the cluster's options that were typed.
+
+    On a terminal, what is wrong stands out.
+    """
+    text = visible_lines(as_typed(message))
     head, colon, rest = text.partition(":")
     if colon and head in HEADS and has_colour(sys.stderr):
         text = click.style(head + colon, fg=HEADS[head], bold=True) + rest

@@ -15,6 +15,7 @@ import click
 
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.client.connection import NAMESPACE
 from moorage.errors import NotReady
 
 NAMESPACE_HEADER = "X-Moorage-Namespace"
@@ -41,8 +42,9 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
 
     async def work(session: Session) -> dict[str, str]:
         url, headers = await session.server.address()
-        if target.namespace:
-            headers = headers | {NAMESPACE_HEADER: target.namespace}
+        namespace = target.namespace or session.namespace
+        if target.namespace or namespace != NAMESPACE:  # the kubeconfig's: "default" may mean that it names none
+            headers = headers | {NAMESPACE_HEADER: namespace}
         return point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
 
     program = shutil.which("docker")

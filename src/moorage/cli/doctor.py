@@ -77,5 +77,7 @@ async def _budgets(session: Session) -> list[Obj]:
     try:
         return (await session.api.list(PDBS)).items
     except ApiError as error:
-        console.note(f"disruption budgets cannot be read, so pods are treated as having none: {error.message}")
+        from moorage.present.forbidden import plain
+
+        console.note(f"disruption budgets cannot be read, and are left out: {plain(error.message)}")
         return []

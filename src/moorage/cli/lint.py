@@ -156,11 +156,15 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     from moorage.decide.admission.gpunodes import away_from_gpus
     from moorage.errors import ApiError, Forbidden, NotFound
     from moorage.model.policy import POLICIES, policy_for
+    from moorage.present.forbidden import plain
 
     try:
         nodes = [parse_node(obj) for obj in (await session.api.list(NODES)).items]
     except Forbidden as error:
-        raise MoorageError("--cluster needs the right to list nodes", hint=error.message) from error
+        raise MoorageError(
+            "--cluster needs the right to list nodes",
+            hint=f"{plain(error.message)}; without --cluster, GPUs and policies are left out",
+        ) from error
     try:
         policies = (await session.api.list(POLICIES)).items
         space = await session.api.get(NAMESPACES, session.namespace)
@@ -168,6 +172,6 @@ async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]
     except NotFound:
         held = None
     except ApiError as error:
-        console.note(f"the cluster's policies cannot be read: {error.message}")
+        console.note(f"the cluster's policies cannot be read: {plain(error.message)}")
         held = None
     return facts_of(nodes), away_from_gpus(nodes), held

@@ -6,11 +6,11 @@ import http.server
 import json
 import os
 import secrets
-import shutil
 import socket
 import sys
 import threading
 import webbrowser
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +19,22 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import click
 
 from moorage.cli import console
+from moorage.client.datafolder import default_folder, running_kubeconfig
 from moorage.client.logins import Known, Saved, known_logins
 from moorage.clock import SYSTEM, parse_rfc3339, rfc3339
 from moorage.errors import MoorageError, NotReady, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
+
+    from moorage.api.logins import ClusterAddress, Person
 
 ANSWER_SECONDS = 30.0  # patience with one answer
 BROWSER_SECONDS = 300  # for a person to find the page and the button
 EARLY = timedelta(seconds=90)  # a token is renewed this long before its end
 PLUGIN_SECONDS = 900
+ENV_KUBECONFIGS = ("KUBECONFIG", "MOORAGE_KUBECONFIG")
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 server_option = click.option(
@@ -54,8 +59,21 @@ server_option = click.option(
     default=None,
     help="Trust the CA certificates in this file (PEM).",
 )
-def login(url: str, username: str | None, password_stdin: bool, no_browser: bool, ca: Path | None) -> None:
-    """Log in to the Moorage server at URL."""
+@click.option("-n", "--namespace", default=None, help="Namespace to work in (default: that of your first team).")
+@click.option("--no-kubeconfig", is_flag=True, help="Leave the kubeconfig as it is.")
+def login(
+    url: str,
+    username: str | None,
+    password_stdin: bool,
+    no_browser: bool,
+    ca: Path | None,
+    namespace: str | None,
+    no_kubeconfig: bool,
+) -> None:
+    """Log in to the Moorage server at URL, and work in your team's namespace from then on.
+
+    Writes a context for each of your teams to the kubeconfig ($KUBECONFIG, or ~/.kube/config): kubectl works too.
+    """
     from moorage.api.logins import LoggedIn
     from moorage.api.reading import read
     from moorage.server.identity.oidc import check_address
@@ -73,9 +91,11 @@ def login(url: str, username: str | None, password_stdin: bool, no_browser: bool
     else:
         body_of_answer = _by_browser(saved, client, no_browser=no_browser)
     answer = read(LoggedIn, body_of_answer)
+    saved = Saved(url=url, token=answer.token, name=answer.name, ca=saved.ca)
     with known_logins() as known:
-        known.put(Saved(url=url, token=answer.token, name=answer.name, ca=saved.ca))
+        known.put(saved)
     console.say(f"logged in to {url} as {answer.name}")
+    start_work(saved, namespace, is_written=not no_kubeconfig)
 
 
 @console.command(
@@ -109,10 +129,16 @@ def logout(url: str | None) -> None:
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
 def whoami(url: str | None, output: str) -> None:
-    """Show the account you are logged in with, and when the session ends."""
+    """Show who you are: the account you are logged in with, its server, teams, roles and namespaces.
+
+    Without a login, it is the user of the kubeconfig.
+    """
     from moorage.api.logins import Person
     from moorage.api.reading import read
 
+    if url is None and not Known.read().current:
+        _user_of_kubeconfig(output)
+        return
     saved = _saved(url)
     answer = _ask(saved, "GET", "/api/v1/login")
     if output == "json":
@@ -123,6 +149,23 @@ def whoami(url: str | None, output: str) -> None:
     groups = ", ".join(person.groups) or "none"
     expires = rfc3339(person.expires) if person.expires else "never"
     console.say(f"server {saved.url}; groups: {groups}; the session ends {expires} at the latest")
+    for line in team_lines(person):
+        console.say(line)
+
+
+def _user_of_kubeconfig(output: str) -> None:
+    """Who asks by the kubeconfig, or in the local cluster, where nobody is logged in."""
+    from moorage.cli.session import Session, Target, in_session
+
+    async def work(session: Session) -> None:
+        name = await session.user()
+        if output == "json":
+            console.show(json.dumps({"name": name, "namespace": session.namespace}, indent=2))
+            return
+        console.show(name)
+        console.say(f"the user of the kubeconfig; namespace {session.namespace}; not logged in to a server")
+
+    in_session(Target(), work)
 
 
 @console.command(
@@ -162,7 +205,8 @@ def token(url: str | None, seconds: int) -> None:
     }
 )
 @server_option
-@click.option("-n", "--namespace", default=None, help="Namespace of the context.")
+@click.option("-n", "--namespace", default=None, help="Namespace of the current context.")
+@click.option("--save", is_flag=True, help="Merge it into your kubeconfig ($KUBECONFIG, or ~/.kube/config).")
 @click.option("--plain", is_flag=True, help="Put a token into the file, for tools that cannot run plugins.")
 @click.option(
     "--expires", default="8h", show_default=True, help="With --plain: lifetime of the token, such as 30m or 2d."
@@ -170,47 +214,126 @@ def token(url: str | None, seconds: int) -> None:
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File (default: stdout)."
 )
-def kubeconfig(url: str | None, namespace: str | None, plain: bool, expires: str, output: Path | None) -> None:
-    """Write a kubeconfig for your account. kubectl gets new tokens from `moor token` while you are logged in."""
-    from moorage.api.logins import ClusterAddress
-    from moorage.api.reading import read
+def kubeconfig(
+    url: str | None, namespace: str | None, save: bool, plain: bool, expires: str, output: Path | None
+) -> None:
+    """Write a kubeconfig for your account, with a context for each of your teams.
+
+    kubectl gets new tokens from `moor token` while you are logged in.
+    """
+    from moorage.client.kubeconfig import make_kubeconfig, token_plugin
     from moorage.client.privatefile import write_private
 
     saved = _saved(url)
-    cluster = read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster"))
+    if save:
+        if plain or output is not None:
+            raise UsageError("--save cannot be used with --plain or --output")
+        start_work(saved, namespace, is_written=True)
+        return
+    cluster, person = _cluster_of(saved), _person_of(saved)
     if not cluster.server:
-        raise NotReady(
-            f"{saved.url} does not know the address of its cluster's API",
-            hint="its administrator sets --kubernetes-url of `moor server`",
-        )
+        raise _no_address(saved)
+    user: dict[str, Any] = {"exec": token_plugin(saved.url)}
     if plain:
-        seconds = _seconds(expires)
-        answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": seconds})
-        user: dict[str, Any] = {"token": answer["token"]}
+        answer = _ask(saved, "POST", "/api/v1/login/token", {"seconds": _seconds(expires)})
+        user = {"token": answer["token"]}
         console.say(f"its token expires at {answer['expires']}, or when you log out")
-    else:
-        user = {"exec": _plugin(saved.url)}
-    name = cluster.name or "moorage"
-    entry: dict[str, Any] = {"server": cluster.server}
-    if cluster.ca_data:
-        entry["certificate-authority-data"] = cluster.ca_data
-    elif cluster.insecure:
-        entry["insecure-skip-tls-verify"] = True
-    context = {"cluster": name, "user": f"{saved.name}@{name}"} | ({"namespace": namespace} if namespace else {})
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": name,
-        "clusters": [{"name": name, "cluster": entry}],
-        "users": [{"name": f"{saved.name}@{name}", "user": user}],
-        "contexts": [{"name": name, "context": context}],
-    }
-    text = console.as_yaml(document)
+    text = console.as_yaml(make_kubeconfig(saved.name, cluster, user, namespaces_of(person, namespace)))
     if output is None:
         console.show(text, nl=False)
     else:
         write_private(output, text)
         console.say(f"written: {output}")
+
+
+def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None:
+    """Keep with the login where the cluster is, merge it into the kubeconfig, and say which namespace is used."""
+    import msgspec
+
+    cluster, person = _cluster_of(saved), _person_of(saved)
+    namespaces = namespaces_of(person, namespace)
+    chosen = namespaces[0] if namespaces else ""
+    with known_logins() as known:
+        kept = known.logins.get(saved.url, saved)
+        known.put(replace(kept, cluster=msgspec.structs.asdict(cluster), namespace=chosen))
+    for line in team_lines(person):
+        console.say(line)
+    if not cluster.server:
+        console.say(f"warning: {_no_address(saved).message}; its pages and the SDK work, other commands do not")
+        return
+    context = _merge(saved, cluster, namespaces) if is_written else ""
+    if namespaces:
+        viewed = {team.namespace for team in person.tenants if team.role == "viewer"}
+        first = "its runs: moor jobs" if chosen in viewed else "run something: moor run -- python train.py"
+        console.say(f"moor works in namespace {chosen}; {first}")
+    if len(namespaces) > 1:
+        console.say(
+            f"another one for one command: -n {namespaces[1]}; for all: moor kubeconfig --save -n {namespaces[1]}"
+        )
+    if running_kubeconfig(default_folder()) and not any(os.environ.get(name) for name in ENV_KUBECONFIGS):
+        other = f"; to reach {saved.url}: --context {context}" if context else ""
+        console.note(f"while this machine's local cluster runs, moor uses that{other}")
+
+
+def _merge(saved: Saved, cluster: ClusterAddress, namespaces: Sequence[str]) -> str:
+    """Merge the login into the kubeconfig; the name of its context, which is current now."""
+    from moorage.client.kubeconfig import free_name, make_kubeconfig, merge_kubeconfig, token_plugin, written_file
+    from moorage.client.privatefile import write_private
+    from moorage.kube.config import read_kubeconfig
+
+    file = written_file(os.environ)
+    existing = read_kubeconfig(file)
+    made = make_kubeconfig(
+        saved.name,
+        cluster,
+        {"exec": token_plugin(saved.url)},
+        namespaces,
+        name=free_name(existing, cluster),
+    )
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(file, console.as_yaml(merge_kubeconfig(existing, made)))
+    context = str(made["current-context"])
+    before = str(existing.get("current-context") or "")
+    was = f" (it was {before})" if before not in ("", context) else ""
+    console.say(f"current context of {file}: {context}{was}")
+    return context
+
+
+def team_lines(person: Person) -> list[str]:
+    """The teams of a person, one a line; for who is in none, whom to ask for what."""
+    if not person.tenants:
+        return [
+            "you are in no team yet: ask an administrator for"
+            f" `moor tenant add TEAM --user {person.name}`, then run `moor kubeconfig --save`"
+        ]
+    return [f"team {team.name}: {team.role}, namespace {team.namespace}" for team in person.tenants]
+
+
+def namespaces_of(person: Person, chosen: str | None) -> list[str]:
+    """The namespaces of a person's teams, the chosen one first."""
+    namespaces = dict.fromkeys([*([chosen] if chosen else []), *(team.namespace for team in person.tenants)])
+    return list(namespaces)
+
+
+def _cluster_of(saved: Saved) -> ClusterAddress:
+    from moorage.api.logins import ClusterAddress
+    from moorage.api.reading import read
+
+    return read(ClusterAddress, _ask(saved, "GET", "/api/v1/login/cluster"))
+
+
+def _person_of(saved: Saved) -> Person:
+    from moorage.api.logins import Person
+    from moorage.api.reading import read
+
+    return read(Person, _ask(saved, "GET", "/api/v1/login"))
+
+
+def _no_address(saved: Saved) -> NotReady:
+    return NotReady(
+        f"{saved.url} does not know the address of its cluster's API",
+        hint="its administrator sets --kubernetes-url of `moor server`",
+    )
 
 
 def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, str]:
@@ -253,19 +376,6 @@ def _is_fresh(saved: Saved, now: datetime) -> bool:
 
 def _saved(url: str | None) -> Saved:
     return Known.read().find(url)
-
-
-def _plugin(url: str) -> dict[str, Any]:
-    moor = shutil.which("moor")
-    command, args = (moor, []) if moor else (sys.executable, ["-m", "moorage.cli.main"])
-    return {
-        "apiVersion": API_VERSIONS[0],
-        "command": command,
-        "args": [*args, "token", "--server", url],
-        "interactiveMode": "Never",
-        "provideClusterInfo": False,
-        "installHint": "install Moorage, then run: moor login " + url,
-    }
 
 
 def _seconds(text: str) -> int:

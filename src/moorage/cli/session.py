@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -15,9 +16,11 @@ import click
 
 from moorage.apimachinery.api import PodApi
 from moorage.cli import console
+from moorage.cli.hints import remember
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster, user_of
 from moorage.clock import SYSTEM, Clock
+from moorage.errors import Forbidden, MoorageError
 from moorage.errors import Problems as Problems
 
 if TYPE_CHECKING:
@@ -57,8 +60,8 @@ class Session:
     clock: Clock = SYSTEM
 
     async def user(self) -> str:
-        """Who the API server takes us for; where it cannot say, this machine's user."""
-        return await user_of(self.api, self.as_user)
+        """Who the API server takes us for, as a person; where it cannot say, this machine's user."""
+        return await user_of(self.api, self.as_user, server=self.server)
 
     async def maps(self) -> MapClient:
         """The server's maps, as the session's user. Raises NotReady where this cluster has no server."""
@@ -99,6 +102,9 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
         data: Path | None,
         **kwargs: Any,
     ) -> R:
+        remember(
+            {"-n": namespace, "--context": context, "--kubeconfig": kubeconfig, "--as": as_user, "--data": data}
+        )
         target = Target(context=context, kubeconfig=kubeconfig, namespace=namespace, as_user=as_user, data=data)
         return command(target, *args, **kwargs)
 
@@ -116,9 +122,34 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]]) -> R:
 
     async def whole() -> R:
         async with opener(target) as session:
-            return await work(session)
+            try:
+                return await work(session)
+            except Forbidden as error:
+                raise await plain_refusal(session, error) from error
 
     return asyncio.run(whole())
+
+
+async def plain_refusal(session: Session, error: Forbidden) -> Forbidden:
+    """What RBAC refused as a sentence, with what the user can do; other refusals as they are."""
+    from moorage.api.logins import Person
+    from moorage.model.tenant import Membership
+    from moorage.present.forbidden import refusal_of, way_out
+
+    refusal = refusal_of(error.message)
+    if refusal is None:
+        return error
+    name, teams = "", []
+    with contextlib.suppress(MoorageError):
+        person = await session.server.ask(Person, "GET", "/api/v1/login")
+        name = person.name
+        teams = [
+            Membership(tenant=team.name, namespace=team.namespace, role=team.role, admins=team.admins)
+            for team in person.tenants
+        ]
+    return Forbidden(
+        refusal.sentence(name), hint=way_out(refusal, name, teams), code=error.code, field=error.field
+    )
 
 
 @asynccontextmanager

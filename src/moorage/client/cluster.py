@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import logging
 import os
@@ -9,20 +10,23 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from moorage.apimachinery.api import Api, PodApi
 from moorage.apimachinery.resources import Resource
 from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, at
 from moorage.client.datafolder import default_folder, running_kubeconfig
-from moorage.errors import ApiError, NotReady
+from moorage.client.logins import Known, logins_file
+from moorage.errors import ApiError, MoorageError, NotReady
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
+from moorage.model.people import is_account
 from moorage.settings import KUBECONFIG
 
 if TYPE_CHECKING:
     from moorage.kube.config import Connection as KubeConnection
 
 log = logging.getLogger(__name__)
+R = TypeVar("R")
 
 SELF_SUBJECT_REVIEWS = Resource(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
@@ -49,14 +53,41 @@ class Cluster:
     server: Connection
 
 
-async def user_of(api: Api, as_user: str | None = None) -> str:
-    """Who the API server takes us for; where it cannot say, `as_user` or this machine's user."""
+class Asked(Protocol):
+    """Moorage's server, as far as it says who asks."""
+
+    async def ask(self, kind: type[R], method: str, path: str) -> R: ...
+
+
+async def user_of(api: Api, as_user: str | None = None, *, server: Asked | None = None) -> str:
+    """Who the API server takes us for; where it cannot say, `as_user` or this machine's user.
+
+    An account of a person is that person, as admission says it too: known from a login on this machine, or by the
+    server.
+    """
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await api.create(SELF_SUBJECT_REVIEWS, review)
     except ApiError:
         return as_user or _login()
-    return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "") or as_user or _login()
+    username = str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
+    if is_account(username):
+        return await _person_behind(username, server)
+    return username or as_user or _login()
+
+
+async def _person_behind(username: str, server: Asked | None) -> str:
+    with contextlib.suppress(NotReady):
+        if person := Known.read().person_of(username):
+            return person
+    if server is not None:
+        from moorage.api.logins import Person
+
+        with contextlib.suppress(MoorageError):
+            answer = await server.ask(Person, "GET", "/api/v1/login")
+            if answer.account == username:
+                return answer.name
+    return username
 
 
 def _login() -> str:
@@ -96,7 +127,13 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
     from moorage.kube.client import KubeClient
     from moorage.kube.config import load_connection
 
-    connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    try:
+        connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+    except NotReady:
+        saved = None if target.context or target.data else last_login()
+        if saved is None:
+            raise
+        connection = saved
     if target.as_user:
         connection = replace(connection, impersonate_user=target.as_user)
     known: set[str] = set()
@@ -111,6 +148,22 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
         server = server_of(api, connection)
         stack.push_async_callback(server.close)
         yield Cluster(api=api, namespace=target.namespace or connection.namespace or NAMESPACE, server=server)
+
+
+def last_login() -> KubeConnection | None:
+    """The cluster of the last login on this machine; None: nobody is logged in, or its server names no cluster."""
+    known = Known.read()
+    saved = known.logins.get(known.current)
+    if saved is None or not saved.cluster.get("server"):
+        return None
+    from moorage.api.logins import ClusterAddress
+    from moorage.client.kubeconfig import make_kubeconfig, token_plugin
+    from moorage.kube.config import connection_of
+
+    namespaces = [saved.namespace] if saved.namespace else []
+    user = {"exec": token_plugin(saved.url)}
+    made = make_kubeconfig(saved.name, ClusterAddress(**saved.cluster), user, namespaces)
+    return connection_of(made, str(logins_file()))
 
 
 def server_of(api: Api, connection: KubeConnection) -> Connection:

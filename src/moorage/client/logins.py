@@ -6,19 +6,24 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from moorage.client.privatefile import write_private
 from moorage.errors import NotReady
+from moorage.model.people import account_user
 from moorage.settings import CONFIG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A login: its session's token, and the last token for the cluster."""
+    """A login: its session's token, the last token for the cluster, and where the cluster is.
+
+    `cluster`: the fields of `api.logins.ClusterAddress`; empty: the server does not know it. `namespace`: the one
+    chosen at login; empty: none.
+    """
 
     url: str
     token: str = field(default="", repr=False)
@@ -26,6 +31,8 @@ class Saved:
     ca: str = ""
     kube_token: str = field(default="", repr=False)
     kube_expires: str = ""
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    namespace: str = ""
 
     def with_kube(self, token: str, expires: str) -> Saved:
         return replace(self, kube_token=token, kube_expires=expires)
@@ -66,6 +73,11 @@ class Known:
         self.logins.pop(url, None)
         if self.current == url:
             self.current = next(iter(self.logins), "")
+
+    def person_of(self, username: str) -> str:
+        """Who logged in here and is known to the API server by that name; empty: nobody."""
+        names = {login.name for login in self.logins.values() if login.name}
+        return next((name for name in sorted(names) if account_user(name) == username), "")
 
 
 def logins_file() -> Path:

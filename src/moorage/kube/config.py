@@ -72,8 +72,7 @@ def load_connection(
     """
     env = os.environ if env is None else env
     listed = [str(kubeconfig)] if kubeconfig is not None else _listed(env)
-    home = Path(env.get("HOME") or Path.home()) / ".kube" / "config"
-    paths = [Path(path).expanduser() for path in listed] or [home]
+    paths = [Path(kubeconfig).expanduser()] if kubeconfig is not None else kubeconfig_files(env)
     present = [path for path in paths if path.exists()]
     if kubeconfig is not None and not present:
         raise UsageError(f"kubeconfig {paths[0]} does not exist", hint="check --kubeconfig")
@@ -83,7 +82,7 @@ def load_connection(
         return in_cluster(env, service_account)
     raise NotReady(
         "no Kubernetes cluster is configured: " + ", ".join(f"{path} does not exist" for path in paths),
-        hint="run `moor up` for a cluster on this machine, or set KUBECONFIG",
+        hint="log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up",
     )
 
 
@@ -106,6 +105,12 @@ def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Connec
         ca_pem=ca,
         token_file=folder / "token",
     )
+
+
+def kubeconfig_files(env: Mapping[str, str]) -> list[Path]:
+    """The files of $MOORAGE_KUBECONFIG or $KUBECONFIG, else ~/.kube/config, whether they exist or not."""
+    home = Path(env.get("HOME") or Path.home()) / ".kube" / "config"
+    return [Path(path).expanduser() for path in _listed(env)] or [home]
 
 
 def _listed(env: Mapping[str, str]) -> list[str]:
@@ -175,6 +180,25 @@ def _connection(name: str, context: _Entry, cluster: _Entry, user: _Entry) -> Co
         impersonate_user=str(user.value.get("as") or ""),
         impersonate_groups=tuple(str(group) for group in user.value.get("as-groups") or ()),
     )
+
+
+def connection_of(document: Mapping[str, Any], source: str) -> Connection:
+    """The connection of a kubeconfig's current context, from a document instead of a file."""
+    file = Path(source)
+    entries = {
+        plural: {str(entry["name"]): _Entry(entry[plural.removesuffix("s")], file) for entry in document[plural]}
+        for plural in ("clusters", "users", "contexts")
+    }
+    name = str(document["current-context"])
+    context = entries["contexts"][name]
+    return _connection(
+        name, context, entries["clusters"][context.value["cluster"]], entries["users"][context.value["user"]]
+    )
+
+
+def read_kubeconfig(path: Path) -> Mapping[str, Any]:
+    """A kubeconfig as it is; empty where the file does not exist. Raises UsageError."""
+    return _read(path) if path.exists() else {}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

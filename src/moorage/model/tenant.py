@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -160,6 +161,40 @@ class Tenant(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     spec: TenantSpec
     status: TenantStatus = TenantStatus()
+
+
+ROLES = ("admin", "member", "viewer")
+"""From the one that may do most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A person's place in one tenant: the highest role there. `admins`: who administers the tenant by name."""
+
+    tenant: str
+    namespace: str
+    role: str
+    admins: tuple[str, ...] = ()
+
+
+def memberships(
+    person: str, groups: Collection[str], tenants: Iterable[Mapping[str, Any]]
+) -> tuple[Membership, ...]:
+    """The tenants that name a person or one of their groups, by name."""
+    places = []
+    for tenant in sorted(tenants, key=lambda tenant: str(tenant["metadata"]["name"])):
+        spec = tenant.get("spec") or {}
+        held = [role for role in ROLES if _is_in(person, groups, spec.get(f"{role}s") or {})]
+        if held:
+            name = str(tenant["metadata"]["name"])
+            admins = tuple(sorted((spec.get("admins") or {}).get("people") or ()))
+            namespace = str(spec.get("namespace") or name)
+            places.append(Membership(tenant=name, namespace=namespace, role=held[0], admins=admins))
+    return tuple(places)
+
+
+def _is_in(person: str, groups: Collection[str], members: Mapping[str, Any]) -> bool:
+    return person in (members.get("people") or ()) or not set(groups).isdisjoint(members.get("groups") or ())
 
 
 def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:

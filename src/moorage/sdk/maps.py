@@ -180,7 +180,7 @@ class AsyncMap(Generic[R]):
             cluster = await made._open()
             made.namespace = cluster.namespace
             request = request_of(function, options, name, cluster.namespace)
-            caller = read_caller(request.run.command, await user_of(cluster.api))
+            caller = read_caller(request.run.command, await user_of(cluster.api, server=cluster.server))
             around = read_around(cluster.api, cluster.server, cluster.namespace)
             plan = await mapjobs.plan_map(cluster.api, request, caller, around=around)
             mapjob = await mapjobs.create_map(cluster.api, plan, cluster.namespace, SYSTEM)

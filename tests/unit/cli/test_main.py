@@ -143,7 +143,10 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: no Kubernetes cluster is configured")
-    assert "hint: run `moor up`" in err
+    assert (
+        "hint: log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up"
+        in err
+    )
 
 
 def test_an_answer_that_is_not_given_is_130(moor, monkeypatch):

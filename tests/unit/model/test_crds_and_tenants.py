@@ -12,7 +12,7 @@ import pytest
 from moorage.apimachinery.resources import Obj
 from moorage.cli.manifests import stale_files, tree, write_tree
 from moorage.model.crds import all_crds, structural
-from moorage.model.tenant import Tenant, TenantDefaults, defaults_of, tenant_of
+from moorage.model.tenant import Membership, Tenant, TenantDefaults, defaults_of, memberships, tenant_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -145,3 +145,21 @@ def test_defaults_are_texts_whatever_was_written() -> None:
     tenant = a_tenant("a", "lab", cpu=2, memory="4Gi", timeSeconds=60)
     assert defaults_of(tenant) == TenantDefaults(cpu="2", memory="4Gi", time_seconds=60)
     assert defaults_of(None) == TenantDefaults()
+
+
+def test_memberships_name_the_highest_role_by_name_or_group():
+    tenants = [
+        {"metadata": {"name": "vision"}, "spec": {"namespace": "v", "admins": {"people": ["linus"]}}},
+        {
+            "metadata": {"name": "speech"},
+            "spec": {"namespace": "s", "members": {"people": ["ada"]}, "viewers": {"groups": ["ml"]}},
+        },
+        {"metadata": {"name": "maps"}, "spec": {"namespace": "m", "viewers": {"groups": ["ml"]}}},
+    ]
+    assert memberships("ada", ("ml",), tenants) == (
+        Membership(tenant="maps", namespace="m", role="viewer"),
+        Membership(tenant="speech", namespace="s", role="member"),
+    )
+    assert memberships("linus", (), tenants) == (
+        Membership(tenant="vision", namespace="v", role="admin", admins=("linus",)),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +19,14 @@ from moorage.api.logins import (
     LoginSessionList,
     PasswordChange,
     Person,
+    PersonTenant,
     TokenRequest,
 )
 from moorage.apimachinery.meta import annotations_of
 from moorage.apimachinery.texts import visible
-from moorage.model.people import SOURCE_ANNOTATION, groups_in
+from moorage.model.people import GROUP_PREFIX, SOURCE_ANNOTATION, groups_in
+from moorage.model.tenant import memberships
+from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
 from moorage.server.identity.sessions import Session
@@ -58,7 +62,13 @@ async def who(call: Call[None, None]) -> Person:
         raise Problem(401, ErrorCode.UNAUTHORIZED, "nobody is logged in here", "moor login URL")
     session = user.session
     if session is None:
-        return Person(name=user.name, account=user.account, groups=user.groups)
+        groups = tuple(group.removeprefix(GROUP_PREFIX) for group in user.groups)
+        return Person(
+            name=user.name,
+            account=user.account,
+            groups=user.groups,
+            tenants=await _tenants(call.context, user.name, groups),
+        )
     account = await call.context.logins.account_of(session) or {"metadata": {}}
     return Person(
         name=session.person,
@@ -71,6 +81,7 @@ async def who(call: Call[None, None]) -> Person:
         created=_seconds(session.created),
         used=_seconds(session.used),
         expires=_seconds(session.expires),
+        tenants=await _tenants(call.context, session.person, groups_in(account)),
     )
 
 
@@ -145,6 +156,13 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
     Endpoint(method="GET", path=f"{HERE}/sessions", handler=list_sessions, answer=LoginSessionList),
     Endpoint(method="DELETE", path=f"{HERE}/sessions/{{session}}", handler=end_session),
 )
+
+
+async def _tenants(context: Context, person: str, groups: Collection[str]) -> tuple[PersonTenant, ...]:
+    return tuple(
+        PersonTenant(name=place.tenant, namespace=place.namespace, role=place.role, admins=place.admins)
+        for place in memberships(person, groups, await context.tenants.all())
+    )
 
 
 def session_of(user: User | None) -> Session:

@@ -8,14 +8,27 @@ from moorage.decide.runs.state import State
 from moorage.decide.runs.waiting import Goal, is_map_reached, is_reached
 
 WANTED = {
-    Goal.ENDED: {State.SUCCEEDED: True, State.FAILED: False, State.OOM_KILLED: False, State.CANCELLED: False},
-    Goal.SUCCEEDED: {State.SUCCEEDED: True, State.FAILED: False, State.OOM_KILLED: False, State.CANCELLED: False},
+    Goal.ENDED: {
+        State.SUCCEEDED: True,
+        State.FAILED: False,
+        State.OOM_KILLED: False,
+        State.CANCELLED: False,
+        State.DELETED: False,
+    },
+    Goal.SUCCEEDED: {
+        State.SUCCEEDED: True,
+        State.FAILED: False,
+        State.OOM_KILLED: False,
+        State.CANCELLED: False,
+        State.DELETED: False,
+    },
     Goal.RUNNING: {
         State.RUNNING: True,
         State.SUCCEEDED: False,
         State.FAILED: False,
         State.OOM_KILLED: False,
         State.CANCELLED: False,
+        State.DELETED: False,
     },
 }
 

@@ -1,0 +1,106 @@
+"""A refusal of the Kubernetes API (RBAC) as a sentence, and who can give the right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.tenant import Membership
+
+_REFUSAL = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r' (?:in the namespace "(?P<namespace>[^"]+)"|at the cluster scope)'
+)
+_NAME = re.compile(r'^\S+ "(?P<name>[^"]+)" is forbidden: ')
+_NOUNS = {
+    "jobs": "runs",
+    "persistentvolumeclaims": "volumes",
+    "mapjobs": "maps",
+    "pods/log": "logs",
+    "pods/exec": "commands in pods",
+    "pods/eviction": "evictions of pods",
+    "serviceaccounts": "service accounts",
+    "volumebackups": "backups",
+    "poddisruptionbudgets": "disruption budgets",
+    "guardrailpolicies": "guardrail policies",
+}
+_CLUSTER_SCOPED = frozenset(
+    {"nodes", "tenants", "namespaces", "persistentvolumes", "guardrailpolicies", "machinenodepools", "users"}
+    | {"priorityclasses", "storageclasses", "clusterroles", "clusterrolebindings", "groups", "serviceaccounts"}
+    | {"customresourcedefinitions", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+)
+_VERBS = {"get": "read", "update": "change", "patch": "change", "deletecollection": "delete"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What RBAC refused. `namespace` is empty for what lives in none; `name`: of one object, where known."""
+
+    user: str
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def sentence(self, person: str = "") -> str:
+        """Who may not do what, where. `person`: whose account the user is."""
+        noun = _NOUNS.get(self.resource, self.resource)
+        if self.resource == "serviceaccounts" and self.namespace == PEOPLE_NAMESPACE:
+            return f"{person or self.user} may not {_VERBS.get(self.verb, self.verb)} user accounts"
+        if self.name:
+            noun = f"{noun} of {self.name}" if "/" in self.resource else f"{noun.removesuffix('s')} {self.name}"
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        if not self.namespace and self.resource not in _CLUSTER_SCOPED:
+            where = " in all namespaces"
+        return f"{person or self.user} may not {_VERBS.get(self.verb, self.verb)} {noun}{where}"
+
+
+def refusal_of(message: str) -> Refusal | None:
+    """Read the message of a 403 of RBAC; None for refusals of others: admission, quotas, Pod Security."""
+    parts = _REFUSAL.search(message)
+    if parts is None:
+        return None
+    named = _NAME.match(message)
+    return Refusal(
+        user=parts["user"],
+        verb=parts["verb"],
+        resource=parts["resource"],
+        namespace=parts["namespace"] or "",
+        name=named["name"] if named else "",
+    )
+
+
+def plain(message: str) -> str:
+    """A message to the person who was refused: what RBAC says as a sentence, all else as it is."""
+    refusal = refusal_of(message)
+    return message if refusal is None else refusal.sentence("you")
+
+
+def way_out(refusal: Refusal, person: str, teams: Sequence[Membership]) -> str:
+    """What the refused person can do: work elsewhere, or ask somebody who can give the right."""
+    who = person or refusal.user
+    if not refusal.namespace or refusal.namespace == PEOPLE_NAMESPACE:
+        return "this is for administrators of the cluster: ask one of them"
+    mine = next((team for team in teams if team.namespace == refusal.namespace), None)
+    if mine is not None:
+        admins = [name for name in mine.admins if name != who]
+        names = f" ({', '.join(admins)})" if admins else ""
+        ask = f"ask an administrator of team {mine.tenant}{names}"
+        if mine.role == "viewer":
+            return (
+                f"your role in team {mine.tenant} is viewer; as a member you may. An administrator of the cluster"
+                f" makes you one: moor tenant add {mine.tenant} --user {who} --role member"
+            )
+        return f"your role in team {mine.tenant} is {mine.role}; {ask}, or one of the cluster"
+    if teams:
+        namespaces = list(dict.fromkeys(team.namespace for team in teams))
+        return (
+            f"you work in {' and '.join(namespaces)}: give -n {namespaces[0]}, or for all commands:"
+            f" moor kubeconfig --save -n {namespaces[0]}"
+        )
+    return (
+        "you are in no team yet: ask an administrator of the cluster for"
+        f" `moor tenant add TEAM --user {who}`, then run `moor kubeconfig --save`"
+    )
