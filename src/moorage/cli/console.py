@@ -180,6 +180,11 @@ def terminal_width(stream: TextIO) -> int | None:
     return max(1, shutil.get_terminal_size().columns) if stream.isatty() else None
 
 
+def terminal_height() -> int:
+    """Lines of the terminal behind stdout."""
+    return max(3, shutil.get_terminal_size().lines)
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as kubectl writes them, each cell whole and without colour. "" is shown as "-"."""
     return format_table(headers, _visible_rows(rows))

@@ -15,6 +15,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
 from moorage.decide.usage.gpus import GpuState, view_gpus
 from moorage.errors import Forbidden, NotReady, ServerError, Unauthorized
 from moorage.present.gpusanswer import make_gpus
@@ -30,6 +31,7 @@ BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
         "moor gpus": "every GPU, and who holds it",
         "moor gpus --free": "those that are free",
         "moor gpus --by node": "one row for each node",
+        "moor gpus --watch": "keep the list up to date",
     }
 )
 @click.option("--free", is_flag=True, help="Only GPUs that are free.")
@@ -40,9 +42,10 @@ BY = {"user": "USER", "run": "RUN", "type": "TYPE", "gpu": "GPU AND USER"}
     show_default=True,
     help="Print one row for each of these.",
 )
+@watch_option
 @console.output_option
 @target_options
-def gpus(target: Target, free: bool, by: str, output: str) -> int:
+def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
     """Show every GPU of every node: free, reserved, or who holds it, since when and until when.
 
     A free GPU is FRAGMENTED if other GPUs of its node are in use, and STRANDED if its node has no CPU or memory
@@ -51,23 +54,33 @@ def gpus(target: Target, free: bool, by: str, output: str) -> int:
     if free and by != "gpu":
         raise click.UsageError("--free can only be used with --by gpu")
 
-    async def work(session: Session) -> int:
-        answer = await _read_gpus(session)
+    async def read(session: Session, *, direct: bool) -> tuple[Gpus, Listing]:
+        answer = await (_list_gpus(session) if direct else _read_gpus(session))
         if by != "gpu":
-            _print_summed(answer, by, output)
-            return 0
+            return answer, _summed(answer, by)
         gpus_of_nodes = [(node.name, gpu) for node in answer.nodes for gpu in node.gpus]
         shown = [(node, gpu) for node, gpu in gpus_of_nodes if gpu.state == GpuState.FREE or not free]
-        now = session.clock.now()
-        console.print_listing(
-            output,
+        now = session.clock.now
+        return answer, Listing(
             headers=GPU_HEADERS,
-            rows=lambda: [_gpu_row(node, gpu, now) for node, gpu in shown],
+            rows=lambda: [_gpu_row(node, gpu, now()) for node, gpu in shown],
             items=[msgspec.to_builtins(gpu) | {"node": node} for node, gpu in shown],
             names=[f"{node}/{gpu.index}" for node, gpu in shown],
             nothing="no GPU is free" if gpus_of_nodes else "no node of this cluster has GPUs",
         )
-        if output in console.TABLES and gpus_of_nodes:
+
+    async def work(session: Session) -> int:
+        if watch:
+            sources = [Source(NODES), Source(PODS)]
+            direct = await can_watch(session, sources)  # the server may be behind what is watched
+
+            async def read_again() -> Listing:
+                return (await read(session, direct=direct))[1]
+
+            return await follow(session, sources, read_again, output=output)
+        answer, listing = await read(session, direct=False)
+        listing.show(output)
+        if by == "gpu" and output in console.TABLES and any(node.gpus for node in answer.nodes):
             console.say(_totals(answer.totals))
         return 0
 
@@ -131,7 +144,7 @@ def _totals(totals: GpuCounts) -> str:
     return message
 
 
-def _print_summed(answer: Gpus, by: str, output: str) -> None:
+def _summed(answer: Gpus, by: str) -> Listing:
     """One row for each node, type or user."""
     headers: tuple[str, ...] = ("USER", "GPUS", "TYPES")
     if by == "user":
@@ -145,8 +158,7 @@ def _print_summed(answer: Gpus, by: str, output: str) -> None:
         headers = ("NODE", "TYPE", *(name.upper() for name in SUMS))
         rows = [[node.name, node.type, *_sums(node)] for node in answer.nodes]
         items = [_without_gpus(node) for node in answer.nodes]
-    console.print_listing(
-        output,
+    return Listing(
         headers=headers,
         rows=lambda: rows,
         items=items,
@@ -179,8 +191,12 @@ async def _read_gpus(session: Session) -> Gpus:
     try:
         return await session.server.ask(Gpus, "GET", "/api/v1/gpus")
     except (NotReady, ServerError, Unauthorized, Forbidden):
-        nodes, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
-        return make_gpus(view_gpus(nodes.items, pods.items), now=session.clock.now())
+        return await _list_gpus(session)
+
+
+async def _list_gpus(session: Session) -> Gpus:
+    nodes, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
+    return make_gpus(view_gpus(nodes.items, pods.items), now=session.clock.now())
 
 
 def _gpu_row(node: str, gpu: Gpu, now: datetime) -> list[str]:

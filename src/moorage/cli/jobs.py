@@ -13,13 +13,15 @@ import msgspec
 from moorage.actions.runs import cancel_run, get_run, job_of, list_runs, select_runs
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
-from moorage.apimachinery.resources import EVENTS, Obj
+from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.kept import AskedKept, erase_kept
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.errors import ApiError, NotFound
+from moorage.model.names import RUN_LABEL
 
 EVENTS_SHOWN = 8
 HEADERS = (
@@ -42,32 +44,42 @@ HEADERS = (
         "moor jobs": "the runs of your namespace",
         "moor jobs --mine --active": "your runs that have not ended",
         "moor jobs --all-namespaces": "the runs of all namespaces",
-        "moor jobs -o name": "names alone, for a script",
+        "moor jobs --watch": "keep the list up to date",
     }
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
 @click.option("--mine", is_flag=True, help="Only your runs.")
 @click.option("--owner", default=None, help="Only runs of this user.")
 @click.option("--active", is_flag=True, help="Only runs that have not ended.")
+@watch_option
 @console.output_option
 @target_options
-def jobs(target: Target, all_namespaces: bool, mine: bool, owner: str | None, active: bool, output: str) -> int:
+def jobs(
+    target: Target, all_namespaces: bool, mine: bool, owner: str | None, active: bool, watch: bool, output: str
+) -> int:
     """List the runs of a namespace, newest first."""
 
-    async def work(session: Session) -> int:
+    async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
         runs = await list_runs(session.api, namespace, session.clock.now)
         runs = select_runs(runs, owner=await session.user() if mine else owner, active=active)
-        now = session.clock.now()
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
-        console.print_listing(
-            output,
+        now = session.clock.now
+        return Listing(
             headers=(("NAMESPACE", *HEADERS) if all_namespaces else HEADERS),
-            rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now) for run in runs],
+            rows=lambda: [([run.namespace] if all_namespaces else []) + _row(run, now()) for run in runs],
             items=[_as_json(run) for run in runs],
             names=[run.name for run in runs],
             nothing=f"no runs {where}; start one: moor run -- python train.py",
+            keys=[f"{run.namespace}/{run.name}" for run in runs],
         )
+
+    async def work(session: Session) -> int:
+        if watch:
+            namespace = None if all_namespaces else session.namespace
+            sources = [Source(resource, namespace, RUN_LABEL) for resource in (JOBS, PODS)]
+            return await follow(session, sources, lambda: read(session), output=output)
+        (await read(session)).show(output)
         return 0
 
     return in_session(target, work)

@@ -231,7 +231,7 @@ def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> i
     }
 )
 @name_argument
-@click.option("--watch", is_flag=True, help="Update the output until the map ends.")
+@click.option("-w", "--watch", is_flag=True, help="Update the output until the map ends.")
 @console.document_option
 @target_options
 def status(target: Target, name: str, watch: bool, output: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 
 import click
@@ -14,6 +15,7 @@ from moorage.apimachinery.quantity import format_bytes, format_milli
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
 from moorage.decide.usage.nodes import view_nodes
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
 from moorage.present.nodesanswer import make_nodes
@@ -31,33 +33,30 @@ WIDE = ("PODS", "TAINTS", "VERSION")
     }
 )
 @click.argument("name", required=False)
+@watch_option
 @console.output_option
 @target_options
-def nodes(target: Target, name: str | None, output: str) -> int:
+def nodes(target: Target, name: str | None, watch: bool, output: str) -> int:
     """List the nodes: state, GPUs, CPU and memory as used/total, and how many runs each has.
 
     With NAME, show one node with the names of its runs.
     """
 
     async def work(session: Session) -> int:
-        answer = await read_nodes(session)
-        shown = [node for node in answer.nodes if name in (None, node.name)]
-        if name is not None and not shown:
-            names = ", ".join(node.name for node in answer.nodes)
-            raise NotFound(f"node {name!r} not found", hint=f"there are: {names}")
-        now = session.clock.now()
+        if watch:
+            sources = [Source(NODES), Source(PODS)]
+            direct = await can_watch(session, sources)  # the server may be behind what is watched
+
+            async def read() -> Listing:
+                answer = await (list_nodes(session) if direct else read_nodes(session))
+                return listing(chosen(answer, name), session.clock.now, wide=output == "wide")
+
+            return await follow(session, sources, read, output=output)
+        answer = chosen(await read_nodes(session), name)
         if name is not None and output in console.TABLES:
-            console.show(node_text(shown[0], now))
+            console.show(node_text(answer.nodes[0], session.clock.now()))
             return 0
-        wide = output == "wide"
-        console.print_listing(
-            output,
-            headers=(*HEADERS, *WIDE) if wide else HEADERS,
-            rows=lambda: [_row(node, now, wide=wide) for node in shown],
-            items=[msgspec.to_builtins(node) for node in shown],
-            names=[node.name for node in shown],
-            nothing="this cluster has no nodes",
-        )
+        listing(answer, session.clock.now, wide=output == "wide").show(output)
         return 0
 
     return in_session(target, work)
@@ -68,8 +67,33 @@ async def read_nodes(session: Session) -> Nodes:
     try:
         return await session.server.ask(Nodes, "GET", "/api/v1/nodes")
     except (NotReady, ServerError, Unauthorized, Forbidden, NotFound):  # NotFound: an older server
-        objs, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
-        return make_nodes(view_nodes(objs.items, pods.items), now=session.clock.now())
+        return await list_nodes(session)
+
+
+async def list_nodes(session: Session) -> Nodes:
+    """The nodes as this user may list them. Raises Forbidden."""
+    objs, pods = await asyncio.gather(session.api.list(NODES), session.api.list(PODS))
+    return make_nodes(view_nodes(objs.items, pods.items), now=session.clock.now())
+
+
+def chosen(answer: Nodes, name: str | None) -> Nodes:
+    """The answer with the node of this name alone. Raises NotFound, with the nodes there are."""
+    nodes = tuple(node for node in answer.nodes if name in (None, node.name))
+    if name is not None and not nodes:
+        names = ", ".join(node.name for node in answer.nodes)
+        raise NotFound(f"node {name!r} not found", hint=f"there are: {names}")
+    return msgspec.structs.replace(answer, nodes=nodes)
+
+
+def listing(answer: Nodes, now: Callable[[], datetime], *, wide: bool) -> Listing:
+    """The nodes as a listing."""
+    return Listing(
+        headers=(*HEADERS, *WIDE) if wide else HEADERS,
+        rows=lambda: [_row(node, now(), wide=wide) for node in answer.nodes],
+        items=[msgspec.to_builtins(node) for node in answer.nodes],
+        names=[node.name for node in answer.nodes],
+        nothing="this cluster has no nodes",
+    )
 
 
 def node_text(node: Node, now: datetime) -> str:

@@ -18,9 +18,10 @@ from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
 from moorage.model.names import PROCESS_RUNTIME
-from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING, STOPPED, WAITING
+from moorage.model.workspace import DEFAULT_CPU, DEFAULT_MEMORY, FAILED, RUNNING, STOPPED, WAITING, WORKSPACES
 
 HEADERS = ("NAME", "TYPE", "PHASE", "OWNER", "ON", "URL", "AGE")
 WAIT_SECONDS = 600.0
@@ -115,14 +116,15 @@ def create(target: Target, name: str, **options: Any) -> int:
     },
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Workspaces of all namespaces.")
+@watch_option
 @console.output_option
 @target_options
-def list_(target: Target, all_namespaces: bool, output: str) -> int:
+def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int:
     """List workspaces and their phases."""
 
-    async def work(session: Session) -> int:
+    async def read(session: Session) -> Listing:
         listed = await (_listed_everywhere(session) if all_namespaces else _listed(session))
-        now = session.clock.now()
+        now = session.clock.now
 
         def name_of(item: Workspace) -> str:
             return f"{item.namespace}/{item.name}" if all_namespaces else item.name
@@ -131,17 +133,22 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
             phase = item.phase
             if item.waiting_for and phase in (WAITING, FAILED):
                 phase += f" ({item.waiting_for.reason})"
-            age = format_duration(now - item.created) if item.created else ""
+            age = format_duration(now() - item.created) if item.created else ""
             return [name_of(item), item.type, phase, item.owner, size_of(item), item.url, age]
 
-        console.print_listing(
-            output,
+        return Listing(
             headers=HEADERS,
             rows=lambda: [row(item) for item in listed],
             items=[msgspec.to_builtins(item) for item in listed],
             names=[name_of(item) for item in listed],
             nothing=f"no workspaces in namespace {session.namespace}; create one: moor workspace create lab",
         )
+
+    async def work(session: Session) -> int:
+        if watch:
+            sources = [Source(WORKSPACES, None if all_namespaces else session.namespace)]
+            return await follow(session, sources, lambda: read(session), output=output)
+        (await read(session)).show(output)
         return 0
 
     return in_session(target, work)
