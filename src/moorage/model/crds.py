@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any
 
 import msgspec
@@ -229,6 +230,8 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
                 }
             case "items" | "additionalProperties" if isinstance(value, Mapping):
                 out[key] = _structural(value, definitions, inside)
+            case "description":
+                out[key] = _without_indent(value)
             case "default" if value in (None, "", 0, [], {}):
                 continue  # absent says as much, and is not written into every object
             case "required" if not value:
@@ -240,6 +243,12 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
     if out.get("type") == "object" and "properties" not in out and "additionalProperties" not in out:
         out["x-kubernetes-preserve-unknown-fields"] = True
     return out
+
+
+def _without_indent(text: str) -> str:
+    """A docstring as Python 3.13 and later keep it: the same manifests are made by every version."""
+    first, newline, rest = text.partition("\n")
+    return first + newline + dedent(rest)
 
 
 def _besides(schema: Mapping[str, Any]) -> Obj:
