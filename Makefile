@@ -15,10 +15,15 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
+# What uv does is shown, without its lists of packages. The pipe hides its exit code: the file says that it succeeded.
 .venv/.ready: pyproject.toml uv.lock
-	@command -v $(UV) >/dev/null 2>&1 || (python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION))
-	@$(UV) sync --frozen --quiet --compile-bytecode
-	@touch $@
+	@command -v $(UV) >/dev/null 2>&1 || { echo "setup: fetching uv $(UV_VERSION), which installs packages, into .uv" && \
+		python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION); }
+	@echo "setup: installing the locked packages into .venv; one to four minutes the first time"
+	@rm -f $@
+	@{ $(UV) sync --frozen --compile-bytecode 2>&1 && touch $@; } | sed -u '/^ [-+~] /d; /^ *Downloaded /d; s/^ */  /'
+	@test -f $@ || { echo "setup: the installation failed; see above" >&2; exit 1; }
+	@echo "setup: done; to type moor in this terminal: . .venv/bin/activate"
 
 setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
 	@$(PY) -m compileall -q src

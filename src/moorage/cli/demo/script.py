@@ -114,7 +114,8 @@ async def show_drain(stage: Stage, session: Session) -> None:
 
     stage.step(
         "Her run starts again by itself, on the other node",
-        "While Grace uses both GPUs there, it waits, and `moor explain` says for whom.",
+        "It waits while Grace uses both GPUs there.",
+        "`moor explain` says why a run waits, and who uses what it needs.",
     )
     await stage.moor("explain", "train", check=False)
     await until(stage, session, "train", "Succeeded")
