@@ -11,7 +11,7 @@ from moorage.cli.commands import COMMANDS
 GROUPS = frozenset({"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant"})
 WITHOUT_TARGET = frozenset(
     {"notify", "login", "logout", "whoami", "token", "kubeconfig", "up", "down", "status", "restore", "manifests"}
-    | {"operator", "webhook", "extender", "server", "completion"}
+    | {"operator", "webhook", "extender", "server", "completion", "demo"}
 )
 WITHOUT_NAMESPACE = frozenset(
     {"doctor", "user", "tenant", "drain", "cordon", "uncordon", "machines", "gpus", "audit"}

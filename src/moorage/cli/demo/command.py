@@ -17,7 +17,13 @@ from moorage.errors import MoorageError
 NAME = "moorage-demo"
 
 
-@click.command(epilog="Example: moor demo --open")
+@console.command(
+    examples={
+        "moor demo": "show the platform; the cluster keeps running",
+        "moor demo --open": "open the web page at the end",
+        "moor demo --down": "remove all that the demo made",
+    },
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),

@@ -1,8 +1,9 @@
-"""The web pages /datasets: a list that keeps itself current, and a page that asks before one is deleted."""
+"""The web pages of datasets: a list, and one page per dataset with its fill, its readers and who mounts it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from moorage.actions.datasets import SHARED
 from moorage.actions.objects import get_object
 from moorage.api.datasets import Dataset
 from moorage.model.dataset import DATASETS
+from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.desk import (
     Desk,
@@ -22,6 +24,7 @@ from moorage.server.pages.desk import (
     key_in,
     read_form,
 )
+from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import DATASET_STATES, DatasetRow, dataset_row, rows, words_of
 from moorage.server.problems import Problem
@@ -31,15 +34,71 @@ CONTROLS = ("delete dataset",)  # of each row
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseRow:
+    """Who mounts a dataset, or did. A run has a page."""
+
+    namespace: str
+    name: str
+    is_active: bool
+    is_run: bool
+
+
 async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of datasets."""
     listed = await _listed(desk, request)
-    return desk.page(request, "datasets.html", HERE, live_part=await _list(desk, request, listed), list=listed)
+    can_make = await may_make(desk, request.state.user, DATASETS)
+    part = await _list(desk, request, listed)
+    return desk.page(request, "datasets.html", HERE, live_part=part, list=listed, can_make=can_make)
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of datasets that changes."""
     return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """The web page of one dataset."""
+    return await _page(desk, request)
+
+
+async def live(desk: Desk, request: Request) -> Response:
+    """The part of a dataset's page that changes."""
+    return HTMLResponse(await _one(desk, request))
+
+
+async def refill(desk: Desk, request: Request) -> Response:
+    """Fill a dataset again from its button, after it failed."""
+    await read_form(request)
+    act = partial(datasets.refill_dataset, now=desk.context.now())
+    back = "{}/{}/{}".format(HERE, *key_in(request))
+    return await change(desk, request, "fill dataset", act, again=_page, back=back, outcome="filling")
+
+
+async def share(desk: Desk, request: Request) -> Response:
+    """Set which tenants may read a dataset."""
+    form = await read_form(request)
+    readers = list(dict.fromkeys(form.get("readers", "").replace(",", " ").split()))
+    act = partial(datasets.set_readers, readers=readers)
+    back = "{}/{}/{}".format(HERE, *key_in(request))
+    return await change(desk, request, "share dataset", act, again=_page, back=back, outcome="shared")
+
+
+async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+    """The page of a dataset, with what was wrong."""
+    namespace, name = key_in(request)
+    dataset = await datasets.get_dataset(desk.context.acting(request.state.user), namespace, name)
+    return desk.page(
+        request,
+        "dataset.html",
+        HERE,
+        problem=problem,
+        live_part=await _one(desk, request),
+        namespace=namespace,
+        name=name,
+        readers=" ".join(reader.tenant for reader in dataset.readers),
+        rights=await desk.allowed(request, ("change dataset",), [namespace]),
+    )
 
 
 async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
@@ -61,6 +120,10 @@ async def delete(desk: Desk, request: Request) -> Response:
 PAGES = (
     Page(method="GET", path=HERE, handler=show_list),
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+    Page(method="POST", path=f"{ONE}/fill", handler=refill),
+    Page(method="POST", path=f"{ONE}/share", handler=share),
     Page(method="GET", path=f"{ONE}/delete", handler=ask_delete),
     Page(method="POST", path=f"{ONE}/delete", handler=delete),
 )
@@ -77,6 +140,26 @@ async def _listed(desk: Desk, request: Request) -> Shown[DatasetRow]:
     shown = rows(_each_once(listed), dataset_row, desk.context.now())
     wanted = wanted_of(request.query_params)
     return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=DATASET_STATES)
+
+
+async def _one(desk: Desk, request: Request) -> str:
+    """What a dataset's page shows, read as the user. Raises NotFound."""
+    namespace, name = key_in(request)
+    context = desk.context
+    dataset = await datasets.get_dataset(context.acting(request.state.user), namespace, name)
+    cluster = await context.ready()
+    uses = [
+        UseRow(
+            namespace=use.namespace,
+            name=use.name,
+            is_active=use.active,
+            is_run=bool(cluster.jobs_of_run(use.namespace, use.name)),
+        )
+        for use in dataset.used_by
+    ]
+    row = dataset_row(dataset, owner_hues([dataset.owner])[dataset.owner], context.now())
+    rights = await desk.allowed(request, ("change dataset", "delete dataset"), [namespace])
+    return fragment("dataset_live.html", row=row, dataset=dataset, uses=uses, rights=rights)
 
 
 async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:

@@ -196,6 +196,12 @@ DONE = {
     "uncordoned": "{} is uncordoned: new pods may start there.",
     "draining": "{} is being drained. Its pods end within their grace periods.",
     "ended": "A session of {} is ended.",
+    "filling": "{} is being filled again.",
+    "shared": "The readers of {} are changed.",
+    "paused": "{} is paused: running items end, and no other begins.",
+    "resumed": "{} goes on.",
+    "retried": "The failed items of {} run again.",
+    "resized-workers": "The number of workers of {} is changed.",
 }
 
 

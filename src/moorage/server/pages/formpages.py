@@ -57,6 +57,14 @@ def refused(
     return form_page(desk, request, here, marked, problem)
 
 
+async def may_make(desk: Desk, user: User, resource: Resource) -> bool:
+    """Whether there is a namespace in which a user may make such a thing. False when nobody can tell."""
+    try:
+        return bool(user.account) and bool(await desk.places_to_make(user, resource))
+    except ApiError:
+        return False
+
+
 async def namespaces_for(desk: Desk, user: User, resource: Resource) -> list[str]:
     """Where a form lets its user make things. Raises Problem 403 for who may only look."""
     desk.context.acting(user)

@@ -36,6 +36,7 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
+from moorage.server.pages.formpages import may_make
 from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_rows, words_of
@@ -45,6 +46,7 @@ from moorage.server.rest.jobs import view_of
 
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
+RUN_CONTROLS = ("create run", "cancel run", "delete run")  # of the page of one run
 LINES = 500  # of a log
 LOG_BYTES = 256 * 1024
 SEARCH_BYTES = 64 * 1024 * 1024  # so much of a log is searched
@@ -57,7 +59,10 @@ async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of runs: the reader's own, everybody's, or those of one user or one namespace."""
     listed = await _listed(desk, request)
     part = await _list(desk, request, listed)
-    return desk.page(request, "jobs.html", HERE, live_part=part, chosen=_choice(request), list=listed)
+    can_make = await may_make(desk, request.state.user, JOBS)
+    return desk.page(
+        request, "jobs.html", HERE, live_part=part, chosen=_choice(request), list=listed, can_make=can_make
+    )
 
 
 async def live_list(desk: Desk, request: Request) -> Response:
@@ -221,8 +226,8 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
 async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
     namespaces = (row.namespace for row in listed.rows)
     rights = await desk.allowed(request, ("cancel run", "delete run"), namespaces)
-    may_act = bool(request.state.user.account)
-    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, may_act=may_act)
+    can_make = await may_make(desk, request.state.user, JOBS)
+    return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, can_make=can_make)
 
 
 async def _state(desk: Desk, request: Request, run: RunView) -> str:
@@ -233,7 +238,8 @@ async def _state(desk: Desk, request: Request, run: RunView) -> str:
     model = job_model(
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
     )
-    return fragment("job_live.html", job=model, may_act=bool(user.account))
+    rights = await desk.allowed(request, RUN_CONTROLS, [run.namespace])
+    return fragment("job_live.html", job=model, rights=rights)
 
 
 async def _why(desk: Desk, request: Request, run: RunView) -> str:

@@ -89,6 +89,7 @@ async def _form(desk: Desk, user: User, given: Mapping[str, str]) -> Form:
         back=HERE,
         button="Start",
         can_check=True,
+        can_send=bool(namespaces),
         fields=(KEY, *fields),
         folded=folded,
         given=given,

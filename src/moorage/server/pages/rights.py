@@ -17,10 +17,12 @@ from moorage.apimachinery.resources import JOBS, NODES, PODS, PVCS, SECRETS, SER
 from moorage.errors import ApiError
 from moorage.model.dataset import DATASETS
 from moorage.model.machine import MACHINES
+from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import GROUP
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
+from moorage.model.volumebackup import BACKUPS
 from moorage.model.workspace import OPEN_VERB, WORKSPACES
 from moorage.server.identity.auth import Auth, User
 from moorage.server.pages.refusals import is_htmx, wants_page
@@ -46,6 +48,7 @@ def to(verb: str, resource: Resource, *, namespace: str = "", subresource: str =
 
 CONTROLS: Mapping[str, tuple[Right, ...]] = {
     # of objects in a namespace
+    "create run": (to("create", JOBS),),
     "cancel run": (to("patch", JOBS),),
     "delete run": (to("delete", JOBS),),
     "create workspace": (to("create", WORKSPACES),),
@@ -55,7 +58,14 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
     "create volume": (to("create", PVCS),),
     "resize volume": (to("patch", PVCS),),
     "delete volume": (to("delete", PVCS),),
+    "create dataset": (to("create", DATASETS),),
+    "change dataset": (to("patch", DATASETS),),
     "delete dataset": (to("delete", DATASETS),),
+    "create map": (to("create", MAPJOBS),),
+    "change map": (to("update", MAPJOBS),),
+    "delete map": (to("delete", MAPJOBS),),
+    "create backup": (to("create", BACKUPS),),
+    "restore backup": (to("patch", BACKUPS),),
     "create reservation": (to("create", RESERVATIONS), to("list", MACHINES)),
     "delete reservation": (to("delete", RESERVATIONS),),
     # of the cluster

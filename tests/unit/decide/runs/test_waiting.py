@@ -7,29 +7,11 @@ import pytest
 from moorage.decide.runs.state import State
 from moorage.decide.runs.waiting import Goal, is_map_reached, is_reached
 
+MISSED = dict.fromkeys((State.FAILED, State.OOM_KILLED, State.CANCELLED, State.DELETED), False)
 WANTED = {
-    Goal.ENDED: {
-        State.SUCCEEDED: True,
-        State.FAILED: False,
-        State.OOM_KILLED: False,
-        State.CANCELLED: False,
-        State.DELETED: False,
-    },
-    Goal.SUCCEEDED: {
-        State.SUCCEEDED: True,
-        State.FAILED: False,
-        State.OOM_KILLED: False,
-        State.CANCELLED: False,
-        State.DELETED: False,
-    },
-    Goal.RUNNING: {
-        State.RUNNING: True,
-        State.SUCCEEDED: False,
-        State.FAILED: False,
-        State.OOM_KILLED: False,
-        State.CANCELLED: False,
-        State.DELETED: False,
-    },
+    Goal.ENDED: MISSED | {State.SUCCEEDED: True},
+    Goal.SUCCEEDED: MISSED | {State.SUCCEEDED: True},
+    Goal.RUNNING: MISSED | {State.RUNNING: True, State.SUCCEEDED: False},
 }
 
 
