@@ -369,6 +369,8 @@ class RunLog:
         if kept is None:
             try:
                 kept = await self._kept.log(self._namespace, self._name, uid)
+            except NotFound:
+                return [otherwise]
             except ApiError as error:
                 return [Unreadable(pod, error.message)]
         if not kept.lines:

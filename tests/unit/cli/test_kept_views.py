@@ -1,0 +1,124 @@
+"""`moor show`, `moor logs` and `moor cancel --forget` of what is gone: by the server, and without it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from moorage.api.kept import KeptLog
+from moorage.apimachinery.resources import JOBS
+from moorage.clock import rfc3339
+from moorage.decide.runs.kept import Seen, plan
+from moorage.errors import Forbidden, ServerError
+from moorage.testing.clock import NOON, FakeClock
+
+KEPT = "/api/v1/jobs/default/train/kept"
+LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
+JOB = {
+    "metadata": {
+        "namespace": "default",
+        "name": "train",
+        "uid": "j1",
+        "labels": LABELS,
+        "annotations": {"moorage.dev/owner": "ada"},
+        "creationTimestamp": rfc3339(NOON),
+    },
+    "spec": {"suspend": True, "template": {"spec": {"containers": [{"name": "main"}]}}},
+    "status": {},
+}
+POD = {
+    "metadata": {
+        "namespace": "default",
+        "name": "train-x",
+        "uid": "p1",
+        "labels": LABELS,
+        "ownerReferences": [{"kind": "Job", "controller": True, "uid": "j1"}],
+        "creationTimestamp": rfc3339(NOON),
+    },
+    "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [{"state": {"running": {"startedAt": rfc3339(NOON)}}}],
+    },
+}
+
+
+@pytest.fixture
+def gone(moor):
+    """A run whose pod is gone, of which the server keeps all."""
+    moor.clock = FakeClock()
+    moor.api.put(JOBS, JOB)
+    later = NOON.replace(minute=30)
+    moor.server.answers[KEPT] = msgspec.to_builtins(
+        plan(Seen(jobs=[JOB], deleted={"p1": (POD, later)}, now=later))
+    )
+    log = KeptLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
+    moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
+    return moor
+
+
+def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
+    lines = gone("show", "train").out.splitlines()
+    assert [line.split() for line in lines if "train-x" in line] == [
+        ["1", "train-x", "gpu-1", "Failed,", "gone", "Deleted", "30m", "no", "limit"]
+    ]
+    (pod,) = json.loads(gone("show", "train", "-o", "json").out)["history"][0]["pods"]
+    assert (pod["node"], pod["gone"], pod["ended"]) == ("gpu-1", True, "2026-11-21T12:30:00Z")
+
+
+def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
+    done = gone("logs", "train")
+    assert (done.code, done.out) == (0, "one\ntwo\n")
+    assert done.err == "note: kept of train-x: the last 1Mi\n"
+    assert gone("logs", "train", "--tail", "1") == type(done)(0, "two\n", "")
+
+
+def test_a_run_that_was_deleted_is_shown_from_what_is_kept(gone):
+    gone.api.remove(JOBS, "train")
+    assert "state       Deleted: deleted before it ended" in gone("show", "train").out
+    assert gone("logs", "train").out == gone("logs", "-f", "train").out == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("command", ["show", "logs"])
+def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(gone, command):
+    async def away(*_, **__):
+        raise ServerError("Moorage's server at http://x does not answer", status=0)
+
+    gone.server.ask = away
+    done = gone(command, "train")
+    assert done.code == 0
+    assert done.err.count("note: what is kept of pods that are gone is missing here:") == 1
+
+
+def test_a_log_that_may_not_be_read_is_refused(gone):
+    whole = gone.server.ask
+
+    async def refuses(kind, method, path, **more):
+        if path.endswith("/p1"):
+            raise Forbidden("ada may not read the logs of pods in namespace default")
+        return await whole(kind, method, path, **more)
+
+    gone.server.ask = refuses
+    done = gone("logs", "train")
+    assert (done.code, done.out) == (1, "")
+    assert "may not read the logs of pods" in done.err
+
+
+def test_what_is_kept_is_erased_with_the_run_or_after_it(gone):
+    erased = {"pods": 1}
+    whole = gone.server.ask
+
+    async def ask(kind, method, path, **more):
+        if method == "DELETE":
+            return msgspec.convert(erased, kind)
+        return await whole(kind, method, path, **more)
+
+    gone.server.ask = ask
+    assert gone("cancel", "train", "--forget").out == "train deleted; what was kept of 1 pod is erased\n"
+    assert (
+        gone("cancel", "train", "--forget").out == "train was deleted before; what was kept of 1 pod is erased\n"
+    )
+    erased["pods"] = 0
+    assert gone("cancel", "train", "--forget").code == 1

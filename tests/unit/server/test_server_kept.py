@@ -1,0 +1,183 @@
+"""What is kept of runs over HTTP and on the page: who gets it, in which order, and what is never given."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from moorage.apimachinery.resources import JOBS, NAMESPACES, PODS
+from moorage.clock import rfc3339
+from moorage.errors import ServerError
+from moorage.testing.clock import NOON
+
+pytestmark = pytest.mark.anyio
+
+ONE = "/api/v1/jobs/lab/train"
+PRINTED = b"2026-11-21T12:00:00.000000001Z one\n2026-11-21T12:00:01Z two\n"
+
+
+class Asker:
+    """ada, with a Kubernetes token."""
+
+    def __init__(self, site):
+        self.site, self.api = site, site.api
+        site.api.with_token = lambda *_: site.api
+
+    async def __call__(self, path, method="GET"):
+        return await self.site.ask(
+            path, method=method, headers={"authorization": "Bearer kube-token"}, token=False
+        )
+
+    async def keep(self, log=PRINTED, name="train"):
+        """A run that ran on n1 and whose pod is gone; all that is known of it is kept."""
+        job = self.site.run(name, pod=False)
+        started = {"running": {"startedAt": rfc3339(NOON)}}
+        self.pod = {
+            "metadata": {
+                "namespace": "lab",
+                "name": f"{name}-x",
+                "uid": "p1",
+                "labels": job["metadata"]["labels"],
+                "ownerReferences": [
+                    {"controller": True, "uid": job["metadata"]["uid"], "kind": "Job", "name": name}
+                ],
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": started}]},
+        }
+        keeper = self.site.service.keeper
+        self.api.put(PODS, self.pod)
+        await self.row(lambda row: row.gone is None)
+        keeper._folder.append("p1", log)
+        self.api.remove(PODS, f"{name}-x", "lab")
+        self.api.put(JOBS, job | {"spec": job["spec"] | {"suspend": True}})
+        await self.row(lambda row: row.gone is not None)
+        await self.site.until(lambda: self.site.service.cluster.jobs.all()[0]["spec"].get("suspend"))
+        return "p1"
+
+    async def row(self, check):
+        """Wait until what is kept of the pod is as wanted."""
+        async with asyncio.timeout(120):
+            while True:
+                kept = await self.site.service.keeper.read_run("lab", "train")
+                if any(pod.uid == "p1" and check(pod) for pod in kept.pods):
+                    return
+                await asyncio.sleep(0.002)
+
+    async def delete(self, name="train"):
+        self.api.remove(JOBS, name, "lab")
+        await self.site.until(lambda: not self.site.service.cluster.jobs_of_run("lab", name))
+
+
+@pytest.fixture
+async def stranger(site):
+    """As ada, who may read nothing of the namespace."""
+    async with site.running():
+        yield Asker(site)
+
+
+@pytest.fixture
+async def ada(stranger):
+    stranger.api.readers.add(("ada", "lab"))
+    return stranger
+
+
+async def test_facts_and_log_of_a_pod_that_is_gone_are_shown(ada):
+    await ada.keep()
+    shown = (await ada(ONE)).json
+    (pod,) = shown["history"][0]["pods"]
+    assert (pod["node"], pod["phase"], pod["reason"], pod["gone"]) == ("n1", "Failed", "Deleted", True)
+    assert (await ada(f"{ONE}/logs")).text == "one\ntwo\n"
+    assert (await ada(f"{ONE}/logs?tail=1&attempt=1")).text == "two\n"
+    missing = await ada(f"{ONE}/logs?attempt=2")
+    assert (missing.status, missing.json["hint"]) == (404, "it has only 1")
+    page = (await ada("/jobs/lab/train")).text
+    assert "one\ntwo" in page
+    assert (await ada("/jobs/lab/train/log")).text == "one\ntwo\n"
+
+
+async def test_a_deleted_run_is_shown_as_it_stood(ada):
+    await ada.keep()
+    await ada.delete()
+    shown = (await ada(ONE)).json
+    assert (shown["state"], shown["command"], shown["node"]) == ("Deleted", "python secret.py", "n1")
+    assert (await ada(f"{ONE}/logs")).text == (await ada(f"{ONE}/logs?follow=true")).text == "one\ntwo\n"
+    assert (await ada("/jobs/lab/train")).status == 200
+    assert (await ada("/api/v1/jobs/lab/other")).status == 404
+
+
+async def test_where_the_beginning_is_cut_the_log_says_how_much_is_kept(ada):
+    many = b"".join(b"2026-11-21T12:00:00Z %d a line of a long log\n" % at for at in range(60_000))
+    await ada.keep(many)
+    first, second = (await ada(f"{ONE}/logs")).text.splitlines()[:2]
+    assert first == "--- kept of train-x: the last 1Mi"
+    assert second.endswith("a line of a long log")
+    assert "---" not in (await ada(f"{ONE}/logs?tail=5")).text
+
+
+async def test_who_may_not_read_logs_or_jobs_gets_nothing_that_is_kept(stranger):
+    uid = await stranger.keep()
+    for path in (f"{ONE}/logs", f"{ONE}/kept", f"{ONE}/kept/{uid}"):
+        answer = await stranger(path)
+        assert (answer.status, answer.json["code"]) == (403, "forbidden"), path
+        assert "one" not in answer.text
+    assert (await stranger(f"{ONE}/kept", "DELETE")).status == 403
+    shown = (await stranger(ONE)).json
+    assert "secret.py" not in json.dumps(shown)
+    assert shown["history"][0]["pods"][0]["node"] == "n1"  # public, as of a pod that is there
+    looking = await stranger.site.ask(f"{ONE}/kept/{uid}")  # the page's token
+    assert looking.status == 403
+    page = await stranger.site.ask("/jobs/lab/train")
+    assert "one\ntwo" not in page.text
+
+
+async def test_what_is_kept_is_given_by_run_and_not_by_uid_alone(ada):
+    uid = await ada.keep()
+    assert (await ada(f"/api/v1/jobs/lab/other/kept/{uid}")).status == 404
+    ada.api.readers.add(("ada", "home"))
+    assert (await ada(f"/api/v1/jobs/home/train/kept/{uid}")).status == 404
+    kept = (await ada(f"{ONE}/kept/{uid}")).json
+    assert (base64.b64decode(kept["lines"]), kept["mostBytes"]) == (PRINTED, 2**20)
+    assert [pod["uid"] for pod in (await ada(f"{ONE}/kept")).json["pods"]] == [uid]
+
+
+async def test_a_namespace_made_anew_shows_nothing_of_the_old_one(ada):
+    uid = await ada.keep()
+    await ada.delete()
+    meta = {"name": "lab", "creationTimestamp": rfc3339(NOON)}
+    ada.api.put(NAMESPACES, {"metadata": meta})
+    assert (await ada(ONE)).json["state"] == "Deleted"
+    meta["creationTimestamp"] = rfc3339(NOON.replace(hour=13))
+    ada.api.put(NAMESPACES, {"metadata": meta})
+    assert [(await ada(path)).status for path in (ONE, f"{ONE}/logs", f"{ONE}/kept/{uid}")] == [404, 404, 404]
+
+
+async def test_what_is_kept_is_erased_on_request(ada):
+    uid = await ada.keep()
+    await ada.delete()
+    assert (await ada(f"{ONE}/kept", "DELETE")).json == {"pods": 1}
+    assert [(await ada(path)).status for path in (ONE, f"{ONE}/kept/{uid}")] == [404, 404]
+    assert not (ada.site.folder / "attempts" / uid).exists()
+
+
+async def test_a_node_that_is_away_leaves_what_is_kept(ada):
+    await ada.keep()
+
+    async def away(*_, tail_lines=None, **__):
+        if tail_lines != 0:
+            raise ServerError("dial tcp: no route to host")
+        yield b""
+
+    ada.api.logs = away
+    ada.api.put(PODS, ada.pod)
+    await ada.site.until(lambda: ada.site.service.cluster.pods.all())
+    assert (await ada(f"{ONE}/logs")).text == "one\ntwo\n"
+
+
+async def test_kept_bytes_and_streams_are_counted(ada):
+    text = (await ada.site.ask("/metrics")).text
+    assert "moorage_kept_log_bytes 0.0" in text
+    assert "moorage_log_streams 0.0" in text
