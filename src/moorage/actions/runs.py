@@ -183,7 +183,7 @@ async def cancel_run(
 ) -> Cancelled:
     """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints are kept.
 
-    `delete`: remove it too, with pods and logs (None: if it has ended). A run that has ended stays as it ended.
+    `delete`: remove it too, with its pods (None: if it has ended). A run that has ended stays as it ended.
     Intent first: from the mark on the first Job on, nobody starts another attempt. Raises NotFound, ApiError.
     """
     jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)

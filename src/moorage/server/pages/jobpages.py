@@ -138,7 +138,7 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
         title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
         lines=(
             f"It is {run.state.lower()} in namespace {namespace}.",
-            "Its pods and logs go; checkpoints are kept, and the name is free again."
+            "Its pods go; checkpoints and the end of its logs are kept, and the name is free again."
             if has_ended
             else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
         ),
@@ -146,7 +146,7 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
         action=f"{HERE}/{namespace}/{name}/cancel",
         back=f"{HERE}/{namespace}/{name}",
         danger=True,
-        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods and logs"),),
+        ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods"),),
     )
     return desk.ask(request, HERE, question, problem)
 
