@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from moorage.actions.objects import is_of
 from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
+from moorage.actions.runs import jobs_of_run
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.apimachinery.api import Api
@@ -19,8 +20,10 @@ from moorage.apimachinery.resources import JOBS, PVCS, SECRETS, Obj, Resource
 from moorage.clock import Clock
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
+from moorage.decide.runs.runfile import kept_request
+from moorage.decide.runs.state import attempt_of
 from moorage.errors import AlreadyExists, ApiError, NotFound, UsageError
-from moorage.model.names import REQUEST_ANNOTATION, RUN_LABEL
+from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
 
 LEFTOVER_AGE = timedelta(minutes=1)  # a Secret older than this without a Job: who made it was killed half-way
 OWN_TRIES = 3
@@ -193,3 +196,23 @@ def _taken(run: str, namespace: str) -> UsageError:
         code=ErrorCode.EXISTS,
         field="name",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What made a run. `directory`: where it was typed, on a local cluster; empty: not known."""
+
+    request: RunRequest
+    directory: str
+
+
+async def read_request(api: Api, namespace: str, name: str) -> Again:
+    """The request that made a run, without its name. Raises NotFound, and UsageError for a run that keeps none."""
+    first = min(await jobs_of_run(api, namespace, name), key=attempt_of)
+    request = kept_request(first)
+    if request is None:
+        raise UsageError(
+            f"run {name} cannot be run again: its options were not kept",
+            hint=f"see its command with moor show {name}, and type it after moor run",
+        )
+    return Again(replace(request, namespace=namespace), annotations_of(first).get(DIRECTORY_ANNOTATION, ""))

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from moorage.actions.around import read_around, read_caller
+from moorage.actions.submit import read_request
 from moorage.api.explain import Explanation, PodQuestion
+from moorage.apimachinery.documents import parse_yaml
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.runoptions import request_from, run_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.names import generated_name
 from moorage.decide.runs.request import RunPlan, RunRequest
+from moorage.decide.runs.runfile import parse_run_file
 from moorage.errors import (
     Forbidden,
     MethodNotAllowed,
     NotFound,
     NotReady,
+    Problems,
     ServerError,
     Unauthorized,
+    UsageError,
 )
 from moorage.kube.serverurl import server_url
 
@@ -31,125 +40,110 @@ if TYPE_CHECKING:
     from moorage.actions.submit import Submitted
 
 
-@click.command(
+@console.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="Example: moor run --gpus 1 --memory 8Gi --time 2h -- python train.py",
+    examples={
+        "moor run -- python train.py": "a command, with the limits of your tenant",
+        "moor run --gpus 1 --memory 8Gi --time 2h -- python train.py": "on a GPU, for two hours at most",
+        "moor run --follow --checkpoint runs -- python train.py": "keep checkpoints, and follow the logs",
+        "moor run -f train.yaml --gpus 2": "the options of a file, with two GPUs",
+    },
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-@click.option("--name", default=None, help="Name of the run (default: made from the command).")
-@click.option("--gpus", type=int, default=0, help="Number of GPUs.")
-@click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--gpu-resource",
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     default=None,
-    help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
+    help="YAML file with options by their names, and `command`; options typed here win. `-`: standard input.",
 )
-@click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1).")
-@click.option(
-    "--memory",
-    default=None,
-    help="Memory limit, such as 8Gi (default: the tenant's, or 2Gi); `none`: no limit, and no restarts.",
-)
-@click.option("--time", "time_limit", default=None, help="Longest running time: 2h, 90m, 1d12h.")
-@click.option("--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable.")
-@click.option(
-    "--dataset", "datasets", multiple=True, metavar="[NAMESPACE/]NAME:/PATH", help="Mount a dataset, read-only."
-)
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set an environment variable, or pass on your value. Repeatable.",
-)
-@click.option(
-    "--checkpoint",
-    default=None,
-    metavar="NAME[:SIZE]",
-    help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
-)
-@click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
-@click.option("--image", default=None, help="Container image.")
-@click.option(
-    "--host-env", is_flag=True, help="On a local cluster: run an image's command in this machine's environment."
-)
-@click.option(
-    "--grace", type=int, default=None, help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint)."
-)
-@click.option("--priority-class", default=None, help="PriorityClass of the pods.")
-@click.option("--retries", type=int, default=0, help="Try again after a failure, but not after a kill for memory.")
-@click.option(
-    "--restart-limit", type=int, default=None, help="Restarts after preemption, drain or node loss (default 20)."
-)
-@click.option("--follow", is_flag=True, help="Print the logs, and exit with the job's exit code. Ctrl-C detaches.")
-@click.option("--dry-run", is_flag=True, help="Print the manifest and the node it would run on; create nothing.")
+@run_options
 @target_options
 def run(
-    target: Target,
-    command: tuple[str, ...],
-    name: str | None,
-    gpus: int,
-    gpu_type: str | None,
-    gpu_resource: str | None,
-    cpu: str | None,
-    memory: str | None,
-    time_limit: str | None,
-    volumes: tuple[str, ...],
-    datasets: tuple[str, ...],
-    env: tuple[str, ...],
-    checkpoint: str | None,
-    workdir: str | None,
-    image: str | None,
-    host_env: bool,
-    grace: int | None,
-    priority_class: str | None,
-    retries: int,
-    restart_limit: int | None,
-    follow: bool,
-    dry_run: bool,
+    target: Target, command: tuple[str, ...], path: Path | None, follow: bool, dry_run: bool, **given: Any
 ) -> int:
     """Run a command as a Job, with limits, on the GPUs it requests.
 
     Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
     with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is kept there with its outputs.
     """
-    from moorage.cli.runnotebook import check_source, is_notebook, notebook_command
-
-    typed = command
-    if is_notebook(command):
-        if workdir is None:
-            check_source(command[0])
-        command = notebook_command(command)
-        name = name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
-    request = RunRequest(
-        command=command,
-        shown=typed,
-        name=name,
-        gpus=gpus,
-        gpu_type=gpu_type,
-        gpu_resource=gpu_resource,
-        cpu=cpu,
-        memory=memory,
-        time=time_limit,
-        volumes=volumes,
-        datasets=datasets,
-        env=env,
-        checkpoint=checkpoint,
-        workdir=workdir,
-        image=image,
-        host_env=host_env,
-        grace=grace,
-        priority_class=priority_class,
-        retries=retries,
-        restart_limit=restart_limit,
-    )
+    base, namespace = _read_file(path) if path is not None else (None, None)
+    request = request_from(base, given, command)
+    if not request.command:
+        hint = (
+            f"write `command` in {path}, or type it"
+            if path is not None
+            else "moor run [OPTIONS] -- python train.py"
+        )
+        raise UsageError("no command given", hint=hint)
+    target = replace(target, namespace=target.namespace or namespace)
 
     async def work(session: Session) -> int:
-        return await _run(session, request, follow=follow, dry_run=dry_run)
+        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
 
     return in_session(target, work)
 
 
-async def _run(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
+@console.command(
+    context_settings={"allow_interspersed_args": True},
+    examples={
+        "moor rerun train-7f3a": "the same once more, under a new name",
+        "moor rerun train-7f3a --memory 16Gi": "with more memory",
+        "moor rerun train-7f3a --name long -- python train.py --epochs 90": "with another command",
+    },
+)
+@click.argument("run", metavar="NAME")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@run_options
+@target_options
+def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_run: bool, **given: Any) -> int:
+    """Run again what a run ran, also one that has ended. Options typed here replace those of that run.
+
+    The code is that of the current directory; on a local cluster, that of the run's own.
+    """
+
+    async def work(session: Session) -> int:
+        again = await read_request(session.api, session.namespace, run)
+        request = request_from(replace(again.request, name=None), given, command)
+        with contextlib.suppress(OSError):
+            os.chdir(again.directory or ".")
+        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
+
+    return in_session(target, work)
+
+
+def _read_file(path: Path) -> tuple[RunRequest, str | None]:
+    """The request that a file holds, and its namespace. Raises UsageError."""
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        options = parse_run_file(parse_yaml(data))
+    except Problems as problems:
+        raise Problems([(f"{path}: {message}", hint) for message, hint in problems.problems]) from problems
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+    command = options.pop("command", ())
+    return RunRequest(command=command, shown=command, **options), options.get("namespace")
+
+
+def _of_notebook(request: RunRequest) -> RunRequest:
+    """A request whose command is a notebook, with the command that runs it. Raises UsageError."""
+    from moorage.cli.runnotebook import check_source, is_notebook, notebook_command
+
+    typed = request.command
+    if not is_notebook(typed):
+        return request
+    if request.workdir is None:
+        check_source(typed[0])
+    name = request.name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
+    return replace(request, command=notebook_command(typed), shown=typed, name=name)
+
+
+async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
+    """Submit a run, say its name, and follow it where that is asked for; return the exit code."""
     from moorage.actions.submit import submit_run
 
     request = replace(request, namespace=session.namespace)

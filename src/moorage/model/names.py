@@ -40,6 +40,8 @@ EXPECTED_SECONDS_ANNOTATION = "moorage.dev/expected-seconds"  # from --time: whe
 TIME_LIMIT_ANNOTATION = "moorage.dev/time-limit-seconds"  # from --time: running time over all attempts
 REPORT_TOKEN_ANNOTATION = "moorage.dev/report-token-sha256"  # hex; the token itself is in the run's Secret
 COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
+OPTIONS_ANNOTATION = "moorage.dev/options"  # JSON: the options of the run, for `moor rerun`
+DIRECTORY_ANNOTATION = "moorage.dev/directory"  # on a local cluster: where `moor run` was typed
 MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
 ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the run is not started again
 

@@ -74,7 +74,7 @@ def test_every_command_of_the_table_exists_and_explains_itself(name, capsys):
             "error: moor has no option --gpus\n"
             "hint: options follow the command: moor run --gpus 1 -- python train.py\n",
         ),
-        (["run"], "error: missing argument 'COMMAND...'\nhint: see `moor run --help`\n"),
+        (["run"], "error: no command given\nhint: moor run [OPTIONS] -- python train.py\n"),
         (
             ["jobs", "--nope"],
             "error: no such option '--nope'\nhint: did you mean --mine or --owner? Or see `moor jobs --help`\n",

@@ -26,6 +26,7 @@ from moorage.decide.runs.names import generated_name, secret_name
 from moorage.decide.runs.placement import Placement, place
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, ships_directory, unexpanded
+from moorage.decide.runs.runfile import options_of
 from moorage.model.dataset import uses_labels
 from moorage.model.names import (
     ATTEMPT_LABEL,
@@ -33,10 +34,12 @@ from moorage.model.names import (
     CHECKPOINT_ENV,
     CHECKPOINT_PATH,
     COMMAND_ANNOTATION,
+    DIRECTORY_ANNOTATION,
     EXPECTED_SECONDS_ANNOTATION,
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
     MEMORY_DEFAULTED_ANNOTATION,
+    OPTIONS_ANNOTATION,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     REPORT_TOKEN_ANNOTATION,
@@ -259,6 +262,10 @@ def _annotations(settled: _Settled) -> dict[str, str]:
         COMMAND_ANNOTATION: shlex.join(settled.request.shown or settled.request.command),
         RESTART_LIMIT_ANNOTATION: str(settled.restart_limit),
     }
+    if options := options_of(settled.request):
+        annotations[OPTIONS_ANNOTATION] = options
+    if settled.process_runtime and settled.caller.cwd:
+        annotations[DIRECTORY_ANNOTATION] = settled.caller.cwd
     if settled.seconds is not None:
         annotations[EXPECTED_SECONDS_ANNOTATION] = str(settled.seconds)
         annotations[TIME_LIMIT_ANNOTATION] = str(settled.seconds)

@@ -118,3 +118,8 @@ def unexpanded(text: str) -> str:
     https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
     """
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
+
+
+def expanded(text: str) -> str:
+    """Undo `unexpanded`."""
+    return text.replace("$$", "$")

@@ -1,0 +1,107 @@
+"""The options of a run, as `moor run` and `moor rerun` take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from moorage.decide.runs.request import RunRequest
+
+R = TypeVar("R")
+
+OPTIONS = (
+    click.option("--name", default=None, help="Name of the run (default: made from the command)."),
+    click.option("--gpus", type=int, default=0, help="Number of GPUs."),
+    click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them."),
+    click.option(
+        "--gpu-resource",
+        default=None,
+        help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
+    ),
+    click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default: the tenant's, or 1)."),
+    click.option(
+        "--memory",
+        default=None,
+        help="Memory limit, such as 8Gi (default: the tenant's, or 2Gi); `none`: no limit, and no restarts.",
+    ),
+    click.option("--time", "time", default=None, help="Longest running time: 2h, 90m, 1d12h."),
+    click.option(
+        "--volume", "volumes", multiple=True, metavar="NAME:/PATH[:ro]", help="Mount a volume. Repeatable."
+    ),
+    click.option(
+        "--dataset",
+        "datasets",
+        multiple=True,
+        metavar="[NAMESPACE/]NAME:/PATH",
+        help="Mount a dataset, read-only.",
+    ),
+    click.option(
+        "--env",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable, or pass on your value. Repeatable.",
+    ),
+    click.option(
+        "--checkpoint",
+        default=None,
+        metavar="NAME[:SIZE]",
+        help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
+    ),
+    click.option("--workdir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
+    click.option("--image", default=None, help="Container image."),
+    click.option(
+        "--host-env",
+        is_flag=True,
+        help="On a local cluster: run an image's command in this machine's environment.",
+    ),
+    click.option(
+        "--grace", type=int, default=None, help="Seconds between SIGTERM and SIGKILL (30; 120 with --checkpoint)."
+    ),
+    click.option("--priority-class", default=None, help="PriorityClass of the pods."),
+    click.option(
+        "--retries", type=int, default=0, help="Try again after a failure, but not after a kill for memory."
+    ),
+    click.option(
+        "--restart-limit",
+        type=int,
+        default=None,
+        help="Restarts after preemption, drain or node loss (default 20).",
+    ),
+    click.option(
+        "--follow", is_flag=True, help="Print the logs, and exit with the job's exit code. Ctrl-C detaches."
+    ),
+    click.option(
+        "--dry-run", is_flag=True, help="Print the manifest and the node it would run on; create nothing."
+    ),
+)
+
+
+def run_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options of a run; it gets them by the names of `RunRequest`'s fields."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def request_from(base: RunRequest | None, given: dict[str, Any], command: tuple[str, ...]) -> RunRequest:
+    """A request with the options that were typed; the others are those of `base`.
+
+    Variables are added to those of `base` by name; each other option replaces that of `base`.
+    """
+    if base is None:
+        return RunRequest(command=command, shown=command, **given)
+    context = click.get_current_context()
+    typed = {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    if "env" in typed:
+        names = {text.partition("=")[0] for text in typed["env"]}
+        typed["env"] = (*(text for text in base.env if text.partition("=")[0] not in names), *typed["env"])
+    if command:
+        typed |= {"command": command, "shown": command}
+    return replace(base, **typed)
