@@ -151,6 +151,8 @@ async def retry_map(queue: Queue, stored: Stored) -> int:
 def map_of(stored: Stored, *, rate: float | None) -> Map:
     """A map as its owner sees it."""
     stored_map, counts = stored.map, stored.map.counts
+    if stored_map.state is MapState.CANCELLED:
+        rate = None  # nothing is done any more, so no time is left
     mean = leasing.mean_ms(counts)
     return Map(
         namespace=stored.namespace,

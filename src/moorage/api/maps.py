@@ -239,9 +239,11 @@ class Map(Answer, frozen=True):
     spent_seconds: Annotated[float, about("Sum of the time of all measured items, in seconds.")] = 0.0
     hinted_seconds: Annotated[float, about("Sum of the expected time of all hinted items, in seconds.")] = 0.0
     mean_seconds: Annotated[float | None, about("Mean time of an item in seconds; null: not known yet.")] = None
-    items_per_second: Annotated[float | None, about("Items done per second of late; null: not known yet.")] = None
+    items_per_second: Annotated[
+        float | None, about("Items done per second of late; null: not known yet, or cancelled.")
+    ] = None
     seconds_left: Annotated[
-        float | None, about("Expected seconds until all items are done; null: not known yet.")
+        float | None, about("Expected seconds until all items are done; null: not known yet, or cancelled.")
     ] = None
 
     @property
