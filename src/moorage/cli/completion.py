@@ -31,10 +31,13 @@ def completion(shell: str) -> None:
 
 
 def complete() -> int:
-    """Answer the shell; called when $_MOOR_COMPLETE is set."""
+    """Answer the shell; called when $_MOOR_COMPLETE is set. Silent on errors: its words would land in the line."""
     from click.shell_completion import shell_complete
 
-    return shell_complete(_Moor(name="moor"), {}, "moor", VARIABLE, os.environ[VARIABLE])
+    try:
+        return shell_complete(_Moor(name="moor"), {}, "moor", VARIABLE, os.environ[VARIABLE])
+    except Exception:
+        return 1
 
 
 class _Moor(click.Group):
@@ -55,6 +58,11 @@ class _Moor(click.Group):
 
 
 def _names_only() -> bool:
-    """Whether the shell still asks for the command's name itself: then no module is imported."""
-    words = os.environ.get("COMP_WORDS", "").split()
-    return int(os.environ.get("COMP_CWORD") or len(words)) <= 1
+    """Whether the shell still asks for the command's name itself: then no module is imported.
+
+    COMP_CWORD is the number of the word to complete; fish puts the word itself there.
+    """
+    words, current = os.environ.get("COMP_WORDS", "").split(), os.environ.get("COMP_CWORD", "")
+    if os.environ.get(VARIABLE, "").startswith("fish"):
+        return len(words) - bool(current) <= 1
+    return int(current or len(words)) <= 1

@@ -13,6 +13,7 @@ from moorage.api.datasets import Dataset, NewDataset
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.resources import PVCS
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import AlreadyExists, MoorageError, NotFound, UsageError
 from moorage.model.dataset import AUTO, DATASETS, FAILED, METHODS, READY
@@ -230,7 +231,7 @@ def list_(target: Target, output: str) -> int:
         "moor dataset show imagenet -o yaml": "the same for a program",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("datasets"))
 @click.option(
     "-o", "--output", type=click.Choice(("text", "json", "yaml")), default="text", show_default=True,
     help="Output format.",
@@ -275,7 +276,7 @@ def show(target: Target, name: str, output: str) -> int:
         "moor dataset delete old-splits --yes": "delete it without a question",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("datasets"))
 @click.option("--force", is_flag=True, help="Also delete datasets in use: print what breaks, and stop their pods.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
@@ -310,7 +311,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         "moor dataset show imagenet": "see its progress",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("datasets"))
 @target_options
 def refill(target: Target, name: str) -> int:
     """Start a fill again after it failed, or after its source changed."""
@@ -329,7 +330,7 @@ def refill(target: Target, name: str) -> int:
         "moor dataset share imagenet --without vision": "no longer",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("datasets"))
 @click.option("--with", "more", multiple=True, metavar="TENANT", help="Let this tenant mount it. Repeatable.")
 @click.option(
     "--without", "fewer", multiple=True, metavar="TENANT", help="No longer let this tenant mount it. Repeatable."

@@ -8,6 +8,7 @@ import click
 
 from moorage.apimachinery.resources import NODES, PDBS, PODS, Obj
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotFound
 
@@ -29,7 +30,7 @@ def doctor() -> None:
         "moor doctor nodes --threshold 0.6": "with another threshold of use",
     }
 )
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete("nodes"))
 @click.option(
     "--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True,
     help="The autoscaler's --scale-down-utilization-threshold.",

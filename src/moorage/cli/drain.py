@@ -10,6 +10,7 @@ import click
 from moorage.actions.nodes import drain_node, set_schedulable
 from moorage.apimachinery.moments import format_duration
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.decide.runs.timelimit import parse_time
 from moorage.decide.tools.drain import DrainOptions
@@ -23,7 +24,7 @@ from moorage.errors import MoorageError, UsageError
         "moor uncordon node-1": "use it again afterwards",
     }
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete("nodes"))
 @click.option("--timeout", default=None, help="Stop waiting after this time: 90s, 10m (default: never).")
 @click.option(
     "--grace-period",
@@ -84,7 +85,7 @@ def drain(
         "moor cordon node-1 node-2": "on several nodes",
     }
 )
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=complete("nodes"))
 @target_options
 def cordon(target: Target, nodes: tuple[str, ...]) -> int:
     """Mark nodes as unschedulable: no new pods start there; running pods continue."""
@@ -97,7 +98,7 @@ def cordon(target: Target, nodes: tuple[str, ...]) -> int:
         "moor uncordon node-1 node-2": "on several nodes",
     }
 )
-@click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE...", shell_complete=complete("nodes"))
 @target_options
 def uncordon(target: Target, nodes: tuple[str, ...]) -> int:
     """Mark nodes as schedulable: new pods may start there again."""

@@ -11,6 +11,7 @@ import click
 
 from moorage.actions.runpods import running_pod_of_run
 from moorage.cli import console, terminal
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ServerError, UsageError
 from moorage.kube.exec import STDERR, ExecProcess
@@ -43,7 +44,7 @@ class ExecApi(Protocol):
         "moor exec -i train-7f3a -- tar xf - < data.tar": "pass a file on as standard input",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("runs"))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("-i", "--stdin", is_flag=True, help="Pass standard input on to the command.")
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")

@@ -7,6 +7,7 @@ import msgspec
 
 from moorage.api.explain import Explanation
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthorized
 
@@ -17,7 +18,7 @@ from moorage.errors import Forbidden, NotFound, NotReady, ServerError, Unauthori
         "moor explain train-7f3a -o json": "the same for a program",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("runs"))
 @console.document_option
 @target_options
 def explain(target: Target, name: str, output: str) -> int:

@@ -16,6 +16,7 @@ from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.kept import AskedKept, erase_kept
+from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.decide.runs.state import PodView, RunView, State, checkpoint_warning
@@ -91,7 +92,7 @@ def jobs(
         "moor show train-7f3a -o json": "the same for a program",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("runs"))
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
@@ -116,7 +117,7 @@ def show(target: Target, name: str, output: str) -> int:
         "moor cancel --delete train-7f3a": "delete it too, so that its name is free again",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("runs"))
 @click.option(
     "--delete",
     is_flag=True,

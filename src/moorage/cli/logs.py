@@ -17,6 +17,7 @@ from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import JOBS, PODS, Obj
 from moorage.cli import console
 from moorage.cli.kept import AskedKept
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.state import PodView, RunView, State, exit_code_of
@@ -35,7 +36,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
         "moor logs --attempt 1 train-7f3a": "the first attempt, before a restart",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("runs"))
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until the run ends, for all its attempts.")
 @click.option(
     "--tail", type=click.IntRange(0), default=None, help="Print only this number of last lines of each pod."

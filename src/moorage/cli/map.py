@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.errors import ApiError, MoorageError
+from moorage.errors import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
-
-    from click.shell_completion import CompletionItem
 
     from moorage.client.maps import MapClient
 
@@ -35,29 +34,7 @@ def map() -> None:
     """Run a command or a function once for each of many items, on many workers."""
 
 
-def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of maps, for the shell; none when the cluster does not answer."""
-    import asyncio
-
-    from click.shell_completion import CompletionItem
-
-    from moorage.cli.session import open_session
-    from moorage.model.mapjob import MAPJOBS
-
-    async def ask() -> list[str]:
-        given = {name: ctx.params.get(name) for name in ("namespace", "context", "kubeconfig", "as_user", "data")}
-        async with asyncio.timeout(2), open_session(Target(**given)) as session:
-            return [
-                mapjob["metadata"]["name"] for mapjob in (await session.api.list(MAPJOBS, session.namespace)).items
-            ]
-
-    try:
-        return [CompletionItem(name) for name in asyncio.run(ask()) if name.startswith(incomplete)]
-    except (MoorageError, OSError, TimeoutError):
-        return []
-
-
-name_argument = click.argument("name", shell_complete=complete_names)
+name_argument = click.argument("name", shell_complete=complete("maps"))
 
 
 def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,7 +320,7 @@ def results(target: Target, name: str, output: str) -> int:
         "moor map items features --failed": "see first why they failed",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def retry(target: Target, names: tuple[str, ...]) -> int:
     """Run failed items again; finished items stay. A cancelled or paused map continues."""
@@ -371,7 +348,7 @@ def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], A
         "moor map retry features": "continue it later",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def cancel(target: Target, names: tuple[str, ...]) -> int:
     """Stop maps now. Results are kept; `moor map retry` continues the map."""
@@ -384,7 +361,7 @@ def cancel(target: Target, names: tuple[str, ...]) -> int:
         "moor map resume features": "continue",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def pause(target: Target, names: tuple[str, ...]) -> int:
     """Pause maps: no new items start, and running items finish."""
@@ -397,7 +374,7 @@ def pause(target: Target, names: tuple[str, ...]) -> int:
         "moor map status features --watch": "see it go on",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def resume(target: Target, names: tuple[str, ...]) -> int:
     """Resume paused or cancelled maps."""
@@ -410,7 +387,7 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
         "moor map delete test-1 test-2": "delete several maps",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def delete(target: Target, names: tuple[str, ...]) -> int:
     """Delete maps with their items, results and output."""

@@ -14,6 +14,7 @@ from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import format_bytes, format_milli
 from moorage.apimachinery.resources import NODES, PODS
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, can_watch, follow, watch_option
 from moorage.decide.usage.nodes import view_nodes
@@ -32,7 +33,7 @@ WIDE = ("PODS", "TAINTS", "VERSION")
         "moor cordon node-1": "start no new pods on a node",
     }
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete("nodes"))
 @watch_option
 @console.output_option
 @target_options

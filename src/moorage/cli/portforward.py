@@ -16,6 +16,7 @@ import click
 from moorage.actions.runpods import PodPlace, running_pod_of_run, running_pod_of_workspace
 from moorage.apimachinery.integers import integer_or
 from moorage.cli import console, terminal
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.wait import views_of
 from moorage.errors import BadRequest, MoorageError, NotFound, NotReady, PortTaken, UsageError
@@ -58,7 +59,7 @@ def parse_forward(text: str) -> Forward:
         "moor port-forward workspace/notes 8888": "a port of a workspace",
     },
 )
-@click.argument("name", metavar="NAME|workspace/NAME")
+@click.argument("name", metavar="NAME|workspace/NAME", shell_complete=complete("runs"))
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address of this machine to listen on.")
 @click.option("--attempt", type=click.IntRange(1), default=None, help="Only this attempt (default: the newest).")

@@ -16,6 +16,7 @@ from moorage.apimachinery.meta import condition, is_deleting
 from moorage.apimachinery.moments import format_duration, moment, rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.machines.calendar import check, machines_for_gpus
 from moorage.errors import AlreadyExists, Conflict, InvalidName, NotFound, NotReady, UsageError
@@ -53,10 +54,18 @@ def reserve() -> None:
     }
 )
 @click.argument("name")
-@click.option("--machine", default=None, metavar="[GROUP/]TYPE", help="Machine type, as `moor machines` lists it.")
+@click.option(
+    "--machine",
+    default=None,
+    metavar="[GROUP/]TYPE",
+    help="Machine type, as `moor machines` lists it.",
+    shell_complete=complete("machines"),
+)
 @click.option("--count", type=click.IntRange(1), default=None, help="Number of machines (default: 1).")
 @click.option("--gpus", type=click.IntRange(1), default=None, help="Number of GPUs, instead of machines.")
-@click.option("--gpu-type", default=None, metavar="TYPE", help="Type of the GPUs.")
+@click.option(
+    "--gpu-type", default=None, metavar="TYPE", help="Type of the GPUs.", shell_complete=complete("gpu_types")
+)
 @click.option("--from", "start", default="now", show_default=True, help="Start: 2026-12-01T09:00, +2h or now.")
 @click.option("--to", "end", required=True, help="End: 2026-12-04T09:00, or +3d after --from.")
 @click.option("--user", default=None, help="Reserve for this user, in all namespaces.")
@@ -197,7 +206,7 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
         "moor reserve show paper --zone Asia/Tokyo": "with the times of another zone",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("reservations"))
 @zone_option
 @console.output_option
 @target_options
@@ -224,7 +233,7 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
         "moor reserve delete paper": "release the machines",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("reservations"))
 @click.option("--dry-run", is_flag=True, help="Print what would be released; release nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:

@@ -17,6 +17,7 @@ import click
 from moorage.apimachinery.api import PodApi
 from moorage.cli import console
 from moorage.cli.hints import remember
+from moorage.cli.names import complete
 from moorage.client.cluster import Target as Target
 from moorage.client.cluster import open_cluster, user_of
 from moorage.clock import SYSTEM, Clock
@@ -77,8 +78,19 @@ Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
 def target_options(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
 
-    @click.option("-n", "--namespace", default=None, help="Namespace (default: the context's).")
-    @click.option("--context", default=None, help="Context of the kubeconfig (default: the current one).")
+    @click.option(
+        "-n",
+        "--namespace",
+        default=None,
+        help="Namespace (default: the context's).",
+        shell_complete=complete("namespaces"),
+    )
+    @click.option(
+        "--context",
+        default=None,
+        help="Context of the kubeconfig (default: the current one).",
+        shell_complete=complete("contexts"),
+    )
     @click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path, dir_okay=False),

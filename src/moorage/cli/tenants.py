@@ -10,6 +10,7 @@ from moorage.actions import tenants
 from moorage.apimachinery.meta import condition
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
@@ -130,7 +131,7 @@ def list_tenants(target: Target, output: str) -> int:
         "moor tenant show vision -o yaml": "the same for a program",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("tenants"))
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
@@ -155,7 +156,7 @@ def show(target: Target, name: str, output: str) -> int:
         "moor tenant add vision --group interns --role viewer": "let a group look",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("tenants"))
 @click.option("--user", "people", multiple=True, help="User; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group; repeatable.")
 @role_option
@@ -172,7 +173,7 @@ def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, .
         "moor tenant remove vision --user ada --role admin": "remove an administrator's role",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("tenants"))
 @click.option("--user", "people", multiple=True, help="User; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group; repeatable.")
 @role_option
@@ -189,7 +190,7 @@ def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str
         "moor tenant delete vision": "delete it; its namespace stays",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("tenants"))
 @target_options
 def delete(target: Target, name: str) -> int:
     """Delete a tenant: its users lose their roles. Its namespace stays unless spec.onDelete says Delete."""

@@ -10,6 +10,7 @@ import msgspec
 from moorage.actions import people
 from moorage.api.people import AccountChange, AuditPage, NewAccount
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import UsageError
 
@@ -93,7 +94,7 @@ def list_users(target: Target, output: str) -> int:
         "moor user passwd ada --password-stdin < password.txt": "reads it from a file",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("users"))
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @target_options
 def passwd(target: Target, name: str, password_stdin: bool) -> int:
@@ -108,7 +109,7 @@ def passwd(target: Target, name: str, password_stdin: bool) -> int:
         "moor user disable ada --reason 'left the team'": "with a reason that the user reads",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("users"))
 @click.option("--reason", default="disabled by an administrator", show_default=True, help="Reason, for the user.")
 @target_options
 def disable(target: Target, name: str, reason: str) -> int:
@@ -123,7 +124,7 @@ def disable(target: Target, name: str, reason: str) -> int:
         "moor user list": "see who is disabled",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("users"))
 @target_options
 def enable(target: Target, name: str) -> int:
     """Enable an account again."""
@@ -137,7 +138,7 @@ def enable(target: Target, name: str) -> int:
         "moor user groups ada": "take all groups away",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("users"))
 @click.argument("groups", nargs=-1)
 @target_options
 def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
@@ -153,7 +154,7 @@ def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
         "moor user disable ada": "or only refuse logins",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("users"))
 @target_options
 def delete(target: Target, name: str) -> int:
     """Delete an account, its password and its tokens. What the user created stays."""

@@ -10,6 +10,7 @@ from moorage.api.volumes import NewVolume, VolumeList
 from moorage.apimachinery.moments import format_duration
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.cli import console, volumebackup, volumecp
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import ApiError, NotReady
 from moorage.model.storageclass import SHORT
@@ -115,7 +116,7 @@ def list_(target: Target, output: str) -> int:
         "moor volume delete scratch --yes": "delete it without a question",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("volumes"))
 @click.option("--force", is_flag=True, help="Also delete volumes in use: print what breaks, and stop their pods.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
@@ -146,7 +147,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
         "moor volume list": "see its size now",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("volumes"))
 @click.argument("size")
 @target_options
 def resize(target: Target, name: str, size: str) -> int:

@@ -10,6 +10,7 @@ import msgspec
 from moorage.actions import backups as backup_actions
 from moorage.actions.backups import Outcome
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.errors import MoorageError
 from moorage.present.sizes import bytes_text
@@ -23,7 +24,7 @@ LOOK_SECONDS = 1.0
         "moor volume backup data --to volume:vault --schedule '0 3 * * *' --keep 14": "every night",
     }
 )
-@click.argument("volume")
+@click.argument("volume", shell_complete=complete("volumes"))
 @click.option(
     "--to",
     required=True,
@@ -83,7 +84,7 @@ def backup(
         "moor volume backups data": "those of one volume",
     }
 )
-@click.argument("volume", required=False)
+@click.argument("volume", required=False, shell_complete=complete("volumes"))
 @console.output_option
 @target_options
 def backups(target: Target, volume: str | None, output: str) -> int:

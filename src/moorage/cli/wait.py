@@ -13,6 +13,7 @@ from moorage.actions.runs import jobs_of_run
 from moorage.apimachinery.moments import format_duration
 from moorage.cli import console
 from moorage.cli.logs import watching
+from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.state import RunView, State, view_run
@@ -32,7 +33,7 @@ MAP = "map/"
         "moor wait map/resize": "until all items of a map are done",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME|map/NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME|map/NAME...", shell_complete=complete("runs"))
 @click.option(
     "--for",
     "goal",

@@ -17,6 +17,7 @@ from moorage.api.workspaces import Address, NewWorkspace, Workspace, WorkspaceLi
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.resources import NODES, Obj
 from moorage.cli import console
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import Listing, Source, follow, watch_option
 from moorage.errors import ApiError, Forbidden, MoorageError, NotReady, ServerError, Unauthorized, UsageError
@@ -49,13 +50,29 @@ def workspace() -> None:
 )
 @click.argument("name")
 @click.option(
-    "--type", "kind", default="jupyterlab", show_default=True, help="jupyterlab, codeserver or a template."
+    "--type",
+    "kind",
+    default="jupyterlab",
+    show_default=True,
+    help="jupyterlab, codeserver or a template.",
+    shell_complete=complete("workspace_types"),
 )
-@click.option("--machine", default=None, metavar="GROUP/TYPE", help="A machine, as `moor machines` lists them.")
+@click.option(
+    "--machine",
+    default=None,
+    metavar="GROUP/TYPE",
+    help="A machine, as `moor machines` lists them.",
+    shell_complete=complete("machines"),
+)
 @click.option("--cpu", default=None, help="CPUs, such as 4 or 500m (default 1).")
 @click.option("--memory", default=None, help="Memory limit, such as 8Gi (default 4Gi).")
 @click.option("--gpus", type=click.IntRange(0), default=0, help="Number of GPUs.")
-@click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
+@click.option(
+    "--gpu-type",
+    default=None,
+    help="GPU type, such as a100; `moor gpus` lists them.",
+    shell_complete=complete("gpu_types"),
+)
 @click.option("--image", default=None, help="Container image (default: the type's).")
 @click.option(
     "--pull-secret",
@@ -160,7 +177,7 @@ def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int
         "moor workspace show lab -o yaml": "the same for a program",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("workspaces"))
 @console.output_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
@@ -188,7 +205,7 @@ def show(target: Target, name: str, output: str) -> int:
         "moor workspace start lab --wait": "return once it can be opened",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
 @target_options
@@ -203,7 +220,7 @@ def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
         "moor workspace stop lab --wait": "return once its processes have ended",
     }
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--wait", is_flag=True, help="Return once its processes have ended.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
 @target_options
@@ -219,7 +236,7 @@ def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
         "moor workspace open lab --print": "print its address",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--print", "only_print", is_flag=True, help="Print the address instead of opening a browser.")
 @target_options
 def open_(target: Target, name: str, only_print: bool) -> int:
@@ -249,7 +266,7 @@ def open_(target: Target, name: str, only_print: bool) -> int:
         "moor workspace delete lab --dry-run": "print what would be deleted",
     }
 )
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("workspaces"))
 @click.option("--home", "with_home", is_flag=True, help="Also delete the home volumes and all their files.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")

@@ -177,6 +177,25 @@ def test_the_shell_is_told_commands_and_options():
     assert complete("moor volume cr", 2) == ["create"]
     assert complete("moor vol cr", 2) == ["create"]
     assert complete("moor ds ls --out", 3) == ["--output"]
+    assert complete("moor", "a broken call") == []
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("line", "word", "want"),
+    [
+        ("moor j", "j", ["jobs"]),
+        ("moor volume cr", "cr", ["create"]),
+        ("moor vol rm --for", "--for", ["--force"]),
+    ],
+)
+def test_fish_gives_the_word_instead_of_its_number(line, word, want):
+    env = os.environ | {"_MOOR_COMPLETE": "fish_complete", "COMP_WORDS": line, "COMP_CWORD": word}
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.cli.main"], env=env, capture_output=True, text=True, check=False
+    )
+    names = [shown.partition(",")[2].partition("\t")[0] for shown in done.stdout.splitlines()]
+    assert (names, done.stderr) == (want, "")
 
 
 @pytest.mark.processes
