@@ -229,3 +229,34 @@ def test_a_child_that_dies_is_started_again(data):
         return found["processes"]["services"] not in (pid, None) and "error" not in found
 
     wait_until("the services to be back", again)
+
+
+@pytest.mark.xdist_group("up")
+def test_up_status_and_down_say_what_comes_next_and_erase_removes_all(data):
+    started = up(data, "--nodes", "1", "--ingress-port", "0")
+    assert started.returncode == 0, started.stderr
+    steps = [line.strip() for line in started.stdout.partition("next:\n")[2].splitlines()]
+    assert [step.split("  #")[0].strip() for step in steps] == [
+        f"moor run --follow --data {data} -- python3 -c 'print(\"hello\")'",
+        f"moor status --data {data}",
+        f"moor down --data {data}",
+    ]
+    shown = moor("status", data=data).stdout
+    assert shown.startswith(f"running     {data}, version ")
+    assert shown.endswith(f"\nstop        moor down --data {data}\n")
+
+    stopped = moor("down", data=data)
+    assert stopped.stderr == (
+        f"stopped\nruns, volumes and accounts stay in {data}\n"
+        f"start again: moor up --data {data}   remove all: moor down --erase --data {data}\n"
+    )
+    assert f"moor down --erase --data {data}" in moor("status", data=data).stdout
+
+    (data / "volumes" / "mine").write_text("years of work")
+    assert moor("down", "--erase", "--keep-pods", data=data).returncode == 2
+    asked = moor("down", "--erase", data=data)  # nobody answers
+    assert asked.returncode == 130
+    assert (data / "volumes" / "mine").exists()
+    assert moor("down", "--erase", "--yes", data=data).returncode == 0
+    assert not data.exists()
+    assert moor("down", "--erase", data=data).stderr == f"nothing to erase: {data} is not there\n"

@@ -61,7 +61,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("This machine", "demo", "moorage.cli.demo.command:demo", "Show the platform in 3 minutes, on this machine"),
     ("This machine", "up", "moorage.cli.up:up", "Start the local cluster and Moorage's services"),
     ("This machine", "down", "moorage.cli.up:down", "Stop the local cluster"),
-    ("This machine", "status", "moorage.cli.up:status", "Show whether the local cluster runs, and where"),
+    ("This machine", "status", "moorage.cli.status:status", "Show whether the local cluster runs, and where"),
     ("This machine", "restore", "moorage.cli.restore:restore", "Bring back damaged files of the local cluster"),
     ("On a cluster", "manifests", "moorage.cli.manifests:manifests", "Print the manifests that install Moorage"),
     ("On a cluster", "operator", "moorage.cli.service_commands:operator", "Run the operator"),

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +23,7 @@ import click
 from moorage.cli import console
 from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, Config, DataFolder, listening, port_holder
 from moorage.client.datafolder import default_folder
-from moorage.errors import AlreadyRunning, DocumentError, MoorageError, NotReady, UsageError
+from moorage.errors import AlreadyRunning, DataFolderError, DocumentError, MoorageError, NotReady, UsageError
 
 SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it is told what the start waits for
 GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only bounds a hang
@@ -254,7 +256,6 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
     ingress = config.ports["ingress"]
     console.show(f"ingress:    http://127.0.0.1:{ingress} and http://NAME.localhost:{ingress}")
     console.show(f"kubectl:    KUBECONFIG={folder.kubeconfig} kubectl get nodes")
-    console.show("first run:  moor run --follow -- python -c 'print(\"hello\")'")
     from moorage.localcluster.nodeagent.launcher import try_fence
 
     try:
@@ -265,7 +266,13 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
         if gap:
             console.say(f"warning: pods can read this cluster's folder and the administrator's token ({gap})")
     data = "" if folder.path == default_folder() else f" --data {folder.path}"
-    console.show(f"stop:       moor down{data}")
+    console.show("next:")
+    for command, comment in (
+        (f"moor run --follow{data} -- python3 -c 'print(\"hello\")'", "your first run"),
+        (f"moor status{data}", "addresses, nodes, disk"),
+        (f"moor down{data}", "stop; runs and volumes stay"),
+    ):
+        console.show(f"  {command:<52}  # {comment}")
 
 
 @console.command(
@@ -273,14 +280,61 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
         "moor down": "stop the cluster; jobs continue at the next start",
         "moor down --keep-pods": "leave running pods alone",
         "moor down --data /tmp/try": "stop another one",
+        "moor down --erase": "stop it, and remove its runs, volumes, accounts and logs",
     }
 )
 @click.option("--keep-pods", is_flag=True, help="Leave running pods alone; the next `moor up` adopts them.")
+@click.option(
+    "--erase", is_flag=True, help="Remove the data folder: runs, volumes with their files, accounts, logs."
+)
+@click.option("--yes", is_flag=True, help="With --erase: do not ask.")
 @data_option
-def down(keep_pods: bool, data: Path | None) -> None:
-    """Stop the local cluster. Running jobs are stopped, and continue at the next `moor up`."""
+def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
+    """Stop the local cluster. Running jobs are stopped, and continue at the next `moor up`.
+
+    The data folder stays: runs, volumes, workspaces, accounts and logs. --erase removes it.
+    """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
+    if erase and keep_pods:
+        raise UsageError("--erase and --keep-pods cannot be used together: pods need the data folder")
+    if erase and not folder.exists():
+        console.say(f"nothing to erase: {folder.path} is not there")
+        return
+    if erase and not yes:
+        click.confirm(
+            f"Stop the cluster and remove {folder.path} with all its runs, volumes and files?",
+            abort=True,
+            err=True,
+        )
+    _stop(folder, keep_pods=keep_pods)
+    if erase:
+        with folder.locked():
+            erase_folder(folder.path)
+        console.say(f"removed: {folder.path}")
+    elif folder.exists():
+        option = "" if folder.path == default_folder() else f" --data {folder.path}"
+        console.say(
+            f"runs, volumes and accounts stay in {folder.path}\n"
+            f"start again: moor up{option}   remove all: moor down --erase{option}"
+        )
+
+
+def erase_folder(path: Path) -> None:
+    """Remove a data folder. Raises DataFolderError when a part of it stays."""
+    try:
+        shutil.rmtree(path.resolve())
+        if path.is_symlink():
+            path.unlink()
+    except OSError as error:
+        raise DataFolderError(
+            f"cannot remove {error.filename or path}: {error.strerror or error}",
+            hint=f"remove it yourself: rm -rf {shlex.quote(str(path))}",
+        ) from error
+
+
+def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
+    """Stop the cluster of a folder, and say how it ended. Raises MoorageError when it does not stop."""
     with contextlib.ExitStack() as held, contextlib.suppress(AlreadyRunning):
         if folder.run.is_dir():
             held.enter_context(folder.locked())
@@ -310,90 +364,6 @@ def down(keep_pods: bool, data: Path | None) -> None:
     if not keep_pods:
         _stop_pods(folder)  # of a control plane that could not read its store, or was killed on the way
     console.say("stopped; running pods were left alone" if keep_pods else "stopped")
-
-
-@console.command(
-    examples={
-        "moor status": "whether it runs, and where",
-        "moor status -o json": "the same for a program",
-    }
-)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@data_option
-def status(output: str, data: Path | None) -> None:
-    """Show whether the local cluster runs, its processes, nodes and addresses."""
-    folder = DataFolder(data.absolute() if data else default_folder())
-    folder.check_version()
-    running = folder.exists() and folder.is_running()
-    config = folder.load_config() if folder.exists() else None
-    facts: dict[str, Any] = {"data": str(folder.path), "running": running}
-    if running and config:
-        import asyncio
-
-        tokens = folder.tokens(config.user)
-        facts["page"] = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
-        facts["ingress"] = f"http://127.0.0.1:{config.ports['ingress']}"
-        facts["kubeconfig"] = str(folder.kubeconfig)
-        processes = ("supervisor", "localcluster", "services", "ingress")
-        facts["processes"] = {name: folder.read_pid(name) for name in processes}
-        try:
-            facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
-        except MoorageError as error:
-            facts["error"] = error.message
-    if output == "json":
-        console.show(json.dumps(facts, indent=2))
-    else:
-        console.show(_status_text(facts))
-    if not running or facts.get("error"):
-        raise SystemExit(1)
-
-
-def _status_text(facts: dict[str, Any]) -> str:
-    if not facts["running"]:
-        return f"not running ({facts['data']}); `moor up` starts it"
-    lines = [f"running     {facts['data']}"]
-    lines += [
-        f"web page    {facts['page']}",
-        f"ingress     {facts['ingress']}",
-        f"kubeconfig  {facts['kubeconfig']}",
-    ]
-    lines.append("processes   " + ", ".join(f"{name} {pid or '-'}" for name, pid in facts["processes"].items()))
-    if error := facts.get("error"):
-        lines.append(f"problem     {error}")
-    for node in facts.get("nodes", ()):
-        gpus = f", {node['gpus']} GPUs {node['gpuType']}".rstrip() if node["gpus"] else ""
-        lines.append(f"node        {node['name']}: {node['state']}{gpus}, {node['pods']} pods")
-    if "pods" in facts:
-        lines.append("pods        " + (", ".join(f"{n} {phase}" for phase, n in facts["pods"].items()) or "none"))
-    return "\n".join(lines)
-
-
-async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
-    from moorage.apimachinery.resources import NODES, PODS
-    from moorage.apimachinery.scheduling import parse_node, parse_pod
-    from moorage.kube.client import KubeClient
-    from moorage.kube.config import load_connection
-    from moorage.model.names import GPU_TYPE_LABELS
-
-    async with KubeClient(load_connection(kubeconfig)) as api:
-        nodes = [parse_node(obj) for obj in (await api.list(NODES)).items]
-        pods = [parse_pod(obj) for obj in (await api.list(PODS)).items]
-    phases: dict[str, int] = {}
-    for pod in pods:
-        phases[pod.phase] = phases.get(pod.phase, 0) + 1
-    return {
-        "nodes": [
-            {
-                "name": node.name,
-                "state": ("Ready" if node.ready else "NotReady") + (",cordoned" if node.unschedulable else ""),
-                "gpus": node.gpus,
-                "gpuType": next((node.labels[label] for label in GPU_TYPE_LABELS if label in node.labels), ""),
-                "pods": sum(pod.node == node.name and not pod.finished for pod in pods),
-            }
-            for node in sorted(nodes, key=lambda node: node.name)
-        ],
-        "pods": phases,
-    }
 
 
 def simulated_nodes(

@@ -20,9 +20,9 @@ NAME = "moorage-demo"
 @console.command(
     examples={
         "moor demo": "show the platform; the cluster keeps running",
-        "moor demo --open": "open the web page at the end",
-        "moor demo --down": "remove all that the demo made",
-    },
+        "moor demo --open": "and open its web page in the browser",
+        "moor demo --down": "stop the cluster, and remove all that the demo made",
+    }
 )
 @click.option(
     "--folder",
