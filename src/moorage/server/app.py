@@ -27,6 +27,7 @@ from moorage.server.pages import (
     newjob,
     nodeadmin,
     nodepages,
+    tenantpages,
     userpages,
     volumepages,
     workspacepages,
@@ -85,6 +86,7 @@ DESK_PAGES = (
     newdataset,
     nodepages,
     userpages,
+    tenantpages,
     nodeadmin,
     auditpages,
 )

@@ -12,6 +12,8 @@ from moorage.apimachinery.resources import NAMESPACES, NODES, PODS, SECRETS, SER
 from moorage.clock import rfc3339
 from moorage.errors import TooManyRequests
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.tenant import TENANTS
+from moorage.server.pages.tenantpages import QUOTAS
 from moorage.testing.clock import NOON
 
 pytestmark = pytest.mark.anyio
@@ -176,3 +178,41 @@ async def test_the_audit_log_is_searched_by_user_action_and_time_and_read_on(ada
     ada.api.readers.discard(("ada", None))
     ada.site.clock.advance(61)
     assert [(await ada.get(path)).status for path in ("/admin/audit", "/admin/nodes")] == [403, 403]
+
+
+async def test_a_tenant_is_created_and_its_people_change_by_forms(ada):
+    created = await ada.post(
+        "/admin/tenants", name="vision", admins="cem", members="ben, dana ben", groups="cv", gpus="8", cpu="64"
+    )
+    assert (created.status, created.headers["location"]) == (303, "/admin/tenants/vision?done=created&what=vision")
+    spec = (await ada.api.get(TENANTS, "vision"))["spec"]
+    assert spec == {
+        "namespace": "vision",
+        "admins": {"people": ["cem"]},
+        "members": {"people": ["ben", "dana"], "groups": ["cv"]},
+        "quota": {"requests.nvidia.com/gpu": "8", "requests.cpu": "64"},
+    }
+    taken = await ada.post("/admin/tenants", name="vision", members="eve")
+    assert (taken.status, 'value="eve"' in taken.text) == (409, True)
+    assert (await ada.post("/admin/tenants", name="Vision!")).status == 422
+    ada.api.put(
+        QUOTAS,
+        {
+            "metadata": {"name": "moorage-tenant", "namespace": "vision"},
+            "status": {"used": {"requests.cpu": "12"}},
+        },
+    )
+    page = (await ada.get(created.headers["location"])).text
+    missing = [
+        text for text in ("vision is created", "dana", "cpu", ">12<", ">64<", "not looked") if text not in page
+    ]
+    assert missing == []
+    assert (await ada.post("/admin/tenants/vision/add", role="viewer", people="fay", groups="")).status == 303
+    assert (await ada.post("/admin/tenants/vision/remove", role="member", people="ben")).status == 303
+    spec = (await ada.api.get(TENANTS, "vision"))["spec"]
+    assert (spec["viewers"], spec["members"]["people"]) == ({"people": ["fay"]}, ["dana"])
+    for form in ({"role": "king", "people": "x"}, {"role": "member", "people": ""}):
+        assert (await ada.post("/admin/tenants/vision/add", **form)).status in (400, 422)
+    listed = (await ada.get("/admin/tenants?q=cem")).text
+    assert 'href="/admin/tenants/vision"' in listed
+    assert (await ada.get("/admin/tenants/none")).status == 404

@@ -195,6 +195,7 @@ DONE = {
     "cordoned": "{} is cordoned: no new pods start there.",
     "uncordoned": "{} is uncordoned: new pods may start there.",
     "draining": "{} is being drained. Its pods end within their grace periods.",
+    "members": "The people of {} are changed.",
     "ended": "A session of {} is ended.",
     "filling": "{} is being filled again.",
     "shared": "The readers of {} are changed.",

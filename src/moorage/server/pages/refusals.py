@@ -42,6 +42,7 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "maps": "All maps",
     "open": "All workspaces",
     "admin/users": "All users",
+    "admin/tenants": "All tenants",
     "admin/nodes": "All nodes",
     "admin/audit": "The whole audit log",
 }

@@ -114,6 +114,7 @@ class AdminPage:
 
 ADMIN_PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/users", "Users", "see users"),
+    AdminPage("/admin/tenants", "Tenants", "see tenants"),
     AdminPage("/admin/nodes", "Nodes", "cordon node"),
     AdminPage("/admin/audit", "Audit", "see audit"),
 )
