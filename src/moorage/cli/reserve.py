@@ -12,23 +12,27 @@ from typing import Any
 
 import click
 
-from moorage.apimachinery.meta import condition, is_deleting
-from moorage.apimachinery.moments import format_duration, moment, rfc3339
+from moorage.actions.reservations import (
+    create_reservation,
+    list_reservations,
+    plan_reservation,
+    read_calendar,
+)
+from moorage.apimachinery.meta import condition
+from moorage.apimachinery.moments import format_duration, moment
 from moorage.apimachinery.resources import Obj
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
 from moorage.decide.machines.calendar import check, machines_for_gpus
-from moorage.errors import AlreadyExists, Conflict, InvalidName, NotFound, NotReady, UsageError
-from moorage.model.machine import MACHINES, Pool, parse_machine
+from moorage.errors import Conflict, InvalidName, NotFound, UsageError
+from moorage.model.machine import Pool
 from moorage.model.names import is_dns_label
-from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking, bookings_of
+from moorage.model.reservation import EXPIRED, REFUSED, RESERVATIONS, Booking
 
 HEADERS = ("NAMESPACE", "NAME", "MACHINE", "COUNT", "FOR", "FROM", "TO", "PHASE", "HELD", "SHORT")
 UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _SPAN = re.compile(r"(?:\d+[wdhms])+")
-MISSING = "this cluster has no kind Reservation"
-INSTALL = "install Moorage's definitions first"
 
 zone_option = click.option(
     "--zone", default=None, metavar="ZONE", help="Time zone, such as Europe/Berlin (default: this machine's)."
@@ -114,35 +118,23 @@ def create(
         now = session.clock.now()
         begins = parse_when(start, now, chosen)
         ends = parse_when(end, begins, chosen)
-        pools, calendar = await _read(session)
+        pools, calendar = await read_calendar(session.api)
         pool, kind, number = (
             _machine(pools, machine, count) if machine is not None else _gpus(pools, gpus or 0, gpu_type or "")
         )
-        spec: Obj = {
-            "machineGroup": pool,
-            "machineType": kind,
-            "count": number,
-            "from": rfc3339(begins),
-            "to": rfc3339(ends),
-        }
-        if user is not None:
-            spec["user"] = user
-        if lead is not None:
-            spec["leadSeconds"] = int(parse_span(lead).total_seconds())
-        made: Obj = {
-            "apiVersion": RESERVATIONS.api_version,
-            "kind": RESERVATIONS.kind,
-            "metadata": {"name": name, "namespace": tenant or session.namespace},
-            "spec": spec,
-        }
+        made = plan_reservation(
+            name,
+            tenant or session.namespace,
+            group=pool,
+            kind=kind,
+            count=number,
+            begins=begins,
+            ends=ends,
+            user=user or "",
+            lead_seconds=int(parse_span(lead).total_seconds()) if lead is not None else None,
+        )
         _judge(made, pools, calendar, now, chosen)
-        try:
-            await session.api.create(RESERVATIONS, made, made["metadata"]["namespace"], dry_run=dry_run)
-        except AlreadyExists as error:
-            raise AlreadyExists(
-                f"the reservation {name!r} exists already in namespace {made['metadata']['namespace']}",
-                hint="`moor reserve list` shows it",
-            ) from error
+        await create_reservation(session.api, made, dry_run=dry_run)
         console.show(console.as_yaml(made).rstrip("\n") if dry_run else name)
         whom = f"user {user}" if user else f"namespace {made['metadata']['namespace']}"
         word = "would be" if dry_run else "will be"
@@ -169,22 +161,11 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
-        try:
-            reservations = (await session.api.list(RESERVATIONS, target.namespace)).items
-        except NotFound as error:
-            raise NotReady(MISSING, hint=INSTALL) from error
-        shown = sorted(
-            (
-                reservation
-                for reservation in reservations
-                if everything or (reservation.get("status") or {}).get("phase") != EXPIRED
-            ),
-            key=lambda reservation: (
-                reservation["spec"]["from"],
-                reservation["metadata"]["namespace"],
-                reservation["metadata"]["name"],
-            ),
-        )
+        shown = [
+            reservation
+            for reservation in await list_reservations(session.api, target.namespace)
+            if everything or (reservation.get("status") or {}).get("phase") != EXPIRED
+        ]
         items = [as_json(reservation) for reservation in shown]
         console.print_listing(
             output,
@@ -303,15 +284,6 @@ def show(at: datetime, zone: tzinfo | None) -> str:
 
 
 # --- what is asked for
-
-
-async def _read(session: Session) -> tuple[list[Pool], list[Booking]]:
-    try:
-        machines = (await session.api.list(MACHINES)).items
-        reservations = (await session.api.list(RESERVATIONS)).items
-    except NotFound as error:
-        raise NotReady(MISSING, hint=INSTALL) from error
-    return [parse_machine(machine) for machine in machines if not is_deleting(machine)], bookings_of(reservations)
 
 
 def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, str, int]:

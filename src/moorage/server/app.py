@@ -22,6 +22,7 @@ from moorage.server.pages import (
     datasetpages,
     events,
     jobpages,
+    machinepages,
     mappages,
     newdataset,
     newjob,
@@ -88,6 +89,7 @@ DESK_PAGES = (
     userpages,
     tenantpages,
     nodeadmin,
+    machinepages,
     auditpages,
 )
 

@@ -11,7 +11,9 @@ import pytest
 from moorage.apimachinery.resources import NAMESPACES, NODES, PODS, SECRETS, SERVICEACCOUNTS
 from moorage.clock import rfc3339
 from moorage.errors import TooManyRequests
+from moorage.model.machine import MACHINES, NODE_POOLS
 from moorage.model.people import PEOPLE_NAMESPACE
+from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
 from moorage.server.pages.tenantpages import QUOTAS
 from moorage.testing.clock import NOON
@@ -216,3 +218,45 @@ async def test_a_tenant_is_created_and_its_people_change_by_forms(ada):
     listed = (await ada.get("/admin/tenants?q=cem")).text
     assert 'href="/admin/tenants/vision"' in listed
     assert (await ada.get("/admin/tenants/none")).status == 404
+
+
+async def test_machines_are_listed_and_reserved_and_a_reservation_is_cancelled(ada):
+    size = {"cpu": "8", "memory": "64Gi", "gpu": {"type": "a100", "num": 1}}
+    ada.api.put(
+        MACHINES,
+        {
+            "metadata": {"name": "lab", "labels": {"moorage.dev/machine-group": "lab"}},
+            "spec": {
+                "nodePool": [{"name": "n1", "mode": "ready"}, {"name": "n2", "mode": "maintenance"}],
+                "machineTypes": [{"name": "big", "spec": size, "available": 4}],
+            },
+            "status": {
+                "availableMachines": [
+                    {"name": "big", "usage": {"maximum": 4, "reserved": 3, "used": 1, "waiting": 7, "pending": 0}}
+                ],
+                "conditions": [{"type": "Ready", "status": "False", "reason": "NodeMissing", "message": "no n2"}],
+            },
+        },
+    )
+    nodes = [{"name": "n1", "mode": "ready"}, {"name": "n2", "mode": "maintenance"}]
+    ada.api.put(NODE_POOLS, {"metadata": {"name": "lab"}, "spec": {"machineGroupName": "lab", "nodePool": nodes}})
+    page = (await ada.get("/admin/machines")).text
+    wanted = ("lab/big", "8 CPU, 64Gi, 1 × a100", ">7<", "n1, n2 (maintenance)", "NodeMissing", "lab: no n2")
+    assert [text for text in wanted if text not in page] == []
+    ada.api.put(NAMESPACES, {"metadata": {"name": "team"}})
+    begins, ends = (rfc3339(NOON + timedelta(days=days))[:16] for days in (1, 2))
+    form = {"name": "paper", "namespace": "team", "machine": "lab/big", "count": "2", "from": begins, "to": ends}
+    assert 'type="datetime-local"' in (await ada.get("/admin/reservations")).text
+    created = await ada.post("/admin/reservations", **form)
+    assert created.headers["location"] == "/admin/reservations?done=created&what=team%2Fpaper", created.text
+    spec = (await ada.api.get(RESERVATIONS, "paper", "team"))["spec"]
+    assert (spec["machineGroup"], spec["machineType"], spec["count"]) == ("lab", "big", 2)
+    for wrong in ({"name": "other", "count": "9"}, {"to": "tomorrow"}, {"name": "X"}, {"name": "o", "to": begins}):
+        answer = await ada.post("/admin/reservations", **(form | wrong))
+        assert (answer.status in (400, 409, 422), 'id="new" open' in answer.text) == (True, True), answer.text
+    listed = (await ada.get("/admin/reservations?q=paper")).text
+    assert 'href="/admin/reservations/team/paper/cancel"' in listed
+    assert "Cancel reservation paper?" in (await ada.get("/admin/reservations/team/paper/cancel")).text
+    assert (await ada.post("/admin/reservations/team/paper/cancel")).status == 303
+    assert (await ada.api.list(RESERVATIONS)).items == []
+    assert (await ada.post("/admin/reservations/team/paper/cancel")).status == 404

@@ -44,6 +44,8 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "admin/users": "All users",
     "admin/tenants": "All tenants",
     "admin/nodes": "All nodes",
+    "admin/machines": "All machines",
+    "admin/reservations": "All reservations",
     "admin/audit": "The whole audit log",
 }
 LIST_OF = {"explain": "/jobs", "open": "/workspaces"}  # where the list is not the first part itself

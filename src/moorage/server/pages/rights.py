@@ -116,6 +116,8 @@ ADMIN_PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/users", "Users", "see users"),
     AdminPage("/admin/tenants", "Tenants", "see tenants"),
     AdminPage("/admin/nodes", "Nodes", "cordon node"),
+    AdminPage("/admin/machines", "Machines", "see machines"),
+    AdminPage("/admin/reservations", "Reservations", "see reservations"),
     AdminPage("/admin/audit", "Audit", "see audit"),
 )
 
