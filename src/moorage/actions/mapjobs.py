@@ -31,7 +31,15 @@ from moorage.errors import (
     UsageError,
 )
 from moorage.kube.serverurl import server_url
-from moorage.model.mapjob import ACCEPTED, BAD_LIMITS, FAILED, MAPJOBS, NAME_TAKEN, QUOTA_EXCEEDED
+from moorage.model.mapjob import (
+    ACCEPTED,
+    BAD_LIMITS,
+    FAILED,
+    MAPJOBS,
+    NAME_TAKEN,
+    PARALLELISM_MAX,
+    QUOTA_EXCEEDED,
+)
 from moorage.model.names import REQUEST_ANNOTATION, is_dns_label
 from moorage.queue.manager import Queue
 from moorage.queue.store import Stored
@@ -309,6 +317,24 @@ async def delete_stored(api: Api, queue: Queue, stored: Stored) -> None:
         await queue.delete_map(stored.map.id)
 
     await delete_map(api, stored.namespace, stored.name, uid=mapjob["metadata"]["uid"], forget=forget)
+
+
+async def set_workers(api: Api, namespace: str, name: str, workers: int) -> None:
+    """Change how many workers a map has at most. Raises NotFound, and UsageError for a number out of range."""
+    if not 1 <= workers <= PARALLELISM_MAX:
+        raise UsageError(
+            f"invalid number of workers {workers}: use 1 to {PARALLELISM_MAX:,}",
+            code=ErrorCode.INVALID,
+            field="parallelism",
+        )
+    try:
+        await api.patch(MAPJOBS, name, {"spec": {"parallelism": workers}}, namespace)
+    except NotFound as error:
+        raise NotFound(
+            f"map {name!r} in namespace {namespace} has no workers of its own",
+            hint="start workers where the map was made",
+            code=ErrorCode.NOT_FOUND,
+        ) from error
 
 
 async def check_workers(api: Api, namespace: str, name: str) -> None:

@@ -26,6 +26,7 @@ from moorage.server.pages import (
     mappages,
     newdataset,
     newjob,
+    newmap,
     nodeadmin,
     nodepages,
     tenantpages,
@@ -79,12 +80,15 @@ DOCKER_ENDPOINTS = (*containerroutes.ENDPOINTS, *execroutes.ENDPOINTS)
 
 # modules whose pages work through the Desk, one a line
 DESK_PAGES = (
+    mappages,
     workspacepages,
     volumepages,
     datasetpages,
     jobpages,
     newjob,
     newdataset,
+    newmap,
+    mapchanges,
     nodepages,
     userpages,
     tenantpages,
@@ -106,7 +110,6 @@ def create_app(context: Context, *, hosts: Iterable[str] = ()) -> Starlette:
         *gatewayroutes.routes(context.gateway),
         *events.routes(context, board),
         *page_routes(board),
-        *mappages.routes(context),
         *(route for pages in DESK_PAGES for route in desk.routes(pages.PAGES)),
         Mount("/static", StaticFolder()),
     ]

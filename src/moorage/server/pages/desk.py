@@ -251,9 +251,9 @@ def problem_to_show(error: Exception) -> Problem:
     return problem
 
 
-async def read_form(request: Request) -> Mapping[str, str]:
+async def read_form(request: Request, most: int = FORM_BYTES) -> Mapping[str, str]:
     """A form's fields without blanks around them; of several of one name the last. Raises Problem."""
-    body = await read_bytes(request, FORM_BYTES)
+    body = await read_bytes(request, most)
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50)
     except ValueError as error:

@@ -79,6 +79,7 @@ class MapModel:
     plan: tuple[tuple[str, str, str], ...]  # of what, planned, so far
     failed: tuple[Failed, ...] | None
     failed_more: int
+    most_workers: int  # 0: it has no workers of its own
 
 
 def map_rows(maps: Sequence[Map], now: datetime) -> tuple[MapRow, ...]:
@@ -144,6 +145,7 @@ def map_model(
         plan=_plan_rows(planned) if planned is not None else (),
         failed=None if failed is None else tuple(_failed(item, output) for item, output in failed),
         failed_more=max(0, counts.dead - len(failed or ())),
+        most_workers=mapjob.spec.parallelism if mapjob is not None else 0,
     )
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
 
 from moorage.actions import maps
 from moorage.api.maps import MapItem
-from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import Obj
 from moorage.decide.maps.facts import end_of, fact_of, plan_of, read_plan
 from moorage.decide.maps.leasing import State
@@ -21,8 +19,9 @@ from moorage.model.mapjob import MAPJOBS, BadMapJob, MapView, parse_mapjob
 from moorage.queue.manager import Queue
 from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
-from moorage.server.endpoint import bound
-from moorage.server.pages.clusterpages import fragment, framed, templates
+from moorage.server.pages.clusterpages import fragment
+from moorage.server.pages.desk import Desk, Page, key_in
+from moorage.server.pages.formpages import may_make
 from moorage.server.pages.mapboard import (
     FAILURES_SHOWN,
     MAP_STATES,
@@ -33,45 +32,50 @@ from moorage.server.pages.mapboard import (
     map_rows,
 )
 from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rights import Allowed
 from moorage.server.problems import Problem
 
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
-async def show_list(context: Context, request: Request) -> Response:
+async def show_list(desk: Desk, request: Request) -> Response:
     """The web page of all maps."""
-    page = templates().get_template("maps.html")
-    frame = framed(HERE, request, rfc3339(context.now()))
-    listed = await _listed(context, request)
-    return HTMLResponse(page.render(live=fragment("maps_live.html", list=listed), list=listed, **frame))
+    listed = await _listed(desk.context, request)
+    can_make = await may_make(desk, request.state.user, MAPJOBS)
+    part = fragment("maps_live.html", list=listed, can_make=can_make)
+    return desk.page(request, "maps.html", HERE, live_part=part, list=listed, can_make=can_make)
 
 
-async def live_list(context: Context, request: Request) -> Response:
+async def live_list(desk: Desk, request: Request) -> Response:
     """The part of the page of maps that changes."""
-    return HTMLResponse(fragment("maps_live.html", list=await _listed(context, request)))
+    can_make = await may_make(desk, request.state.user, MAPJOBS)
+    return HTMLResponse(fragment("maps_live.html", list=await _listed(desk.context, request), can_make=can_make))
 
 
-async def show(context: Context, request: Request) -> Response:
+async def show(desk: Desk, request: Request) -> Response:
     """The web page of one map."""
-    model = await _model(context, request)
-    page = templates().get_template("map.html")
-    frame = framed(HERE, request, rfc3339(context.now()))
-    return HTMLResponse(page.render(map=model, live=fragment("map_live.html", map=model), **frame))
+    model, rights = await _model(desk.context, request), await _rights(desk, request)
+    part = fragment("map_live.html", map=model, rights=rights)
+    return desk.page(request, "map.html", HERE, map=model, live_part=part, rights=rights)
 
 
-async def live(context: Context, request: Request) -> Response:
+async def live(desk: Desk, request: Request) -> Response:
     """The part of a map's page that changes."""
-    return HTMLResponse(fragment("map_live.html", map=await _model(context, request)))
+    model, rights = await _model(desk.context, request), await _rights(desk, request)
+    return HTMLResponse(fragment("map_live.html", map=model, rights=rights))
 
 
-def routes(context: Context) -> list[Route]:
-    return [
-        Route(HERE, bound(show_list, context), methods=["GET"]),
-        Route(f"{HERE}/live", bound(live_list, context), methods=["GET"]),
-        Route(ONE, bound(show, context), methods=["GET"]),
-        Route(f"{ONE}/live", bound(live, context), methods=["GET"]),
-    ]
+PAGES = (
+    Page(method="GET", path=HERE, handler=show_list),
+    Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
+    Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
+)
+
+
+async def _rights(desk: Desk, request: Request) -> Allowed:
+    return await desk.allowed(request, ("change map", "delete map"), [key_in(request)[0]])
 
 
 async def _listed(context: Context, request: Request) -> Shown[MapRow]:
