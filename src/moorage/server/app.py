@@ -23,6 +23,7 @@ from moorage.server.pages import (
     events,
     jobpages,
     machinepages,
+    mapchanges,
     mappages,
     newdataset,
     newjob,
@@ -31,6 +32,7 @@ from moorage.server.pages import (
     nodepages,
     tenantpages,
     userpages,
+    volumepage,
     volumepages,
     workspacepages,
 )
@@ -83,6 +85,7 @@ DESK_PAGES = (
     mappages,
     workspacepages,
     volumepages,
+    volumepage,
     datasetpages,
     jobpages,
     newjob,

@@ -199,6 +199,8 @@ DONE = {
     "ended": "A session of {} is ended.",
     "filling": "{} is being filled again.",
     "shared": "The readers of {} are changed.",
+    "backup": "A backup of {} has begun.",
+    "restoring": "A backup is being brought onto {}.",
     "paused": "{} is paused: running items end, and no other begins.",
     "resumed": "{} goes on.",
     "retried": "The failed items of {} run again.",
