@@ -161,6 +161,8 @@ def test_what_cannot_be_is_refused_with_its_place_and_nothing_is_made(client, na
         client.containers.create(IMAGE, "true", name=name, privileged=True)
     with pytest.raises(docker.errors.APIError, match="'/etc' is a path of the node"):
         client.containers.create(IMAGE, "true", name=name, volumes=["/etc:/x"])
+    with pytest.raises(docker.errors.APIError, match=r"cannot pull image 'python:3\.12'"):
+        client.containers.create("python:3.12", "true", name=name)
     with pytest.raises(docker.errors.NotFound, match=f"no such volume: {name}"):
         client.containers.create(IMAGE, "true", name=name, volumes=[f"{name}:/x"])
     assert client.containers.list(all=True, filters={"name": name}) == []
@@ -174,8 +176,8 @@ def test_a_name_is_taken_once_and_a_key_is_used_once(client, config, name):
 
     headers = json.loads((config[1] / "config.json").read_text())["HttpHeaders"] | {"Idempotency-Key": name}
     url = f"http://{config[0]}/api/v1/containers?name={name}-k"
-    first = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=120)
-    again = requests.post(url, headers=headers, json={"Image": IMAGE}, timeout=120)
+    first = requests.post(url, headers=headers, json={"Image": IMAGE, "Cmd": ["true"]}, timeout=120)
+    again = requests.post(url, headers=headers, json={"Image": IMAGE, "Cmd": ["true"]}, timeout=120)
     assert (first.status_code, again.status_code) == (201, 201)
     assert first.json()["Id"] == again.json()["Id"]
     other = requests.post(url, headers=headers, json={"Image": "other"}, timeout=120)

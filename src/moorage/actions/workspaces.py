@@ -16,9 +16,10 @@ from moorage.apimachinery.meta import annotations_of, condition, is_deleting, la
 from moorage.apimachinery.moments import moment
 from moorage.apimachinery.resources import CONFIGMAPS, PVCS, SECRETS, Obj
 from moorage.decide.runs.job import PASSED_ON
-from moorage.errors import ApiError, Conflict, Forbidden, NotFound
+from moorage.errors import ApiError, Conflict, Forbidden, NotFound, UsageError
 from moorage.model.names import (
     HOST_ENV_ANNOTATION,
+    HOST_IMAGE,
     OWNER_ANNOTATION,
     OWNER_LABEL,
     SYSTEM_NAMESPACE,
@@ -65,8 +66,19 @@ def in_order(objs: Iterable[Obj]) -> list[Workspace]:
     return sorted((workspace_of(obj) for obj in objs), key=lambda workspace: (workspace.namespace, workspace.name))
 
 
-def plan_workspace(request: NewWorkspace) -> Obj:
-    """The Workspace that a request asks for. Raises InvalidObject."""
+def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
+    """The Workspace that a request asks for. Raises InvalidObject.
+
+    `on_processes`: this is a local cluster, which pulls no images. Raises UsageError there for an image.
+    """
+    image = request.spec.get("image") if isinstance(request.spec, dict) else None
+    if on_processes and image and not request.host_env and str(image).partition(":")[0] != HOST_IMAGE:
+        raise UsageError(
+            f"cannot pull image {image!r}: this cluster runs commands on this machine itself",
+            hint="leave out the image, or run its application in this machine's environment: --host-env",
+            code=ErrorCode.INVALID,
+            field="spec.image",
+        )
     obj: Obj = {
         "apiVersion": WORKSPACES.api_version,
         "kind": WORKSPACES.kind,

@@ -85,11 +85,20 @@ class ContainerCreated(msgspec.Struct, frozen=True, rename="pascal", kw_only=Tru
     name: Annotated[str, about("Name of the container.")] = ""
 
 
+class ContainerExitError(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
+    """Why a container has no exit code of its own."""
+
+    message: Annotated[str, about("Why it never starts.")] = ""
+
+
 class ContainerExit(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
     """How a container ended."""
 
     status_code: Annotated[int, about("Exit code; 0: the container is gone, its code is not known.")]
-    error: Annotated[str | None, about("Why waiting failed; null: it did not.")] = None
+    error: Annotated[
+        ContainerExitError | None,
+        about("Why the container never starts (exit code 125); null: it has ended by itself."),
+    ] = None
 
 
 class Container(Answer, frozen=True):

@@ -19,6 +19,7 @@ from moorage.client.connection import NAMESPACE
 from moorage.errors import NotReady
 
 NAMESPACE_HEADER = "X-Moorage-Namespace"
+HOST_ENV_HEADER = "X-Moorage-Host-Env"
 
 
 @console.command(
@@ -31,9 +32,12 @@ NAMESPACE_HEADER = "X-Moorage-Namespace"
     },
 )
 @click.option("--env", "only_env", is_flag=True, help="Print the variables that Docker clients need, for `eval`.")
+@click.option(
+    "--host-env", is_flag=True, help="On a local cluster: run an image's command in this machine's environment."
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @target_options
-def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
+def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: bool) -> int:
     """Run a Docker command on this cluster: `moor docker -- run --gpus 1 IMAGE python train.py`.
 
     It needs the `docker` command, but no Docker daemon. `--env` is for other clients, such as the Python package;
@@ -45,6 +49,8 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool) -> int:
         namespace = target.namespace or session.namespace
         if target.namespace or namespace != NAMESPACE:  # the kubeconfig's: "default" may mean that it names none
             headers = headers | {NAMESPACE_HEADER: namespace}
+        if host_env:
+            headers = headers | {HOST_ENV_HEADER: "true"}
         return point(url, headers, Path(tempfile.mkdtemp(prefix="moor-docker-")))
 
     program = shutil.which("docker")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -110,8 +111,9 @@ def create(target: Target, name: str, **options: Any) -> int:
     """Create a workspace, and start it."""
 
     async def work(session: Session) -> int:
-        request = make_request(name, session.namespace, options, on_processes=await _on_processes(session))
-        obj = workspaces.plan_workspace(request)
+        on_processes = await _on_processes(session)
+        request = make_request(name, session.namespace, options, on_processes=on_processes)
+        obj = workspaces.plan_workspace(request, on_processes=on_processes)
         await workspaces.create_workspace(session.api, obj, dry_run=request.dry_run)
         if request.dry_run:
             console.show(console.as_yaml(obj).rstrip("\n"))
@@ -364,10 +366,14 @@ def size_of(item: Workspace) -> str:
 
 
 async def _on_processes(session: Session) -> bool:
-    """Whether this is a local cluster; no, where the user may not see its nodes."""
+    """Whether this is a local cluster: by its nodes; for who may not list them, as the server says."""
     try:
         nodes = (await session.api.list(NODES, limit=1)).items
     except ApiError:
+        from moorage.api.gpus import Gpus
+
+        with contextlib.suppress(MoorageError):
+            return (await session.server.ask(Gpus, "GET", "/api/v1/gpus")).process_runtime
         return False
     texts = [
         str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")

@@ -17,7 +17,7 @@ from moorage.decide.runs.state import RunView, view_runs
 from moorage.decide.usage.gpus import GpuView, gpu_type, view_gpus
 from moorage.errors import ApiError
 from moorage.model.machine import MACHINES
-from moorage.model.names import RUN_LABEL
+from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
 
 LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
 COALESCE_SECONDS = 1.0  # changes within one are told as one
@@ -87,6 +87,10 @@ class Cluster:
 
     def gpus(self) -> GpuView:
         return view_gpus(self.nodes.all(), self.pods.all())
+
+    def on_processes(self) -> bool:
+        """Whether pods are processes of a machine, as on a local cluster: no image is pulled there."""
+        return any(_runtime(node).startswith(PROCESS_RUNTIME) for node in self.nodes.all())
 
     def runs(self) -> tuple[RunView, ...]:
         """Every run, newest first."""
@@ -166,6 +170,11 @@ class Cluster:
     def _if_changed(self, before: Obj | None, after: Obj | None) -> None:
         if before is None or after is None or _face(before) != _face(after):
             self._dirty.set()
+
+
+def _runtime(node: Obj) -> str:
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(info.get("containerRuntimeVersion") or "")
 
 
 def _node_face(node: Obj | None) -> Any:

@@ -36,7 +36,14 @@ QUOTA_AGAIN = timedelta(seconds=30)
 OUT_OF_MEMORY, CANNOT_WORK, NO_START, FAULT = "OutOfMemory", "CannotWork", "CannotStart", "WorkerFailed"
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "RegistryUnavailable"})
 _NO_START = frozenset(
-    {"InvalidImageName", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+    {
+        "InvalidImageName",
+        "ImageNotRunnable",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "StartError",
+    }
 )
 _START_CODES = frozenset({126, 127, 128})
 

@@ -71,6 +71,7 @@ IMAGE_REASONS = (
     "ImagePullBackOff",
     "InvalidImageName",
     "ErrImageNeverPull",
+    "ImageNotRunnable",
     "RegistryUnavailable",
 )
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")

@@ -24,6 +24,11 @@ START_LABEL = f"{CONTAINER_LABEL}-start"  # "1", "2", …: which of its pods
 REMOVE_ANNOTATION = f"{CONTAINER_LABEL}-remove"  # "true": gone once it has ended
 REQUEST_ANNOTATION = f"{CONTAINER_LABEL}-request"  # sha256 of the idempotency key and the body
 MAIN = "main"
+NEVER_STARTED = 125  # exit code, as of `docker run` for an image that cannot be pulled
+NEVER_STARTING = frozenset(
+    {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "ImageNotRunnable"}
+)
+"""Reasons of a waiting container. `ErrImagePull` is left out: the kubelet tries again."""
 
 
 # --- a pod, as Docker tells of it
@@ -84,6 +89,15 @@ def is_gated(pod: Mapping[str, Any]) -> bool:
 
 def is_ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def never_starts(pod: Mapping[str, Any]) -> str:
+    """Why no kubelet will start the container, whatever happens; empty: it runs, has ended, or may start."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in NEVER_STARTING:
+            return f"{waiting['reason']}: {waiting.get('message') or 'the image cannot be pulled'}"
+    return ""
 
 
 def is_removed_at_end(pod: Mapping[str, Any]) -> bool:

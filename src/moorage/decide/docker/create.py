@@ -32,7 +32,7 @@ from moorage.decide.docker.containers import (
 )
 from moorage.decide.runs.gputypes import GpuType, gpu_taints, matches_type
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
-from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION, is_dns_label
+from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION, HOST_IMAGE, is_dns_label
 
 NAME_MAX = 52  # of a container: its pods' names add "-s999"
 STOP_SECONDS = 10  # Docker's own
@@ -102,6 +102,8 @@ class Around:
     memory: str = DEFAULT_MEMORY
     gpu_types: tuple[GpuType, ...] = ()
     salt: str = ""  # random text, for a generated name
+    on_processes: bool = False  # pods are processes of this machine, as on a local cluster: no image is pulled
+    host_env: bool = False  # then: the command of any image runs in this machine's environment
 
 
 def plan_container(body: Mapping[str, Any], name: str | None, around: Around) -> ContainerPlan:
@@ -124,6 +126,9 @@ class _Draft:
     """A container in the making: collects faults and warnings on the way. Used once."""
 
     def __init__(self, body: Mapping[str, Any], around: Around) -> None:
+        labels = body.get("Labels")
+        if around.host_env and around.on_processes and isinstance(labels, Mapping | None):
+            body = {**body, "Labels": {**(labels or {}), HOST_ENV_ANNOTATION: "true"}}
         self.body = body
         self.around = around
         self.faults: list[Fault] = []
@@ -152,6 +157,7 @@ class _Draft:
             mode = self.host.get(where) or ""
             if mode not in usual and not (where == "IpcMode" and mode in ("private", "shareable")):
                 self.fault(f"HostConfig.{where}", f"{mode!r} is not available", "leave it out")
+        self._check_image()
         container, affinity, tolerations = self._container()
         spec: Obj = {
             "restartPolicy": self._restart_policy(),
@@ -180,13 +186,34 @@ class _Draft:
             faults=tuple(self.faults),
         )
 
+    def _check_image(self) -> None:
+        """Refuse on a cluster of processes what could never start, and say where a command really runs."""
+        image = self.body.get("Image")
+        if not self.around.on_processes or not isinstance(image, str) or not image:
+            return
+        if image.partition(":")[0] != HOST_IMAGE:
+            if not self._is_host_env():
+                self.fault(
+                    "Image",
+                    f"cannot pull image {image!r}: this cluster runs commands on this machine itself."
+                    " To run the command in this machine's environment: moor docker --host-env -- run …,"
+                    f" or the label {HOST_ENV_ANNOTATION}=true",
+                )
+                return
+            self.warnings.append(f"the command runs in this machine's environment, not in the image {image}")
+        if not self.body.get("Cmd") and not self.body.get("Entrypoint"):
+            self.fault("Cmd", "no command: this cluster does not know the image's own", "give a command")
+
+    def _is_host_env(self) -> bool:
+        labels = self.body.get("Labels")
+        return isinstance(labels, Mapping) and str(labels.get(HOST_ENV_ANNOTATION)) == "true"
+
     def pod(self, name: str, spec: Mapping[str, Any], start: int) -> Obj:
         body = {key: value for key, value in self.body.items() if key != "NetworkingConfig"}
         notes = {CONFIG_ANNOTATION: json.dumps(body, sort_keys=True, separators=(",", ":"))}
         if self.host.get("AutoRemove"):
             notes[REMOVE_ANNOTATION] = "true"
-        labels = self.body.get("Labels")
-        if isinstance(labels, Mapping) and str(labels.get(HOST_ENV_ANNOTATION)) == "true":
+        if self._is_host_env():
             notes[HOST_ENV_ANNOTATION] = "true"
         return {
             "apiVersion": "v1",

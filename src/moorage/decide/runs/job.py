@@ -179,7 +179,7 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
             remarks.refuse(
                 "image",
                 f"cannot pull image {request.image!r}: this cluster runs commands on this machine itself",
-                "leave out the image, or run the command here all the same: moor run --host-env",
+                "leave out the image, or run its command in this machine's environment: --host-env",
             )
         return request.image or HOST_IMAGE
     if request.host_env:

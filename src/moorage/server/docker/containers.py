@@ -23,6 +23,7 @@ from moorage.decide.docker.containers import (
     is_ended,
     is_gated,
     is_removed_at_end,
+    never_starts,
 )
 from moorage.decide.docker.create import Around, next_pod, owned_by, plan_container
 from moorage.decide.docker.views import StateView, state_of
@@ -36,6 +37,7 @@ from moorage.server.identity.auth import User
 from moorage.server.problems import Problem
 
 NAMESPACE_HEADER = "x-moorage-namespace"
+HOST_ENV_HEADER = "x-moorage-host-env"  # "true": as `host_env` of `Containers.create`
 NAMESPACE = "default"  # of who works in no tenant
 LOOK_SECONDS = 0.1  # between two looks at what is in memory anyhow
 FOLLOWED_SECONDS = 10.0  # a removal waits so long for those who still read what was printed
@@ -106,9 +108,17 @@ class Containers:
     # --- writing
 
     async def create(
-        self, body: Mapping[str, Any], name: str | None, *, key: str = "", dry_run: bool = False
+        self,
+        body: Mapping[str, Any],
+        name: str | None,
+        *,
+        key: str = "",
+        dry_run: bool = False,
+        host_env: bool = False,
     ) -> Any:
         """(pod, warnings). With an idempotency `key`, asking again gives the same container.
+
+        `host_env`: on a local cluster, the command of any image runs in this machine's environment.
 
         Raises Problem 400 with every fault, 404 for a missing volume, 409 for a name that is taken, 422 for a key
         that was used for something else.
@@ -124,7 +134,9 @@ class Containers:
                     return pod, ()
                 if first == request:
                     raise Problem(422, ErrorCode.KEY_REUSED, "this idempotency key was used for another container")
-        around = await self._around(salt=f"{request}{digest}" if request else secrets.token_hex(8))
+        around = await self._around(
+            salt=f"{request}{digest}" if request else secrets.token_hex(8), host_env=host_env
+        )
         plan = plan_container(body, name, around)
         if plan.faults:
             first_fault = plan.faults[0]
@@ -178,7 +190,7 @@ class Containers:
                         f"make it: moor volume create {claim} --size 10Gi",
                     ) from error
 
-    async def _around(self, salt: str) -> Around:
+    async def _around(self, salt: str, *, host_env: bool) -> Around:
         defaults = defaults_of(tenant_of(self.namespace, await self.context.tenants.all()))
         cluster = await self.context.ready()
         return Around(
@@ -187,6 +199,8 @@ class Containers:
             memory=str(defaults.memory or DEFAULT_MEMORY),
             gpu_types=gpu_types((parse_node(node) for node in cluster.nodes.all()), ()),
             salt=salt,
+            on_processes=cluster.on_processes(),
+            host_env=host_env,
         )
 
     async def start(self, word: str) -> bool:
@@ -293,12 +307,18 @@ class Containers:
     # --- waiting
 
     async def ended(self, pod: Obj) -> Obj | None:
-        """The pod once it has ended; None when it is gone."""
-        return await self._until(pod, is_ended)
+        """The pod once it has ended, or is known never to start; None when it is gone."""
+        return await self._until(pod, lambda current: is_ended(current) or bool(never_starts(current)))
 
     async def begun(self, pod: Obj) -> Obj | None:
-        """The pod once its container runs or has ended; None when it is gone."""
-        return await self._until(pod, lambda current: is_ended(current) or self.state(current).status == "running")
+        """The pod once its container runs or has ended; None when it is gone, or is known never to start."""
+        last = await self._until(
+            pod,
+            lambda current: (
+                is_ended(current) or self.state(current).status == "running" or bool(never_starts(current))
+            ),
+        )
+        return None if last is None or never_starts(last) else last
 
     async def _until(self, pod: Obj, is_so: Any) -> Obj | None:
         meta = pod["metadata"]

@@ -23,6 +23,7 @@ from moorage.api.containers import (
     ContainerCreated,
     ContainerCreation,
     ContainerExit,
+    ContainerExitError,
     ContainerLogs,
     ContainerPage,
     NewContainer,
@@ -35,16 +36,18 @@ from moorage.decide.docker.containers import (
     API_VERSION,
     MAIN,
     MIN_API_VERSION,
+    NEVER_STARTED,
     config_of,
     container_id,
     container_name,
     is_ended,
     is_gated,
     is_removed_at_end,
+    never_starts,
 )
 from moorage.decide.docker.views import inspect, matches, summary
 from moorage.errors import ApiError, DocumentError
-from moorage.server.docker.containers import Containers
+from moorage.server.docker.containers import HOST_ENV_HEADER, Containers
 from moorage.server.docker.endpoint import DockerCall, DockerEndpoint
 from moorage.server.docker.streams import frame
 from moorage.server.endpoint import Described
@@ -138,6 +141,7 @@ async def create(call: DockerCall) -> Response:
         call.query.get("name") or None,
         key=call.request.headers.get("idempotency-key", ""),
         dry_run=_is_true(call.query.get("dryRun")),
+        host_env=_is_true(call.request.headers.get(HOST_ENV_HEADER)),
     )
     return Json(ContainerCreated(id=container_id(pod), warnings=warnings, name=container_name(pod)), 201)
 
@@ -203,13 +207,15 @@ async def wait(call: DockerCall) -> Response:
 
     async def end() -> AsyncIterator[bytes]:
         yield b""
-        code = 0
+        code, error = 0, None
         if condition == "next-exit" or not is_gated(pod) or condition == "removed":
             last = await mine.ended(pod)
             code = mine.state(last).exit_code if last is not None else 0
+            if last is not None and (why := never_starts(last)):
+                code, error = NEVER_STARTED, ContainerExitError(message=why)
             if last is not None and (condition == "removed" or is_removed_at_end(last)):
                 await mine.sweep(last)
-        yield msgspec.json.encode(ContainerExit(status_code=code))
+        yield msgspec.json.encode(ContainerExit(status_code=code, error=error))
 
     return StreamingResponse(end(), media_type="application/json")
 

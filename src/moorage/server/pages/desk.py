@@ -21,7 +21,7 @@ from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.resources import NAMESPACES, Resource
 from moorage.decide.runs.state import RunView
 from moorage.errors import ApiError, MoorageError
-from moorage.model.names import PROCESS_RUNTIME, is_dns_label
+from moorage.model.names import is_dns_label
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
@@ -175,10 +175,7 @@ class Desk:
 
     def on_processes(self) -> bool:
         """Whether this is a local cluster, whose pods are processes of this machine."""
-        for node in self.context.cluster.nodes.all():
-            info = (node.get("status") or {}).get("nodeInfo") or {}
-            return str(info.get("containerRuntimeVersion") or "").startswith(PROCESS_RUNTIME)
-        return False
+        return self.context.cluster.on_processes()
 
 
 DONE = {

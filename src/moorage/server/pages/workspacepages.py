@@ -67,7 +67,7 @@ async def create(desk: Desk, request: Request) -> Response:
     form = await read_form(request)
     try:
         body = workspace_request(form, on_processes=desk.on_processes())
-        obj = workspaces.plan_workspace(body)
+        obj = workspaces.plan_workspace(body, on_processes=desk.on_processes())
         desk.context.audit(request, "create workspace", f"{body.namespace}/{body.name}")
         await workspaces.create_workspace(desk.context.acting(request.state.user), obj)
     except (Problem, MoorageError) as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from moorage.api.gpus import GpuQuery, Gpus
 from moorage.apimachinery.resources import JOBS, Obj
-from moorage.model.names import PROCESS_RUNTIME, is_dns_label
+from moorage.model.names import is_dns_label
 from moorage.model.tenant import tenant_of
 from moorage.present.gpusanswer import make_gpus
 from moorage.server.endpoint import Call, Endpoint
@@ -18,9 +18,8 @@ async def list_gpus(call: Call[None, GpuQuery]) -> Gpus:
     """Every GPU of every node, free or whose; whether pods run as processes; with `namespace`, for those
     who may create Jobs in it: what its tenant fills in."""
     cluster = await call.context.ready()
-    on_processes = any(_runtime(node).startswith(PROCESS_RUNTIME) for node in cluster.nodes.all())
     return make_gpus(
-        cluster.gpus(), now=call.context.now(), process_runtime=on_processes, tenant=await _tenant(call)
+        cluster.gpus(), now=call.context.now(), process_runtime=cluster.on_processes(), tenant=await _tenant(call)
     )
 
 
@@ -41,8 +40,3 @@ async def _tenant(call: Call[None, GpuQuery]) -> Obj | None:
         return None
     spec = {field: value for field, value in tenant["spec"].items() if field in TENANT_FIELDS}
     return {"metadata": {"name": tenant["metadata"]["name"]}, "spec": spec}
-
-
-def _runtime(node: Obj) -> str:
-    info = (node.get("status") or {}).get("nodeInfo") or {}
-    return str(info.get("containerRuntimeVersion") or "")

@@ -31,7 +31,8 @@ async def create_workspace(call: Call[NewWorkspace, None]) -> Workspace | tuple[
 
     `Idempotency-Key`: asking twice is as once.
     """
-    obj = workspaces.plan_workspace(call.body)
+    cluster = await call.context.ready()
+    obj = workspaces.plan_workspace(call.body, on_processes=cluster.on_processes())
     call.audit("create workspace", f"{call.body.namespace}/{call.body.name}")
     dry_run = call.body.dry_run
     workspace = await workspaces.create_workspace(call.api, obj, mark=call.mark, dry_run=dry_run)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.docker.containers import container_id, containers, find, is_gated, start_of
+from moorage.decide.docker.containers import container_id, containers, find, is_gated, never_starts, start_of
 from moorage.decide.docker.create import Around, next_pod, plan_container
 from moorage.decide.docker.views import inspect, matches, state_of, summary
 from moorage.decide.runs.gputypes import GpuType
@@ -45,6 +45,43 @@ def main(host: dict[str, Any] | None = None, **body: Any) -> dict[str, Any]:
 
 def faults(host: dict[str, Any] | None = None, name: str | None = "web", **body: Any) -> list[str]:
     return [fault.field for fault in plan(host, name, **body).faults]
+
+
+LOCAL = Around(namespace="vision", salt="s", on_processes=True)
+
+
+def test_an_image_that_a_local_cluster_cannot_pull_is_refused_with_what_to_do():
+    refused = plan_container({"Image": "python:3.12", "Cmd": ["true"]}, "web", LOCAL)
+    assert [fault.field for fault in refused.faults] == ["Image"]
+    assert "moor docker --host-env -- run" in refused.faults[0].message
+    assert plan_container({"Image": "localhost/host", "Cmd": ["true"]}, "web", LOCAL).faults == ()
+
+
+def test_its_command_runs_in_the_machines_environment_on_request_and_that_is_said():
+    here = Around(namespace="vision", salt="s", on_processes=True, host_env=True)
+    made = plan_container({"Image": "python:3.12", "Cmd": ["true"]}, "web", here)
+    assert made.faults == ()
+    assert made.warnings[0] == "the command runs in this machine's environment, not in the image python:3.12"
+    assert made.pod["metadata"]["annotations"][HOST_ENV_ANNOTATION] == "true"
+    again = next_pod(stored(made.pod))
+    assert again["metadata"]["annotations"][HOST_ENV_ANNOTATION] == "true"
+    assert [fault.field for fault in plan_container({"Image": "python:3.12"}, "web", here).faults] == ["Cmd"]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"waiting": {"reason": "ErrImagePull"}}, ""),
+        (
+            {"waiting": {"reason": "ImagePullBackOff", "message": "no"}},
+            "ImagePullBackOff: no",
+        ),
+        ({"waiting": {"reason": "ImageNotRunnable"}}, "ImageNotRunnable: the image cannot be pulled"),
+        ({"running": {}}, ""),
+    ],
+)
+def test_a_container_that_never_starts_is_known(state, why):
+    assert never_starts(ran(plan().pod, state)) == why
 
 
 def stored(pod: dict[str, Any], uid: str = "u1", **status: Any) -> dict[str, Any]:
@@ -288,7 +325,7 @@ def test_the_beginning_of_two_ids_names_neither():
             3,
             False,
         ),
-        ({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, "Pending", {}, "created",
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "Pending", {}, "created",
          "Waiting: no such image", 0, True),
         ({}, "Pending", {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes"}]},
          "created", "Waiting: 0/2 nodes", 0, True),

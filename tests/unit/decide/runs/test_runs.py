@@ -256,7 +256,7 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
             {"image": "python:3.12"},
             "image",
             "cannot pull image 'python:3.12': this cluster runs commands on this machine itself",
-            "leave out the image, or run the command here all the same: moor run --host-env",
+            "leave out the image, or run its command in this machine's environment: --host-env",
             id="an image where none is pulled",
         ),
         pytest.param(
