@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +15,16 @@ from moorage.apimachinery.api import Api
 from moorage.apimachinery.meta import annotations_of, labels_of
 from moorage.apimachinery.resources import JOBS, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
-from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, ClusterFacts, Defaults, Problem, RunRequest
+from moorage.decide.runs.request import (
+    DEFAULT_CPU,
+    DEFAULT_MEMORY,
+    CheckpointUse,
+    ClusterFacts,
+    Defaults,
+    Problem,
+    RunRequest,
+)
+from moorage.decide.runs.state import RunView, view_runs
 from moorage.errors import Forbidden, NotFound, Problems, UsageError
 from moorage.model.dataset import DATASETS
 from moorage.model.names import PROCESS_RUNTIME, RUN_LABEL
@@ -22,6 +32,8 @@ from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # a view of runs without times that are left
 
 T = TypeVar("T")
 
@@ -76,6 +88,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
         process_runtime=known.on_processes or any(_runtime(obj).startswith(PROCESS_RUNTIME) for obj in nodes),
         defaults=defaults_of(namespace, tenants.items if tenants is not None else list(known.tenants)),
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
+        checkpoints=checkpoint_uses(view_runs(jobs.items, (), now=EPOCH)) if request.checkpoint else {},
         datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
@@ -105,6 +118,16 @@ def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
         restart_limit=(tenant.get("spec") or {}).get("restartLimit"),
         origin=f"tenant {tenant['metadata']['name']}'s default" if given.memory else "the default",
     )
+
+
+def checkpoint_uses(runs: Sequence[RunView]) -> dict[str, tuple[CheckpointUse, ...]]:
+    """Which runs keep checkpoints on which claim; `runs`: newest first."""
+    uses: dict[str, tuple[CheckpointUse, ...]] = {}
+    for run in reversed(runs):
+        if run.checkpoint:
+            use = CheckpointUse(run=run.name, owner=run.owner, at=run.checkpoint_at, has_ended=run.state.ended)
+            uses[run.checkpoint] = (*uses.get(run.checkpoint, ()), use)
+    return uses
 
 
 def runner_source() -> str:

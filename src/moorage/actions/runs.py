@@ -260,6 +260,7 @@ def _public(run: RunView) -> dict[str, Any]:
         "retries": run.retries,
         "exit_code": run.exit_code,
         "checkpoint": run.checkpoint,
+        "checkpoint_from": run.checkpoint_from,
         "checkpoint_at": run.checkpoint_at,
         "checkpoint_checked_at": run.checkpoint_checked_at,
     }

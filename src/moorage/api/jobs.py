@@ -145,6 +145,9 @@ class JobSummary(Answer, frozen=True):
     retries: Annotated[int, about("Pods created after a pod of the same attempt failed by itself.")] = 0
     exit_code: Annotated[int | None, about("Exit code of the newest pod that ended; null: none has.")] = None
     checkpoint: Annotated[str, about("PersistentVolumeClaim of its checkpoints; empty: none are kept.")] = ""
+    checkpoint_from: Annotated[
+        str, about("Run whose checkpoint it continued when it was submitted; empty: none.")
+    ] = ""
     checkpoint_at: Annotated[
         Time | None, about("When the newest checkpoint file was written; null: none yet.")
     ] = None

@@ -307,9 +307,10 @@ def _time_text(run: RunView, now: datetime) -> str:
 def _checkpoint_text(run: RunView, now: datetime) -> str:
     if not run.checkpoint:
         return "none kept; a restart begins from the start (--checkpoint NAME keeps one)"
+    of = f"; continues that of run {run.checkpoint_from}" if run.checkpoint_from else ""
     if run.checkpoint_at is None:
-        return f"volume {run.checkpoint}; none written yet"
-    return f"volume {run.checkpoint}; newest {format_duration(now - run.checkpoint_at)} old"
+        return f"volume {run.checkpoint}; none written yet{of}"
+    return f"volume {run.checkpoint}; newest {format_duration(now - run.checkpoint_at)} old{of}"
 
 
 def _phase(pod: PodView) -> str:

@@ -33,6 +33,7 @@ OWNER_ANNOTATION = "moorage.dev/owner"  # the user's name as authenticated
 RUN_LABEL = "moorage.dev/run"  # name of the run; the same on every attempt's Job and pods
 ATTEMPT_LABEL = "moorage.dev/attempt"  # "1", "2", …: counts restarts after disruptions
 CHECKPOINT_ANNOTATION = "moorage.dev/checkpoint"  # claim name of the checkpoint volume
+CHECKPOINT_FROM_ANNOTATION = "moorage.dev/checkpoint-from"  # of which run the checkpoint is that a run continues
 CHECKPOINT_AT_ANNOTATION = "moorage.dev/checkpoint-at"  # RFC 3339: newest file seen in the checkpoint folder
 CHECKPOINT_CHECKED_ANNOTATION = "moorage.dev/checkpoint-checked-at"  # RFC 3339: when the runner last looked
 RESTART_LIMIT_ANNOTATION = "moorage.dev/restart-limit"  # restarts after disruptions allowed; default RESTART_LIMIT

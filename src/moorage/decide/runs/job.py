@@ -32,6 +32,7 @@ from moorage.model.names import (
     ATTEMPT_LABEL,
     CHECKPOINT_ANNOTATION,
     CHECKPOINT_ENV,
+    CHECKPOINT_FROM_ANNOTATION,
     CHECKPOINT_PATH,
     COMMAND_ANNOTATION,
     DIRECTORY_ANNOTATION,
@@ -273,6 +274,8 @@ def _annotations(settled: _Settled) -> dict[str, str]:
         annotations[MEMORY_DEFAULTED_ANNOTATION] = "true"
     if settled.checkpoint is not None:
         annotations[CHECKPOINT_ANNOTATION] = settled.checkpoint
+    if settled.mounts.continued:
+        annotations[CHECKPOINT_FROM_ANNOTATION] = settled.mounts.continued
     if settled.is_wrapped:
         annotations[REPORT_TOKEN_ANNOTATION] = hashlib.sha256(settled.caller.token.encode()).hexdigest()
     return annotations

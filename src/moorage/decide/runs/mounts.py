@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from moorage.apimachinery.moments import rfc3339
 from moorage.apimachinery.quantity import parse_quantity
 from moorage.apimachinery.resources import Obj
 from moorage.decide.runs.claims import make_claim
 from moorage.decide.runs.remarks import Remarks
-from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
+from moorage.decide.runs.request import Caller, CheckpointUse, ClusterFacts, RunRequest
 from moorage.model.dataset import DATA_FOLDER, READY, claim_name, reader_claim_name
-from moorage.model.names import CHECKPOINT_PATH, RUN_LABEL, is_dns_label
+from moorage.model.names import CHECKPOINT_PATH, RUN_LABEL, is_dns_label, label_value
 
 DEFAULT_CHECKPOINT_SIZE = "10Gi"
 WORK_PATH = "/moorage/work"  # where `--workdir volume:path` mounts the volume
@@ -26,6 +29,7 @@ class Mounts:
         self.volumes: list[Obj] = []
         self.mounts: list[Obj] = []
         self.claims: list[Obj] = []  # to be created
+        self.continued = ""  # the run whose checkpoint this one continues
         self.datasets: dict[str, str] = {}  # dataset → its namespace
 
     def add_volumes(self) -> None:
@@ -168,12 +172,28 @@ class Mounts:
     def _note_existing_checkpoint(self, claim: str, has: str, asked: str) -> None:
         if asked and has and parse_quantity(has) < parse_quantity(asked):
             self._remarks.note(f"the volume {claim} exists with {has}; it is not enlarged to {asked}")
+        uses = self._facts.checkpoints.get(claim, ())
+        if newest := newest_checkpoint(uses):
+            self.continued = newest.run
+            is_mine = newest.owner in (self._caller.user, label_value(self._caller.user))
+            maker = f"your run {newest.run}" if is_mine else f"run {newest.run} of {newest.owner}"
+            written = f", written {rfc3339(newest.at)}" if newest.at is not None else "; none was reported yet"
+            volume = f"volume {claim} ({has})" if has else f"volume {claim}"
+            self._remarks.note(f"continues the checkpoint of {maker}, on {volume}{written}")
+            if not is_mine:
+                self._remarks.note(
+                    f"the checkpoint on volume {claim} is {newest.owner}'s: your run writes over it;"
+                    " another name after --checkpoint begins anew"
+                )
+        else:
+            self._remarks.note(f"the volume {claim} exists: what is on it is used as the checkpoint")
         users = sorted(
             {
                 pod.labels.get(RUN_LABEL, pod.name)
                 for pod in self._facts.pods
                 if claim in pod.claims and not pod.finished and pod.namespace == self._request.namespace
             }
+            | {use.run for use in uses if not use.has_ended}
         )
         if users:
             self._remarks.note(
@@ -202,3 +222,11 @@ class Mounts:
         if read_only:
             mount["readOnly"] = True
         self.mounts.append(mount)
+
+
+def newest_checkpoint(uses: Sequence[CheckpointUse]) -> CheckpointUse | None:
+    """Whose checkpoint is on a volume: the run that wrote last, else the newest that might have written."""
+    written = [(use.at, use) for use in uses if use.at is not None]
+    if written:
+        return max(written, key=lambda pair: pair[0])[1]
+    return uses[-1] if uses else None

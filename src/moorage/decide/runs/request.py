@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from moorage.apimachinery.resources import Obj
 from moorage.apimachinery.scheduling import NodeInfo, PodInfo
@@ -67,6 +68,16 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointUse:
+    """A run that keeps its checkpoints on a volume."""
+
+    run: str
+    owner: str
+    at: datetime | None  # when its newest checkpoint was written; None: none was reported
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What was read of the cluster. None: the caller may not read it, so nothing is judged by it."""
 
@@ -76,6 +87,7 @@ class ClusterFacts:
     process_runtime: bool = False
     defaults: Defaults = Defaults()
     claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
+    checkpoints: Mapping[str, tuple[CheckpointUse, ...]] = field(default_factory=dict)  # by claim, oldest first
     datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None

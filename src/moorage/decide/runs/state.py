@@ -28,6 +28,7 @@ from moorage.model.names import (
     CHECKPOINT_ANNOTATION,
     CHECKPOINT_AT_ANNOTATION,
     CHECKPOINT_CHECKED_ANNOTATION,
+    CHECKPOINT_FROM_ANNOTATION,
     COMMAND_ANNOTATION,
     ENDED_ANNOTATION,
     RESTART_LIMIT,
@@ -120,6 +121,7 @@ class RunView:
     reason: str  # why it ended or waits, one word or a sentence; empty when there is nothing to say
     exit_code: int | None  # of the newest pod that ended
     attempts: tuple[AttemptView, ...]
+    checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -193,6 +195,7 @@ def view_run(
         restart_limit=limit,
         retries=sum(_retries(job) for job in ordered),
         checkpoint=notes.get(CHECKPOINT_ANNOTATION, ""),
+        checkpoint_from=notes.get(CHECKPOINT_FROM_ANNOTATION, ""),
         checkpoint_at=_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
         checkpoint_checked_at=_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
 from moorage.decide.runs.names import base_name, generated_name
 from moorage.decide.runs.request import (
     Caller,
+    CheckpointUse,
     ClusterFacts,
     Defaults,
     Problem,
@@ -37,6 +39,7 @@ from moorage.decide.runs.request import (
 )
 from moorage.decide.runs.timelimit import format_seconds, parse_time
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
+from moorage.testing.clock import NOON
 
 GIB = 2**30
 GOLDEN = (
@@ -520,10 +523,64 @@ def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
         checkpoint="data:20Gi",
     )
     assert plan.claims == ()
-    assert plan.notes[-2:] == (
+    assert plan.notes[-3:] == (
         "the volume data exists with 10Gi; it is not enlarged to 20Gi",
+        "the volume data exists: what is on it is used as the checkpoint",
         "the checkpoint volume data is in use by older: two runs that write the same checkpoint spoil it",
     )
+
+
+ME = "ada@example.org"
+
+
+def a_use(run: str, owner: str = ME, *, at: datetime | None = None, has_ended: bool = True) -> CheckpointUse:
+    return CheckpointUse(run=run, owner=owner, at=at, has_ended=has_ended)
+
+
+@pytest.mark.parametrize(
+    ("uses", "continued", "notes"),
+    [
+        pytest.param(
+            [a_use("old", at=NOON), a_use("older", at=NOON - timedelta(hours=1)), a_use("new")],
+            "old",
+            ["continues the checkpoint of your run old, on volume data (10Gi), written 2026-11-21T12:00:00Z"],
+            id="the run that wrote last",
+        ),
+        pytest.param(
+            [a_use("old"), a_use("new")],
+            "new",
+            ["continues the checkpoint of your run new, on volume data (10Gi); none was reported yet"],
+            id="the newest, where none wrote",
+        ),
+        pytest.param(
+            [a_use("hers", "grace", at=NOON)],
+            "hers",
+            [
+                "continues the checkpoint of run hers of grace, on volume data (10Gi), written"
+                " 2026-11-21T12:00:00Z",
+                "the checkpoint on volume data is grace's: your run writes over it;"
+                " another name after --checkpoint begins anew",
+            ],
+            id="somebody else's",
+        ),
+        pytest.param(
+            [a_use("busy", at=NOON, has_ended=False)],
+            "busy",
+            [
+                "continues the checkpoint of your run busy, on volume data (10Gi), written 2026-11-21T12:00:00Z",
+                "the checkpoint volume data is in use by busy: two runs that write the same checkpoint spoil it",
+            ],
+            id="of a run that still runs",
+        ),
+    ],
+)
+def test_a_run_says_whose_checkpoint_it_continues(uses, continued, notes):
+    facts = ClusterFacts(
+        nodes=(A100,), process_runtime=True, claims={"data": "10Gi"}, checkpoints={"data": tuple(uses)}
+    )
+    plan = planned(facts, checkpoint="data")
+    assert list(plan.notes[-len(notes) :]) == notes
+    assert plan.job["metadata"]["annotations"]["moorage.dev/checkpoint-from"] == continued
 
 
 def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs_own_token():
