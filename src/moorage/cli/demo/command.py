@@ -92,7 +92,9 @@ def _report(stage: Stage, option: str) -> None:
 
     stage.print(f"\nDone in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
     stage.print(f"  {page_address(stage.place)}")
-    stage.print("  The address logs you in. Treat it like a password.")
+    stage.print(
+        "  The address logs you in: keep it secret. Jobs first shows your own runs; choose Everybody's there."
+    )
     stage.print("\nTry next, in this terminal:")
     for line in next_steps(stage.place, option=option):
         stage.print(f"  {line}")
