@@ -210,3 +210,11 @@ def test_facts_of_a_run_that_ended():
     public = job_model(view_run([job], [pod], now=NOON), job, NOON, private=False)
     assert [fact.name for fact in public.asks] == ["GPUs", "Node"]
     assert (public.labels, public.attempts[0].pods[0].memory) == ((), "")
+
+
+async def test_a_run_that_was_created_just_now_has_its_page(ada, monkeypatch):
+    ada.site.run("train", namespace="team", pod=False)
+    await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
+    monkeypatch.setattr(ada.site.service.cluster, "jobs_of_run", lambda *_: [])  # not seen yet
+    page = await ada.get("/jobs/team/train")
+    assert (page.status, "python secret.py" in page.text) == (200, True)

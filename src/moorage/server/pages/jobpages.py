@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.kept import kept_of, lines_of
-from moorage.actions.runs import cancel_run, events_of_run, get_deleted, missing_run, select_runs
+from moorage.actions.runs import cancel_run, events_of_run, get_deleted, jobs_of_run, missing_run, select_runs
 from moorage.apimachinery.api import PodApi
 from moorage.apimachinery.resources import JOBS, Obj
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
@@ -47,6 +47,7 @@ from moorage.server.rest.jobs import view_of
 HERE = "/jobs"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 RUN_CONTROLS = ("create run", "cancel run", "delete run")  # of the page of one run
+NO_JOB: Obj = {"metadata": {}}  # of a run that the server has not seen yet
 LINES = 500  # of a log
 LOG_BYTES = 256 * 1024
 SEARCH_BYTES = 64 * 1024 * 1024  # so much of a log is searched
@@ -233,7 +234,7 @@ async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
 async def _state(desk: Desk, request: Request, run: RunView) -> str:
     context, user = desk.context, request.state.user
     chosen = _chosen(run, request.query_params.get("pod"))
-    newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default={})
+    newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
     private = await may_get_job(context, user, run.namespace)
     model = job_model(
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
@@ -275,6 +276,11 @@ async def _run(context: Context, request: Request) -> RunView:
     cluster = await context.ready()
     jobs: list[Obj] = cluster.jobs_of_run(namespace, name)
     kept = KeptForUser(context, request.state.user)
+    if not jobs and request.state.user.account:  # it may have been created just now
+        try:
+            jobs = await jobs_of_run(context.acting(request.state.user), namespace, name)
+        except (ApiError, Problem):
+            jobs = []
     if not jobs:
         if (run := await get_deleted(kept, namespace, name, context.now)) is not None:
             return run
