@@ -260,3 +260,34 @@ def test_forms_need_no_script(own_cluster, browser):
     page.locator("#f-size").fill("1Gi")
     page.get_by_role("button", name="Create").click()
     page.get_by_text("default/plain is created").wait_for()
+
+
+def test_a_newcomer_makes_a_map_and_a_dataset(own_cluster, browser):
+    person = Person(own_cluster, browser)
+    page = person.page
+    person.go("/maps")
+    page.get_by_role("link", name="New map").click()
+    page.locator("#f-name").fill("squares")
+    page.locator("#f-command").fill("python3 -c 'import sys; print(int(sys.argv[1]) ** 2)' {item}")
+    page.locator("#f-range").fill("0:9")
+    page.locator("#check").click()
+    page.locator("#verdict").get_by_text("would be made with 9 items").wait_for()
+    page.locator("#send").click()
+    page.get_by_role("status").get_by_text("default/squares is created").wait_for()
+    page.locator("#live-map .pill", has_text="finished").wait_for()
+    with page.expect_download() as download:
+        page.locator("#results").click()
+    assert len(download.value.path().read_text().splitlines()) == 9
+    page.locator("#items").click()
+    page.locator("#f-state").select_option("done")
+    page.locator("#search-items").click()
+    assert page.locator("tbody tr").count() == 9
+    person.go("/datasets")
+    page.get_by_role("link", name="New dataset").click()
+    page.locator("#f-name").fill("images")
+    page.locator("#f-url").fill("volume:nowhere")
+    page.locator("#f-size").fill("1Gi")
+    page.locator("#send").click()
+    page.get_by_role("status").get_by_text("default/images is created").wait_for()
+    page.locator("#live-dataset").get_by_text("volume:nowhere").wait_for()
+    assert person.trouble == []
