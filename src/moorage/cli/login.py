@@ -265,7 +265,7 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
     if namespaces:
         viewed = {team.namespace for team in person.tenants if team.role == "viewer"}
         first = "its runs: moor jobs" if chosen in viewed else "run something: moor run -- python train.py"
-        console.say(f"moor works in namespace {chosen}; {first}")
+        console.say(f"working in namespace {chosen}; {first}")
     if len(namespaces) > 1:
         console.say(
             f"another one for one command: -n {namespaces[1]}; for all: moor kubeconfig --save -n {namespaces[1]}"

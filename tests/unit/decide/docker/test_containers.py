@@ -325,7 +325,7 @@ def test_the_beginning_of_two_ids_names_neither():
             3,
             False,
         ),
-        ({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "Pending", {}, "created",
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, "Pending", {}, "created",
          "Waiting: no such image", 0, True),
         ({}, "Pending", {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes"}]},
          "created", "Waiting: 0/2 nodes", 0, True),

@@ -1,0 +1,114 @@
+"""What a member who was just invited types on the first day, with a server's address and a password alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from moorage.testing.cluster import Cluster, find_kubectl
+
+PASSWORD = "correct horse battery"
+
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def server(cluster: Cluster) -> str:
+    info = cluster.moor("status", "-o", "json", "--data", str(cluster.home)) if cluster.kind == "local" else None
+    if info is None:
+        pytest.skip("needs a local cluster, whose runs run")
+    return str(yaml.safe_load(info.stdout)["page"]).partition("/?")[0]
+
+
+@pytest.fixture
+def people(cluster: Cluster, unique: str) -> Iterator[dict[str, str]]:
+    """Names of a member of two teams, of a viewer of one, and of somebody in no team; by their role."""
+    names = {role: f"{role}-{unique}" for role in ("member", "viewer", "guest")}
+    for name in names.values():
+        cluster.moor("user", "create", name, "--password-stdin", stdin=PASSWORD + "\n")
+    for team in ("a", "b"):
+        cluster.moor("tenant", "create", f"{unique}-{team}", "--member", names["member"])
+    cluster.moor("tenant", "add", f"{unique}-a", "--user", names["viewer"], "--role", "viewer")
+    yield names
+    for team in ("a", "b"):
+        cluster.moor("tenant", "delete", f"{unique}-{team}", check=False)
+    for name in names.values():
+        cluster.moor("user", "delete", name, check=False)
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Typed:
+    """Types a command of `moor` in a home that has nothing in it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    hidden = ("KUBECONFIG", "MOORAGE_", "XDG_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    scripts = str(Path(sys.executable).parent)
+    env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}
+
+    def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
+        return subprocess.run(
+            argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return type_in
+
+
+def log_in(typed: Typed, server: str, person: str) -> str:
+    done = typed("login", server, "--username", person, "--password-stdin", stdin=PASSWORD + "\n")
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_member_starts_at_once(typed, server, people, unique):
+    told = log_in(typed, server, people["member"])
+    assert f"team {unique}-a: member, namespace {unique}-a" in told
+    assert f"another one for one command: -n {unique}-b; for all: moor kubeconfig --save -n {unique}-b" in told
+    assert f"no runs in namespace {unique}-a" in typed("jobs").stderr
+    done = typed("run", "--name", "first", "--memory", "64Mi", "--follow", "--", "echo", "hello")
+    assert (done.returncode, "hello" in done.stdout, "warning" in done.stderr) == (0, True, False), done.stderr
+    assert "first" in typed("jobs", "--mine").stdout
+    typed("volume", "create", "data", "--size", "1Gi")
+    assert people["member"] in typed("volume", "list").stdout
+    lines = typed("whoami")
+    assert lines.stdout == f"{people['member']}\n"
+    assert f"team {unique}-b: member, namespace {unique}-b" in lines.stderr
+    there = typed("run", "-n", f"{unique}-b", "--memory", "64Mi", "--name", "second", "--", "true")
+    assert f"moor logs -n {unique}-b -f second" in there.stderr
+    if find_kubectl() is not None:
+        assert "first" in typed("kubectl", "get", "jobs").stdout
+    typed("kubeconfig", "--save", "-n", f"{unique}-b")
+    assert "second" in typed("jobs").stdout
+
+
+def test_the_login_is_enough_without_a_kubeconfig(typed, server, people, unique):
+    words = ("--username", people["member"], "--password-stdin", "--no-kubeconfig")
+    assert typed("login", server, *words, stdin=PASSWORD + "\n").returncode == 0
+    assert f"no runs in namespace {unique}-a" in typed("jobs").stderr
+
+
+def test_a_viewer_reads_and_is_told_who_can_give_more(typed, server, people, unique):
+    log_in(typed, server, people["viewer"])
+    assert typed("jobs").returncode == 0
+    done = typed("run", "--memory", "64Mi", "--", "true")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"error: {people['viewer']} may not create runs in namespace {unique}-a\n"
+        f"hint: your role in team {unique}-a is viewer; as a member you may. An administrator of the cluster makes"
+        f" you one: moor tenant add {unique}-a --user {people['viewer']} --role member\n"
+    )
+    assert "this is for administrators of the cluster" in typed("drain", "node-1").stderr
+
+
+def test_who_is_in_no_team_is_told_whom_to_ask(typed, server, people):
+    ask = f"`moor tenant add TEAM --user {people['guest']}`, then run `moor kubeconfig --save`"
+    assert ask in log_in(typed, server, people["guest"])
+    done = typed("jobs")
+    assert (done.returncode, ask in done.stderr) == (1, True)
