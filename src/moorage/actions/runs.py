@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -148,6 +148,9 @@ def is_run_name(name: str) -> bool:
     return is_dns_label(name) and len(name) <= RUN_NAME_MAX
 
 
+SORTS = ("age", "gpus", "name")  # newest first, most GPUs first, from a to z
+
+
 def select_runs(
     runs: Iterable[RunView],
     *,
@@ -155,24 +158,40 @@ def select_runs(
     owner: str | None = None,
     state: str | None = None,
     active: bool = False,
+    gpu_type: str | None = None,
+    sort: str | None = None,
+    limit: int | None = None,
 ) -> tuple[RunView, ...]:
     """The runs that match all that is given; `active`: that have not ended.
 
-    An owner is found by the full name or by what a label keeps of it. Raises UsageError for an unknown state.
+    An owner is found by the full name or by what a label keeps of it. `sort` is one of SORTS; None keeps the order
+    of the runs. `limit` counts after the sort. Raises UsageError for an unknown state or order.
     """
+    if sort is not None and sort not in SORTS:
+        message = f"invalid sort {sort!r}: use {', '.join(SORTS)}"
+        raise UsageError(message, code=ErrorCode.BAD_REQUEST, field="sort")
     if state is not None and state not in list(State):
         raise UsageError(
             f"invalid state {state!r}: use {', '.join(State)}", code=ErrorCode.BAD_REQUEST, field="state"
         )
     owners = None if owner is None else (owner, label_value(owner))
-    return tuple(
+    chosen = [
         run
         for run in runs
         if namespace in (None, run.namespace)
         and (owners is None or run.owner in owners)
         and state in (None, str(run.state))
+        and gpu_type in (None, run.gpu_type)
         and not (active and run.state.ended)
-    )
+    ]
+    match sort:
+        case "name":
+            chosen.sort(key=lambda run: (run.name, run.namespace))
+        case "gpus":
+            chosen.sort(key=lambda run: run.gpus, reverse=True)
+        case "age":
+            chosen.sort(key=lambda run: run.created or datetime.min.replace(tzinfo=UTC), reverse=True)
+    return tuple(chosen[:limit])
 
 
 # -- cancelling

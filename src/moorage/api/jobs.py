@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from moorage.api.fields import Answer, Name, Query, Request, Text, Time, about
+from moorage.api.fields import PAGE_MOST, Answer, Name, Query, Request, Text, Time, about
 from moorage.apimachinery.integers import INT32_MAX
 
 ENDED = ("Succeeded", "Failed", "OOMKilled", "Cancelled", "Deleted")  # states of a run that do not change any more
@@ -62,6 +62,11 @@ class JobChoice(Query):
     namespace: Annotated[Text | None, about("Only runs of this namespace.")] = None
     owner: Annotated[Text | None, about("Only runs of this user.")] = None
     state: Annotated[Text | None, about("Only runs in this state, such as Running.")] = None
+    gpu_type: Annotated[Text | None, about("Only runs that have, or ask for, GPUs of this type.")] = None
+    sort: Annotated[Text | None, about("age (newest first), gpus (most first) or name.")] = None
+    limit: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=PAGE_MOST)] | None, about("At most this number of runs.")
+    ] = None
 
 
 class JobEnd(Query):

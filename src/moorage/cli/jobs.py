@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from moorage.actions.runs import cancel_run, get_run, job_of, list_runs, select_runs
+from moorage.actions.runs import SORTS, cancel_run, get_run, job_of, list_runs, select_runs
 from moorage.apimachinery.moments import format_duration, rfc3339
 from moorage.apimachinery.quantity import format_bytes
 from moorage.apimachinery.resources import EVENTS, JOBS, PODS, Obj
@@ -44,26 +44,40 @@ HEADERS = (
     examples={
         "moor jobs": "the runs of your namespace",
         "moor jobs --mine --active": "your runs that have not ended",
-        "moor jobs --all-namespaces": "the runs of all namespaces",
+        "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
         "moor jobs --watch": "keep the list up to date",
     }
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
 @click.option("--mine", is_flag=True, help="Only your runs.")
-@click.option("--owner", default=None, help="Only runs of this user.")
+@click.option("--owner", "--user", default=None, help="Only runs of this user.")
 @click.option("--active", is_flag=True, help="Only runs that have not ended.")
+@click.option(
+    "--state",
+    type=click.Choice([str(state) for state in State], case_sensitive=False),
+    default=None,
+    help="Only runs in this state.",
+)
+@click.option(
+    "--gpu-type",
+    default=None,
+    help="Only runs that have, or ask for, GPUs of this type.",
+    shell_complete=complete("gpu_types"),
+)
+@click.option("--sort", type=click.Choice(SORTS), default="age", show_default=True, help="Order of the runs.")
+@click.option("--limit", type=click.IntRange(1), default=None, help="At most this number of runs.")
 @watch_option
 @console.output_option
 @target_options
 def jobs(
-    target: Target, all_namespaces: bool, mine: bool, owner: str | None, active: bool, watch: bool, output: str
+    target: Target, all_namespaces: bool, mine: bool, owner: str | None, watch: bool, output: str, **choice: Any
 ) -> int:
     """List the runs of a namespace, newest first."""
 
     async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
         runs = await list_runs(session.api, namespace, session.clock.now)
-        runs = select_runs(runs, owner=await session.user() if mine else owner, active=active)
+        runs = select_runs(runs, owner=await session.user() if mine else owner, **choice)
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
         now = session.clock.now
         return Listing(

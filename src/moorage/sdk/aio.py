@@ -224,10 +224,17 @@ class AsyncJobs(Group):
         state: str | None = None,
         namespace: str | None = None,
         all_namespaces: bool = False,
+        gpu_type: str | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[Job]:
-        """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting)."""
+        """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting).
+
+        `sort`: age, gpus (most first) or name. `limit`: at most this number, after the sort.
+        """
         where = None if all_namespaces else await self._in(namespace)
         params = {"namespace": where, "owner": owner, "state": state}
+        params |= {"gpuType": gpu_type, "sort": sort, "limit": None if limit is None else str(limit)}
         for job in (await self._json("GET", "/api/v1/jobs", params=params))["jobs"]:
             yield read(Job, job)
 

@@ -46,7 +46,15 @@ ONE = f"{ALL}/{{namespace}}/{{name}}"
 async def list_jobs(call: Call[None, JobChoice]) -> JobList:
     """List runs, with the facts that everybody may see."""
     cluster, choice = await call.context.ready(), call.query
-    chosen = runs.select_runs(cluster.runs(), namespace=choice.namespace, owner=choice.owner, state=choice.state)
+    chosen = runs.select_runs(
+        cluster.runs(),
+        namespace=choice.namespace,
+        owner=choice.owner,
+        state=choice.state,
+        gpu_type=choice.gpu_type,
+        sort=choice.sort,
+        limit=choice.limit,
+    )
     now = call.context.now().replace(microsecond=0)
     return JobList(now=now, jobs=tuple(runs.summary_of(run) for run in chosen))
 

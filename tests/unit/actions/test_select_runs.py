@@ -1,0 +1,59 @@
+"""Which runs a list has, and in which order: the same for the command, REST and Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from moorage.actions.runs import select_runs
+from moorage.decide.runs.state import view_runs
+from moorage.errors import UsageError
+from moorage.testing.clock import NOON
+
+
+def a_job(name: str, *, gpus: int, hour: int, kind: str) -> dict:
+    limits = {"nvidia.com/gpu": str(gpus)}
+    return {
+        "metadata": {
+            "namespace": "lab",
+            "name": name,
+            "labels": {"moorage.dev/run": name},
+            "creationTimestamp": f"2026-11-21T{hour:02}:00:00Z",
+        },
+        "spec": {
+            "template": {
+                "spec": {
+                    "nodeSelector": {"nvidia.com/gpu.product": kind},
+                    "containers": [{"name": "main", "resources": {"limits": limits}}],
+                }
+            }
+        },
+    }
+
+
+JOBS = [
+    a_job("c", gpus=1, hour=9, kind="a100"),
+    a_job("a", gpus=8, hour=8, kind="h100"),
+    a_job("b", gpus=2, hour=10, kind="a100"),
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "want"),
+    [
+        ({"sort": "age"}, ["b", "c", "a"]),
+        ({"sort": "gpus"}, ["a", "b", "c"]),
+        ({"sort": "name"}, ["a", "b", "c"]),
+        ({"sort": "gpus", "limit": 1}, ["a"]),
+        ({"gpu_type": "a100", "sort": "age"}, ["b", "c"]),
+        ({"state": "Running"}, []),
+        ({"state": "Waiting", "sort": "name"}, ["a", "b", "c"]),
+    ],
+)
+def test_runs_are_chosen_and_sorted(choice, want):
+    runs = view_runs(JOBS, [], now=NOON)
+    assert [run.name for run in select_runs(runs, **choice)] == want
+
+
+def test_an_unknown_order_is_refused_with_those_there_are():
+    with pytest.raises(UsageError, match="invalid sort 'size': use age, gpus, name"):
+        select_runs([], sort="size")
