@@ -120,7 +120,7 @@ def lines_of(
             buttons.append(Button(id=f"drain-{name}", words="Drain", to=f"{HERE}/{name}/drain", of=name))
         lines.append(
             Line(
-                head=Cell(text=name),
+                head=Cell(text=name, href=f"/nodes/{name}"),
                 cells=(
                     Cell(text=state, tone=TONES[state]),
                     Cell(text=f"{card.counts.total} × {type_name(card.type)}" if card is not None else ""),

@@ -1,0 +1,147 @@
+"""The web pages as each role sees them: a button is shown to those who may press it, and to nobody else.
+
+One tenant with an admin, a member and a viewer, and who administers the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from moorage.apimachinery.resources import Resource
+from moorage.kube.client import KubeClient
+from moorage.model.people import PEOPLE_NAMESPACE, account_name
+from moorage.testing.waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(900)]
+
+BINDINGS = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+PASSWORD = "a password of some length"
+ROLES = ("admin", "member", "viewer")
+CLUSTER = "cluster"  # the role of who administers the cluster
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    text: str
+
+
+class Site:
+    """The server, and a session of each role."""
+
+    def __init__(self, base: str, tokens: Mapping[str, str]) -> None:
+        self.base = base
+        self.tokens = tokens
+
+    def ask(self, role: str, path: str, form: Mapping[str, str] | None = None) -> Answer:
+        """As a browser asks that follows no redirect; a form is posted."""
+        headers = {"authorization": f"Bearer {self.tokens[role]}", "accept": "text/html"}
+        data = None if form is None else urllib.parse.urlencode(form).encode()
+        request = urllib.request.Request(self.base + path, data=data, headers=headers)
+        try:
+            with urllib.request.build_opener(Unmoved).open(request, timeout=120) as answer:
+                return Answer(answer.status, answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode())
+
+
+class Unmoved(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+@pytest.fixture
+def site(own_cluster: Any) -> Site:
+    cluster = own_cluster
+    people = {"admin": "tess", "member": "mia", "viewer": "vera", CLUSTER: "clio"}
+    for name in people.values():
+        cluster.moor("user", "create", name, "--password-stdin", stdin=PASSWORD + "\n")
+    cluster.moor("tenant", "create", "team", "--admin", "tess", "--member", "mia", "--quota", "requests.cpu=64")
+    cluster.moor("tenant", "add", "team", "--user", "vera", "--role", "viewer")
+    bind_cluster_admin(cluster, "clio")
+    wait_until("the tenant", lambda: "True" in cluster.moor("tenant", "list").stdout)
+    for role in people:
+        sleep = ("python3", "-c", "import time; time.sleep(3600)")
+        cluster.moor("run", "-n", "team", "--name", f"train-{role}", "--cpu", "100m", "--", *sleep)
+        cluster.moor("volume", "create", f"data-{role}", "-n", "team", "--size", "1Gi")
+        source = ("--from", "https://nowhere.invalid/x/", "--size", "1Gi")
+        cluster.moor("dataset", "create", f"images-{role}", "-n", "team", *source)
+    base = json.loads(cluster.moor("status", "--data", str(cluster.home), "-o", "json").stdout)["page"]
+    base = base.partition("/?")[0]
+    return Site(base, {role: log_in(base, name) for role, name in people.items()})
+
+
+def bind_cluster_admin(cluster: Any, person: str) -> None:
+    obj = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": f"admin-{person}"},
+        "subjects": [
+            {"kind": "ServiceAccount", "name": account_name(person), "namespace": PEOPLE_NAMESPACE},
+        ],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+    }
+
+    async def work() -> None:
+        async with KubeClient.from_kubeconfig(cluster.kubeconfig) as api:
+            await api.create(BINDINGS, obj)
+
+    with ThreadPoolExecutor(1) as thread:  # Playwright has an event loop in this one
+        thread.submit(asyncio.run, work()).result()
+
+
+def log_in(base: str, name: str) -> str:
+    body = json.dumps({"username": name, "password": PASSWORD}).encode()
+    request = urllib.request.Request(
+        f"{base}/api/v1/login", data=body, headers={"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return str(json.loads(answer.read())["token"])
+
+
+# (page, what shows the control, what pressing it asks for, form). Each role has a run and a volume of its own;
+# the other presses are refused for another reason than rights, or change nothing that the next role needs.
+CONTROLS = (
+    ("/volumes", 'href="/volumes/team/data-{role}/resize"', "/volumes/team/data-{role}/resize", {"size": "2Gi"}),
+    ("/volumes", 'id="new"', "/volumes", {"name": "data-{role}", "namespace": "team", "size": "1Gi"}),
+    ("/admin/users", 'id="new"', "/admin/users", {"name": "mia"}),
+    ("/admin/users/mia", 'id="disable"', "/admin/users/mia/enable", {}),
+    ("/admin/users/mia", 'id="groups"', "/admin/users/mia/groups", {"groups": ""}),
+    ("/admin/tenants", 'id="new"', "/admin/tenants", {"name": "team"}),
+    ("/admin/tenants/team", 'id="add"', "/admin/tenants/team/add", {"role": "member", "people": "mia"}),
+    ("/admin/nodes", "/drain", "/admin/nodes/none/uncordon", {}),
+    ("/admin/audit", 'id="h-audit"', "/admin/audit", None),
+    (
+        "/datasets",
+        'href="/datasets/team/images-{role}/delete"',
+        "/datasets/team/images-{role}/delete",
+        {"force": "yes"},
+    ),
+    ("/jobs?whose=all", 'href="/jobs/team/train-{role}/cancel"', "/jobs/team/train-{role}/cancel", {}),
+    ("/volumes", 'href="/volumes/team/data-{role}/delete"', "/volumes/team/data-{role}/delete", {}),
+)
+
+
+def test_a_button_is_shown_to_whom_it_is_not_refused_for_rights_and_hidden_from_the_others(site: Site) -> None:
+    differences = []
+    for role in (*ROLES, CLUSTER):
+        for page, mark, path, form in CONTROLS:
+            filled = {key: value.format(role=role) for key, value in form.items()} if form is not None else None
+            shown = mark.format(role=role) in site.ask(role, page).text
+            answer = site.ask(role, path.format(role=role), filled)
+            if shown == (answer.status == 403):
+                differences.append((role, page, mark, shown, answer.status))
+    assert differences == []
