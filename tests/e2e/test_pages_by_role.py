@@ -1,4 +1,4 @@
-"""The web pages as each role sees them: a button is shown to those who may press it, and to nobody else.
+"""The web pages as each role sees them: buttons that work, links that lead somewhere, light, dark, on a phone.
 
 One tenant with an admin, a member and a viewer, and who administers the cluster.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,14 +24,44 @@ from moorage.kube.client import KubeClient
 from moorage.model.people import PEOPLE_NAMESPACE, account_name
 from moorage.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
+PATIENCE = 120_000  # milliseconds
 BINDINGS = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
 )
 PASSWORD = "a password of some length"
 ROLES = ("admin", "member", "viewer")
 CLUSTER = "cluster"  # the role of who administers the cluster
+VIEWS = (("light", 1280), ("dark", 1280), ("light", 390))
+PAGES = ("/", "/workspaces", "/jobs", "/jobs?whose=all", "/volumes", "/datasets", "/maps")
+ADMIN_PAGES = ("users", "tenants", "nodes", "machines", "reservations", "audit")
+SEEN_BY_ALL = {"machines", "reservations"}  # moorage-machines lets everybody who is logged in list these
+OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
+  !one.closest('pre, thead, .scroll, caption, svg, table') && one.getClientRects().length &&
+  one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
+UNNAMED = """() => [...document.querySelectorAll(
+  'input:not([type=hidden]), select, textarea, button, a')].filter(one => {
+  const label = one.labels && one.labels.length ? one.labels[0].textContent : '';
+  return !(label || one.getAttribute('aria-label') || (one.matches('a, button') && one.textContent)).trim();
+}).map(one => one.outerHTML)"""
+DOUBLED = """() => { const ids = [...document.querySelectorAll('[id]')].map(one => one.id);
+  return ids.filter((id, at) => ids.indexOf(id) !== at); }"""
+FAINT = """() => {
+  const pen = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const numbers = color => { pen.clearRect(0, 0, 1, 1); pen.fillStyle = color; pen.fillRect(0, 0, 1, 1);
+    return pen.getImageData(0, 0, 1, 1).data; };
+  const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = color => { const [r, g, b] = [...numbers(color)].map(v => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const ground = one => { for (; one; one = one.parentElement) {
+    const color = getComputedStyle(one).backgroundColor; if (numbers(color)[3] === 255) return color; }
+    return 'white'; };
+  return [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken, svg') &&
+    one.getClientRects().length && [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
+    .filter(one => { const [a, b] = [light(getComputedStyle(one).color), light(ground(one))];
+      return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.3; })
+    .map(one => one.outerHTML.slice(0, 100)); }"""
 
 
 @dataclass(frozen=True)
@@ -145,3 +177,50 @@ def test_a_button_is_shown_to_whom_it_is_not_refused_for_rights_and_hidden_from_
             if shown == (answer.status == 403):
                 differences.append((role, page, mark, shown, answer.status))
     assert differences == []
+
+
+def test_every_page_is_sound_for_every_role(site: Site, browser: Any) -> None:
+    assert {role: walk(site, browser, role) for role in (*ROLES, CLUSTER)} == dict.fromkeys((*ROLES, CLUSTER), [])
+
+
+def walk(site: Site, browser: Any, role: str) -> list[object]:
+    """Look at every page that the role has a link to, in every view; what is wrong with them."""
+    context = browser.new_context()
+    context.add_cookies([{"name": "moorage_login", "value": site.tokens[role], "url": site.base}])
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    trouble: list[str] = []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda said: trouble.append(said.text) if said.type in ("error", "warning") else None)
+    page.goto(f"{site.base}/")
+    links = page.locator("nav[aria-label=Administration] a").evaluate_all("all => all.map(a => a.pathname)")
+    wanted = ADMIN_PAGES if role == CLUSTER else tuple(name for name in ADMIN_PAGES if name in SEEN_BY_ALL)
+    assert links == [f"/admin/{name}" for name in wanted]
+    mine = ["/admin/users/mia", "/admin/tenants/team"] if role == CLUSTER else []
+    known: set[str] = set()
+    faults: list[object] = []
+    for path in (*PAGES, "/jobs/team/train-viewer", "/explain/team/train-viewer", *links, *mine):
+        for scheme, width in VIEWS:
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto(site.base + path)
+            where = f"{path} {scheme} {width}"
+            for name, found in (
+                ("headings", page.locator("h1").count() - 1),
+                ("wide", max(0, page.evaluate("document.documentElement.scrollWidth") - width)),
+                ("outside", page.evaluate(OUTSIDE)),
+                ("unnamed", page.evaluate(UNNAMED)),
+                ("doubled", page.evaluate(DOUBLED)),
+                ("faint", page.evaluate(FAINT)),
+                ("console", list(trouble)),
+            ):
+                if found:
+                    faults.append((where, name, found))
+            trouble.clear()
+            if folder := os.environ.get("MOORAGE_SCREENSHOTS"):
+                name = re.sub(r"[^a-z]+", "-", path).strip("-") or "gpus"
+                page.screenshot(path=f"{folder}/{role}-{name}-{scheme}-{width}.png", full_page=True)
+        known |= set(page.locator("a[href]").evaluate_all("all => all.map(a => a.pathname + a.search)"))
+    dead = [(path, status) for path in sorted(known) if (status := site.ask(role, path).status) != 200]
+    context.close()
+    return [*faults, *dead]
