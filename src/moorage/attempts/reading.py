@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage.apimachinery.moments import parse_rfc3339
+from moorage.apimachinery.podlogs import is_kubelets_notice
 
 OVERLAP = timedelta(seconds=60)  # read again after a break
 LINE_BYTES = 256 * 1024  # of one line; the rest of it is dropped
@@ -100,7 +101,9 @@ class NewLines:
         return max(1, int((now - self.newest) / timedelta(seconds=1)) + 1 + int(OVERLAP.total_seconds()))
 
     def is_new(self, line: bytes) -> bool:
-        """Whether a line, with its end, is not kept yet."""
+        """Whether a line, with its end, is of the log and not kept yet."""
+        if is_kubelets_notice(line):
+            return False
         if self._kept and self._kept[line] > 0:
             self._kept[line] -= 1
             return False

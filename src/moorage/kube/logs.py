@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from moorage.apimachinery.api import LogApi
 from moorage.apimachinery.moments import parse_rfc3339
+from moorage.apimachinery.podlogs import is_kubelets_notice
 from moorage.clock import Clock
 from moorage.errors import ApiError, BadRequest, NotFound, ServerError
 
@@ -57,6 +58,8 @@ async def pod_lines(
             before = shown
             async with contextlib.aclosing(_lines(source)) as lines:
                 async for line in lines:
+                    if is_kubelets_notice(line):
+                        raise NotFound(f"the container of pod {pod} was removed, and its log with it")
                     when, text = _split(line)
                     if when is None or before is None or when > before:  # else: given before it broke
                         yield text

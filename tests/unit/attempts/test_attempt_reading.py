@@ -158,3 +158,10 @@ def test_followers_make_room_when_there_are_more_logs_than_streams():
         Wanted(uid=f"{at:02}", ended=False, reading=True, following=True, read_at=float(at)) for at in range(10)
     ]
     assert plan_reads([*state, Wanted(uid="new", ended=False)], streams=10, now=50.0) == (Stop("00"),)
+
+
+def test_what_a_kubelet_appends_when_the_container_is_removed_is_not_of_the_log():
+    notice = b"unable to retrieve container logs for containerd://ed64e7f2"
+    fresh = NewLines(line(1000))
+    assert not fresh.is_new(notice)
+    assert fresh.is_new(line(2000).replace(b"\n", b" " + notice + b"\n"))  # printed by the program itself
