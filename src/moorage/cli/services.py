@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from moorage.kube.config import Connection
     from moorage.server.identity.logins import LoginSettings
     from moorage.server.identity.oidc import ProviderSettings
+    from moorage.server.service import ServerService
 
 log = logging.getLogger("moorage.services")
 
@@ -188,35 +189,40 @@ def _works(
             )
             ready.append(webhook.wait_synced())
         elif part == "server":
-            from moorage.attempts.keeper import limit_settings
-            from moorage.queue.quota import quota_settings
-            from moorage.server.ratelimit import rate_settings
-            from moorage.server.service import ServerService
-
-            if settings.data is None:
-                raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
-            service = ServerService(
-                api,
-                hosts=settings.hosts,
-                usage_db=settings.data / "usage.db",
-                queue_db=table.QUEUE_URL.read(os.environ) or None,
-                page_token=settings.page_token,
-                page_person=settings.person,
-                people_db=table.QUEUE_URL.read(os.environ) or None,
-                logins=settings.logins,
-                provider=settings.provider,
-                usage_days=settings.usage_days,
-                rate=settings.rate or rate_settings(os.environ),
-                attempts_db=table.QUEUE_URL.read(os.environ) or None,
-                kept=limit_settings(os.environ),
-                quota=quota_settings(os.environ),
-                informers=informers,
-            )
+            service = _server(api, settings, informers)
             works.append(("server caches", service.run()))
             works.append(("server", serve(service.app, sockets["server"], stop=stop)))
             cluster = service.cluster
             ready.append(wait_synced(cluster.nodes, cluster.pods, cluster.jobs))
     return works
+
+
+def _server(api: KubeClient, settings: Settings, informers: Informers) -> ServerService:
+    """The server with its settings. Raises MoorageError without a folder for its data."""
+    from moorage.attempts.keeper import limit_settings
+    from moorage.queue.quota import quota_settings
+    from moorage.server.ratelimit import rate_settings
+    from moorage.server.service import ServerService
+
+    if settings.data is None:
+        raise MoorageError("the server needs a folder for usage.db", hint="give it with --data")
+    return ServerService(
+        api,
+        hosts=settings.hosts,
+        usage_db=settings.data / "usage.db",
+        queue_db=table.QUEUE_URL.read(os.environ) or None,
+        page_token=settings.page_token,
+        page_person=settings.person,
+        people_db=table.QUEUE_URL.read(os.environ) or None,
+        logins=settings.logins,
+        provider=settings.provider,
+        usage_days=settings.usage_days,
+        rate=settings.rate or rate_settings(os.environ),
+        attempts_db=table.QUEUE_URL.read(os.environ) or None,
+        kept=limit_settings(os.environ),
+        quota=quota_settings(os.environ),
+        informers=informers,
+    )
 
 
 async def _set(event: asyncio.Event) -> None:

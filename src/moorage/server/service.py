@@ -104,18 +104,9 @@ class ServerService:
             clock=clock,
             keep=timedelta(days=usage_days),
         )
-        limits, database = kept or Limits(), attempts_db or usage_db.with_name("attempts.db")
+        database = attempts_db or usage_db.with_name("attempts.db")
         self._attempts = StoreThread("attempts", lambda: open_attempts(database))
-        self.keeper = Keeper(
-            self._attempts,
-            LogFolder(usage_db.with_name("attempts"), keep_bytes=limits.log_bytes),
-            api=cast(LogApi, api) if hasattr(api, "logs") else None,
-            jobs=self.cluster.jobs,
-            pods=self.cluster.pods,
-            nodes=self.cluster.nodes,
-            limits=limits,
-            clock=clock,
-        )
+        self.keeper = self._make_keeper(api, usage_db.with_name("attempts"), kept or Limits(), clock)
         where = usage_db.with_name("queue.db") if queue_db is None else queue_db
         self._quota = quota or Quota()
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
@@ -128,15 +119,7 @@ class ServerService:
         self.provider = Provider(provider, clock=clock) if provider is not None else None
         self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
         self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
-        self.auth = Auth(
-            api,
-            page_token=page_token,
-            page_person=page_person,
-            people=self.people,
-            logins=self.logins,
-            page_sessions=PageSessions(self.desk, page_token, clock=clock),
-            clock=clock,
-        )
+        self.auth = self._make_auth(api, page_token, page_person, clock)
         self.gateway = Gateway(
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
@@ -164,6 +147,29 @@ class ServerService:
             execs=Execs(self.desk, clock=clock),
         )
         self.app: Starlette = create_app(self.context, hosts=(*hosts, public) if public else hosts)
+
+    def _make_auth(self, api: Api, page_token: str, page_person: str, clock: Clock) -> Auth:
+        return Auth(
+            api,
+            page_token=page_token,
+            page_person=page_person,
+            people=self.people,
+            logins=self.logins,
+            page_sessions=PageSessions(self.desk, page_token, clock=clock),
+            clock=clock,
+        )
+
+    def _make_keeper(self, api: Api, folder: Path, limits: Limits, clock: Clock) -> Keeper:
+        return Keeper(
+            self._attempts,
+            LogFolder(folder, keep_bytes=limits.log_bytes),
+            api=cast(LogApi, api) if hasattr(api, "logs") else None,
+            jobs=self.cluster.jobs,
+            pods=self.cluster.pods,
+            nodes=self.cluster.nodes,
+            limits=limits,
+            clock=clock,
+        )
 
     async def run(self) -> None:
         """Follow the cluster, record its use, serve maps until cancelled; then streams end, stores close."""

@@ -215,15 +215,6 @@ class Auth:
         person = person_in(account)
         return replace(user, name=person, groups=groups_of(account)) if person else user
 
-    async def may(
-        self, user: User, verb: str, resource: str, *, group: str = "", namespace: str = "", name: str = "",
-        subresource: str = "",
-    ) -> bool:  # fmt: skip
-        """Whether RBAC lets a user do this. Raises ApiError when the API server cannot be asked."""
-        return await self._may(
-            user, verb, resource, group=group, namespace=namespace, name=name, subresource=subresource
-        )
-
     async def may_get_path(self, user: User, path: str) -> bool:
         """Whether RBAC lets a user `get` a path that is no resource; the page's token may. Raises ApiError.
 
@@ -236,19 +227,19 @@ class Auth:
     async def may_read_pods(self, user: User, namespace: str) -> bool:
         """Whether the API server lets the user read the pods of a namespace. False when it cannot be asked."""
         try:
-            return await self._may(user, "get", "pods", namespace=namespace)
+            return await self.may(user, "get", "pods", namespace=namespace)
         except ApiError:
             return False
 
     async def may_read_logs(self, user: User, namespace: str) -> bool:
         """Whether the API server lets the user read the logs of a namespace's pods. Raises ApiError."""
-        return await self._may(user, "get", "pods", namespace=namespace, subresource="log")
+        return await self.may(user, "get", "pods", namespace=namespace, subresource="log")
 
     async def may_use_maps(self, user: User, verb: str, namespace: str = "") -> bool:
         """Whether RBAC lets a user do this with MapJobs of a namespace, or of all; never the page's token."""
-        return await self._may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
+        return await self.may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
 
-    async def _may(
+    async def may(
         self,
         user: User,
         verb: str,
@@ -259,7 +250,7 @@ class Auth:
         name: str = "",
         subresource: str = "",
     ) -> bool:
-        """Ask the API server whether a user may do something; an answer is kept for REVIEW_SECONDS.
+        """Whether RBAC lets a user do this; an answer is kept for REVIEW_SECONDS. Raises ApiError.
 
         https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/
         """
@@ -301,14 +292,14 @@ class Auth:
         """
         if name.startswith(SERVICE_ACCOUNT):
             namespace, _, account = name.removeprefix(SERVICE_ACCOUNT).partition(":")
-            may = await self._may(user, "impersonate", "serviceaccounts", namespace=namespace, name=account)
+            may = await self.may(user, "impersonate", "serviceaccounts", namespace=namespace, name=account)
             groups: tuple[str, ...] = (
                 "system:serviceaccounts",
                 f"system:serviceaccounts:{namespace}",
                 AUTHENTICATED,
             )
         else:
-            may, groups = await self._may(user, "impersonate", "users", name=name), (AUTHENTICATED,)
+            may, groups = await self.may(user, "impersonate", "users", name=name), (AUTHENTICATED,)
         if not may:
             return None
         return await self._as_person(User(name, groups, account=name, token=user.token, borrowed=bool(user.token)))
