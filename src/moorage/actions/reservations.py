@@ -82,7 +82,12 @@ async def create_reservation(api: Api, obj: Obj, *, dry_run: bool = False) -> Ob
     return await create_object(api, RESERVATION, obj, dry_run=dry_run)
 
 
+async def get_reservation(api: Api, namespace: str, name: str) -> Obj:
+    """One reservation. Raises NotFound."""
+    return await get_object(api, RESERVATION, namespace, name)
+
+
 async def cancel_reservation(api: Api, namespace: str, name: str) -> None:
     """Delete a reservation: its machines are free at once, running pods continue. Raises NotFound."""
-    obj = await get_object(api, RESERVATION, namespace, name)
+    obj = await get_reservation(api, namespace, name)
     await api.delete(RESERVATIONS, name, namespace, uid=obj["metadata"]["uid"])

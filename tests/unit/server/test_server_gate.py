@@ -20,7 +20,14 @@ from moorage.testing.clock import FakeClock
 from moorage.testing.fakeapi import FakeApi
 
 OPEN = {"/healthz", "/readyz"}
-PAGES = ("/workspaces/", "/jobs/", "/volumes/", "/datasets/")  # which say by a page what they cannot do
+PAGES = (
+    "/workspaces/",
+    "/jobs/",
+    "/volumes/",
+    "/datasets/",
+    "/maps/",
+    "/admin/",
+)  # which say by a page what they cannot do
 FILLED = {
     "{namespace}": "lab",
     "{name}": "none",

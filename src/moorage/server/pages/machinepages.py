@@ -94,6 +94,7 @@ async def create(desk: Desk, request: Request) -> Response:
 async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a reservation is cancelled."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
+    await reservations.get_reservation(desk.context.acting(request.state.user), namespace, name)
     question = Question(
         title=f"Cancel reservation {name}?",
         lines=(f"It is in namespace {namespace}. Its machines are free at once; running pods continue.",),
