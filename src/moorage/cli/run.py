@@ -137,7 +137,7 @@ def _of_notebook(request: RunRequest) -> RunRequest:
     if not is_notebook(typed):
         return request
     if request.workdir is None:
-        check_source(typed[0])
+        check_source(typed)
     name = request.name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
     return replace(request, command=notebook_command(typed), shown=typed, name=name)
 

@@ -106,10 +106,10 @@ def test_what_is_no_parameter_is_refused(words):
 def test_a_file_that_is_no_notebook_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="notebook .* not found"):
-        check_source("none.ipynb")
+        check_source(["none.ipynb"])
     (tmp_path / "bad.ipynb").write_text("{}")
     with pytest.raises(UsageError, match="no cells"):
-        check_source("bad.ipynb")
+        check_source(["bad.ipynb"])
 
 
 def test_parameters_of_a_former_run_are_replaced():
@@ -117,3 +117,43 @@ def test_parameters_of_a_former_run_are_replaced():
     inject(notebook, {"n": 1}, lambda text, metadata: {"source": text, "metadata": metadata})
     assert [cell["metadata"]["tags"] for cell in notebook["cells"]] == [["parameters"], ["injected-parameters"]]
     assert notebook["cells"][1]["source"].endswith("n = 1")
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("alpha = 1\nbeta: float = 0.5", ["-p", "alpha=2", "-p", "beta=1"]),
+        ("alpha, beta = 1, 2", ["-p", "beta=1"]),
+        ("if True:\n    alpha = 1", ["-p", "alpha=1"]),
+        ("%load_ext autoreload\nalpha = 1", ["-p", "gamma=1"]),  # IPython's: its names are not known
+        ("alpha <- 1", ["-o", "out.ipynb"]),
+    ],
+)
+def test_parameters_of_the_cell_are_accepted(tmp_path, monkeypatch, cell, words):
+    a_notebook(tmp_path, cell, tags=["parameters"])
+    monkeypatch.chdir(tmp_path)
+    check_source(["work.ipynb", *words])
+
+
+@pytest.mark.parametrize(
+    ("cell", "parameter", "hint"),
+    [
+        ("alpha = 1\nbeta = 2", "alhpa=2", "did you mean alpha? parameters of work.ipynb: alpha, beta"),
+        ("alpha = 1\nbeta = 2", "gamma=2", "parameters of work.ipynb: alpha, beta"),
+        ("# nothing yet", "gamma=2", "its cell tagged 'parameters' is empty"),
+    ],
+)
+def test_a_parameter_that_the_cell_does_not_assign_is_refused(tmp_path, monkeypatch, cell, parameter, hint):
+    a_notebook(tmp_path, cell, tags=["parameters"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="unknown parameter .* of work.ipynb") as raised:
+        check_source(["work.ipynb", "-p", parameter])
+    assert raised.value.hint == hint
+
+
+def test_parameters_need_a_tagged_cell(tmp_path, monkeypatch):
+    a_notebook(tmp_path, "alpha = 1")
+    monkeypatch.chdir(tmp_path)
+    check_source(["work.ipynb"])
+    with pytest.raises(UsageError, match="no cell tagged 'parameters', so -p alpha sets nothing"):
+        check_source(["work.ipynb", "-p", "alpha=2"])
