@@ -22,7 +22,17 @@ import msgspec
 import pytest
 
 import moorage
-from moorage.apimachinery.resources import JOBS, NODES, PODS, PVCS, SECRETS, STORAGECLASSES, Obj, Resource
+from moorage.apimachinery.resources import (
+    CONFIGMAPS,
+    JOBS,
+    NODES,
+    PODS,
+    PVCS,
+    SECRETS,
+    STORAGECLASSES,
+    Obj,
+    Resource,
+)
 from moorage.apimachinery.serving import serve
 from moorage.cli.main import main
 from moorage.cli.session import Session
@@ -32,7 +42,7 @@ from moorage.clock import rfc3339
 from moorage.decide.rates import Rate
 from moorage.errors import Forbidden, MoorageError, NotFound, NotReady
 from moorage.model.dataset import DATASETS
-from moorage.model.names import REQUEST_ANNOTATION
+from moorage.model.names import REQUEST_ANNOTATION, SYSTEM_NAMESPACE, TEMPLATE_LABEL
 from moorage.model.workspace import WORKSPACES
 from moorage.sdk.local import loop
 from moorage.server.service import ServerService
@@ -529,13 +539,22 @@ def a_workspace(*, running: bool = True) -> Seed:
     )
 
 
-def creating_workspace(case: str, /, *, name: str = "desk", cpu: str = "2", **outcome: Any) -> Case:
-    spec = {"type": "jupyterlab", "resources": {"cpu": cpu}}
+def templates(cluster: Cluster) -> None:
+    """An admin's templates: one that can be used, and one that cannot be read."""
+    for name, text in (("rstudio", "{command: [rserver], port: 8787}"), ("broken", "port: none")):
+        meta = {"namespace": SYSTEM_NAMESPACE, "name": f"workspace-{name}", "labels": {TEMPLATE_LABEL: name}}
+        cluster.put(CONFIGMAPS, {"metadata": meta, "data": {"template.yaml": text}})
+
+
+def creating_workspace(
+    case: str, /, *, name: str = "desk", cpu: str = "2", type: str = "jupyterlab", **outcome: Any
+) -> Case:
+    spec = {"type": type, "resources": {"cpu": cpu}}
     return Case(
         name=case,
-        moor=["workspace", "create", name, "--cpu", cpu],
+        moor=["workspace", "create", name, "--cpu", cpu, "--type", type],
         rest=("POST", "/api/v1/workspaces", {"name": name, "namespace": NAMESPACE, "spec": spec}),
-        sdk=lambda client: client.workspaces.create(name, cpu=cpu),
+        sdk=lambda client: client.workspaces.create(name, cpu=cpu, type=type),
         **outcome,
     )
 
@@ -594,6 +613,13 @@ WORKSPACE_CASES = [
     creating_workspace("a workspace whose name is too long", name="d" * 44, code="invalid",
                        message=f"name: '{'d' * 44}' must be at most 43 of a-z, 0-9 and '-',"
                        " a letter or digit at both ends"),
+    creating_workspace("a workspace of an admin's type", type="rstudio", seed=templates),
+    creating_workspace("a workspace of an unknown type", type="rstudo", seed=templates, code="invalid",
+                       message="type: 'rstudo' must be one of codeserver, jupyterlab, rstudio"
+                       " (did you mean rstudio?)"),
+    creating_workspace("a workspace of an invalid template", type="broken", seed=templates, code="invalid",
+                       message="type: 'broken' this template is invalid: ConfigMap workspace-broken,"
+                       " template.yaml: Expected `int`, got `str` - at `$.port`"),
     switching("a workspace is started", "start", seed=a_workspace(running=False)),
     switching("a workspace that runs is started", "start", seed=a_workspace()),
     switching("a workspace is stopped", "stop", seed=a_workspace()),

@@ -30,6 +30,7 @@ from moorage.model.workspace import (
     LOGIN,
     WORKSPACES,
     App,
+    check_type,
     check_workspace,
     parse_workspace,
     templates_of,
@@ -91,9 +92,30 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
     return obj
 
 
-async def create_workspace(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Workspace:
-    """Create a planned workspace, once for each `mark`. Raises AlreadyExists."""
+async def create_workspace(
+    api: Api, obj: Obj, *, templates: Api, mark: str = "", dry_run: bool = False
+) -> Workspace:
+    """Create a planned workspace, once for each `mark`; `templates` reads those of the platform.
+
+    Raises AlreadyExists, and InvalidObject for a type that no template has.
+    """
+    await _check_type(templates, obj)
     return workspace_of(await create_object(api, WORKSPACE, obj, mark=mark, dry_run=dry_run))
+
+
+async def _check_type(api: Api, obj: Obj) -> None:
+    """Raise InvalidObject for a type that no template has.
+
+    Who may not read the templates learns it from the workspace's condition, as with kubectl.
+    """
+    faults = check_type(obj, ())
+    if not faults:
+        return
+    try:
+        templates = await api.list(CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
+    except (Forbidden, NotFound):
+        return
+    refuse(check_type(obj, templates.items))
 
 
 async def get_workspace(api: Api, namespace: str, name: str) -> Workspace:

@@ -114,7 +114,7 @@ def create(target: Target, name: str, **options: Any) -> int:
         on_processes = await _on_processes(session)
         request = make_request(name, session.namespace, options, on_processes=on_processes)
         obj = workspaces.plan_workspace(request, on_processes=on_processes)
-        await workspaces.create_workspace(session.api, obj, dry_run=request.dry_run)
+        await workspaces.create_workspace(session.api, obj, templates=session.api, dry_run=request.dry_run)
         if request.dry_run:
             console.show(console.as_yaml(obj).rstrip("\n"))
             return 0

@@ -11,6 +11,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -505,6 +506,24 @@ def _field_message(where: str, error: msgspec.ValidationError) -> str:
     message, _, place = str(error).partition(" - at ")
     _, _, path = place.partition("$")
     return f"{where}{path.strip('`')}: {message}"
+
+
+def allowed_types(name: str, known: Iterable[str]) -> str:
+    """What an unknown type must be instead: the types, and the nearest of them."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    return f"must be one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def check_type(obj: Mapping[str, Any], configmaps: Iterable[Mapping[str, Any]]) -> list[Fault]:
+    """Whether the type of a Workspace is one of the templates; `configmaps` are those of an admin."""
+    name = str(obj["spec"].get("type") or "")
+    templates, bad = templates_of(configmaps)
+    if not name or name in templates:
+        return []
+    if name in bad:
+        return [Fault("spec.type", name, f"this template is invalid: {bad[name]}")]
+    return [Fault("spec.type", name, allowed_types(name, templates))]
 
 
 def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:

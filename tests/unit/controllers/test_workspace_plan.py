@@ -327,6 +327,12 @@ def test_the_status_says_what_it_waits_for(more, want):
     assert phase(seen_of(a_workspace(), **more)) == want
 
 
+def test_an_unknown_type_is_told_with_the_known_ones():
+    status = plan(seen_of(a_workspace(type="jupiterlab"), app=None, templates=("jupyterlab", "codeserver"))).status
+    message = "spec.type: 'jupiterlab' must be one of codeserver, jupyterlab (did you mean jupyterlab?)"
+    assert status["waitingFor"]["message"] == message
+
+
 @pytest.mark.parametrize(
     ("message", "want"),
     [

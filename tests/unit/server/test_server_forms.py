@@ -79,6 +79,7 @@ async def test_a_workspace_is_created_listed_stopped_and_deleted_by_forms(ada):
         ({"name": "Lab"}, "nvalid name"),
         ({"cpu": "much"}, "must be a quantity above zero"),
         ({"gpus": "many"}, "GPUs"),
+        ({"kind": "jupiterlab"}, "did you mean jupyterlab?"),
         ({"namespace": "../x"}, "regex"),
     ],
 )

@@ -64,6 +64,7 @@ from moorage.model.workspace import (
     Platform,
     Schedule,
     WorkspaceView,
+    allowed_types,
 )
 
 IMAGE_REASONS = (
@@ -380,8 +381,8 @@ def _standing(seen: Seen, foreign: str) -> Standing:
     if seen.fault:
         return Standing(FAILED, seen.fault_reason, seen.fault)
     if seen.app is None:
-        known = ", ".join(seen.templates)
-        return Standing(FAILED, "UnknownType", f"there is no type {seen.view.spec.type!r}; there are: {known}")
+        name = seen.view.spec.type
+        return Standing(FAILED, "UnknownType", f"spec.type: {name!r} {allowed_types(name, seen.templates)}")
     if foreign:
         return Standing(FAILED, "NameTaken", foreign)
     asked = seen.view.spec.resources.gpu_type

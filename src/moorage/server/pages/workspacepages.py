@@ -69,7 +69,8 @@ async def create(desk: Desk, request: Request) -> Response:
         body = workspace_request(form, on_processes=desk.on_processes())
         obj = workspaces.plan_workspace(body, on_processes=desk.on_processes())
         desk.context.audit(request, "create workspace", f"{body.namespace}/{body.name}")
-        await workspaces.create_workspace(desk.context.acting(request.state.user), obj)
+        api = desk.context.acting(request.state.user)
+        await workspaces.create_workspace(api, obj, templates=desk.context.api)
     except (Problem, MoorageError) as error:
         return await _list_page(desk, request, problem_to_show(error), form)
     return done(HERE, "created", f"{body.namespace}/{body.name}")

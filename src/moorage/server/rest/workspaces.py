@@ -35,7 +35,9 @@ async def create_workspace(call: Call[NewWorkspace, None]) -> Workspace | tuple[
     obj = workspaces.plan_workspace(call.body, on_processes=cluster.on_processes())
     call.audit("create workspace", f"{call.body.namespace}/{call.body.name}")
     dry_run = call.body.dry_run
-    workspace = await workspaces.create_workspace(call.api, obj, mark=call.mark, dry_run=dry_run)
+    workspace = await workspaces.create_workspace(
+        call.api, obj, templates=call.context.api, mark=call.mark, dry_run=dry_run
+    )
     return (200, workspace) if dry_run else workspace
 
 
