@@ -33,6 +33,7 @@ from moorage.client.cluster import SELF_SUBJECT_REVIEWS, Cluster, server_of
 from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import spool
 from moorage.clock import SYSTEM
+from moorage.decide.maps.mapjob import NO_ITEM
 from moorage.decide.rates import Rate
 from moorage.errors import Forbidden, MoorageError
 from moorage.kube.config import Connection as KubeConnection
@@ -528,3 +529,8 @@ def test_the_audit_log_names_the_map(site):
     loop().run(site.service.audit.flush())
     entries = loop().run(site.service.desk.do(SessionStore.audit))
     assert [(entry.person, entry.what) for entry in entries] == [(USER, "create map lab/m")]
+
+
+def test_a_command_that_does_not_name_the_item_is_warned_of(site):
+    created = site.rest("POST", MAPS, NEW_MAP | {"workers": {"command": ["python", "square.py"]}})
+    assert NO_ITEM in created["notes"]

@@ -146,7 +146,7 @@ class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     ]
     command: Annotated[
         list[str],
-        Meta(max_length=1000, description="A process for each item; {item}, {key} and {index} are put in."),
+        Meta(max_length=1000, description="A process for each item; {item}, {item.FIELD} and {index} are put in."),
     ] = []
     function: Annotated[FunctionSource | None, Meta(description="Loaded once, called for each item.")] = None
     slots: Annotated[

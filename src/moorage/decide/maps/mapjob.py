@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ SHIPPED = "work"  # volume, init container and suffix of the Secret of a directo
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 FUNCTION_WORD = "python3"  # stands for the command of a map that has a function
 LIMIT_MAX = 1_000_000
+PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")  # as the worker replaces them
+ITEM_VARIABLES = ("MOORAGE_ITEM", "MOORAGE_INDEX")  # the worker sets them for each item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,20 @@ class MapJobPlan:
         return [document for document in (self.secret, self.config_map, self.mapjob) if document is not None]
 
 
+NO_ITEM = (
+    "the command is the same for every item: it names neither {item} nor {index}, so only a program that reads"
+    " $MOORAGE_ITEM gets the item"
+)
+
+
+def takes_item(command: Sequence[str]) -> bool:
+    """Whether the words of a command name the item, or a variable that holds it.
+
+    A program may read the variables by itself: nobody sees that from outside.
+    """
+    return any(PLACEHOLDER.search(word) or any(name in word for name in ITEM_VARIABLES) for word in command)
+
+
 def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> MapJobPlan:
     """The MapJob for a request, by the rules of runs: limits, nodes without GPUs, images, volumes, variables."""
     run = plan_run(request.run, caller, facts)
@@ -81,6 +98,8 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
             Problem("parallelism", f"invalid parallelism {request.parallelism}: use 1 to {PARALLELISM_MAX:,}")
         )
     notes = tuple(note.replace("a job that", "a worker that") for note in run.notes)
+    if request.function is None and not takes_item(request.run.command):
+        notes += (NO_ITEM,)
     if problems or run.job is None:
         return MapJobPlan(name=run.name, mapjob={}, notes=notes, problems=tuple(problems))
     spec: Obj = {"parallelism": request.parallelism}

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from moorage.actions import mapjobs, maps
 from moorage.api.maps import MapPolicy, MapWorkers, NewMap
 from moorage.apimachinery.api import Api
-from moorage.decide.maps.mapjob import MapJobPlan, MapRequest
+from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, takes_item
 from moorage.decide.runs.request import Caller
 from moorage.decide.runs.timelimit import parse_time
 from moorage.errors import MoorageError
@@ -130,8 +130,12 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
     name = reader.text("name")
     if name is None:
         reader.refuse("name", "no name given: use a-z, 0-9 and -")
-    if not any("{item" in word or "{index}" in word for word in command):
-        reader.refuse("command", "the command is the same for every item: write {item} where the item stands")
+    if not takes_item(command):
+        reader.refuse(
+            "command",
+            "the command is the same for every item: write {item} where the item stands;"
+            " for a program that reads $MOORAGE_ITEM by itself, use `moor map create`",
+        )
     policy: dict[str, object] = {"retries": reader.number("retries", MapPolicy().retries, "number of retries")}
     if timeout := reader.text("timeout"):
         try:
