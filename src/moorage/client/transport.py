@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -68,6 +69,8 @@ class HttpTransport:
     def __init__(self, ca: str = "") -> None:
         self._ca = ca
         self._http: aiohttp.ClientSession | None = None
+        self._kept: AsyncGenerator[aiohttp.ClientSession, None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def request(
         self,
@@ -82,7 +85,7 @@ class HttpTransport:
         import aiohttp
 
         try:
-            answer = await self._session().request(
+            answer = await (await self._session()).request(
                 method,
                 url,
                 params=list(params),
@@ -104,7 +107,7 @@ class HttpTransport:
         import aiohttp
 
         try:
-            opened = await self._session().ws_connect(
+            opened = await (await self._session()).ws_connect(
                 url,
                 params=list(params),
                 headers=dict(headers),
@@ -121,17 +124,29 @@ class HttpTransport:
             yield opened
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        kept, self._kept, self._http = self._kept, None, None
+        if kept is not None:
+            await kept.aclose()
 
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            import aiohttp
-
-            trust = ssl.create_default_context(cadata=self._ca) if self._ca else True
-            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
+    async def _session(self) -> aiohttp.ClientSession:
+        """The session of the running loop; a new one where the former was closed with its loop."""
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._http.closed or self._loop is not loop:
+            self._kept, self._loop = _session_of(self._ca), loop
+            self._http = await anext(self._kept)
         return self._http
+
+
+async def _session_of(ca: str) -> AsyncGenerator[aiohttp.ClientSession, None]:
+    """A session that closes itself when nobody closed it.
+
+    The event loop closes a generator that is forgotten, and all that are left when it ends.
+    """
+    import aiohttp
+
+    trust = ssl.create_default_context(cadata=ca) if ca else True
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
+        yield session
 
 
 class _HttpAnswer:

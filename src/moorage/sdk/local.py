@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote, urlencode, urlsplit
@@ -33,6 +34,7 @@ NAMESPACE = "local"
 OWNER = "local"
 BATCH_ITEMS = 200  # one worker takes them for all its slots
 READY_SECONDS = 30.0
+CLOSE_SECONDS = 2.0  # for open connections at the end of the program
 FAST_FOLDER = Path("/dev/shm")  # memory: a map that ends with its process has no use for a disk
 
 T = TypeVar("T")
@@ -44,6 +46,13 @@ class Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="moorage", daemon=True).start()
+        atexit.register(self._close_sessions, os.getpid())
+
+    def _close_sessions(self, process: int) -> None:
+        """Close at exit what the program did not close; not in a forked child, where the thread is missing."""
+        if os.getpid() == process:
+            with suppress(TimeoutError):
+                self.submit(self._loop.shutdown_asyncgens()).result(CLOSE_SECONDS)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
