@@ -40,6 +40,7 @@ CANCELLED = "Cancelled"  # how ENDED_ANNOTATION begins after `moor cancel`
 PEAK_MEMORY_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"  # on a pod, by node agents that measure it
 LONG_RUN = timedelta(minutes=10)  # from here on a run without a checkpoint has something to lose
 STALE_CHECKPOINT = timedelta(minutes=30)
+CLOCK_SKEW = timedelta(minutes=5)  # of a node's clock behind the API server's
 
 
 class State(StrEnum):
@@ -368,8 +369,9 @@ def view_pod(pod: Obj) -> PodView:
     disruption = condition(pod, "DisruptionTarget") or {}
     disrupted = disruption.get("status") == "True"
     unscheduled = condition(pod, "PodScheduled") or {}
-    started = moment(ended.get("startedAt") or running.get("startedAt"))
-    accepted = moment(status.get("startTime"))
+    created = moment(pod["metadata"].get("creationTimestamp"))
+    started = _since(created, ended.get("startedAt") or running.get("startedAt"))
+    accepted = _since(created, status.get("startTime"))
     deadline = spec.get("activeDeadlineSeconds")
     limits = ((spec.get("containers") or [{}])[0].get("resources") or {}).get("limits") or {}
     # the cause comes first: what took the pod away, then how its container ended
@@ -395,9 +397,9 @@ def view_pod(pod: Obj) -> PodView:
         attempt=attempt_of(pod),
         phase=status.get("phase") or "Pending",
         node=spec.get("nodeName") or "",
-        created=moment(pod["metadata"].get("creationTimestamp")),
+        created=created,
         started=started,
-        ended=moment(ended.get("finishedAt")),
+        ended=_since(created, ended.get("finishedAt")),
         exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
         reason="" if reason == "Completed" else reason,
         message=message,
@@ -411,6 +413,15 @@ def view_pod(pod: Obj) -> PodView:
     if view.phase == "Running" and view.started is None:
         return replace(view, started=accepted)
     return view
+
+
+def _since(created: datetime | None, text: str | None) -> datetime | None:
+    """A moment in a pod's life; None for one before its creation.
+
+    A runtime that could not start a container says that it started in 1970. Clocks of nodes may be slow.
+    """
+    when = moment(text)
+    return None if when is not None and created is not None and when < created - CLOCK_SKEW else when
 
 
 def _type_of(gpus: int, node: str, node_types: Mapping[str, str], asked: Sequence[str]) -> str:

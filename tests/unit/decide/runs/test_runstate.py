@@ -331,6 +331,31 @@ def test_following_ends_with_the_jobs_own_code(jobs, pods, code):
     assert exit_code_of(view_run(jobs, pods, now=NOON)) == code
 
 
+def test_times_before_the_pods_creation_are_absent():
+    """A runtime that cannot start a container says that it started in 1970."""
+    ended = {
+        "exitCode": 128, "reason": "StartError", "startedAt": "1970-01-01T00:00:00Z", "finishedAt": ago(minutes=2)
+    }  # fmt: skip
+    pod = a_pod(phase="Failed") | {
+        "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]}
+    }
+    pod["metadata"]["creationTimestamp"] = ago(minutes=3)
+    run = view_run([a_job(end="Failed")], [pod], now=NOON)
+    assert (run.started, run.pods[0].started, run.exit_code, run.reason) == (None, None, 128, "StartError")
+    assert run.pods[0].ended == NOON - timedelta(minutes=2)
+
+
+def test_a_node_whose_clock_is_slow_still_says_when_it_began():
+    pod = a_pod() | {
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"state": {"running": {"startedAt": ago(minutes=4)}}}],
+        }
+    }
+    pod["metadata"]["creationTimestamp"] = ago(minutes=3)
+    assert view_run([a_job()], [pod], now=NOON).started == NOON - timedelta(minutes=4)
+
+
 def test_jobs_that_are_no_runs_are_left_out():
     other = a_job()
     del other["metadata"]["labels"]["moorage.dev/run"]
