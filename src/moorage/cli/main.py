@@ -35,7 +35,34 @@ def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
     A reader of stdout that has read enough ends it with 0.
     `opener` replaces `moorage.cli.session.open_session`, for tests.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv), opener)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return 0  # the reader has read what it wanted, as `moor jobs | head` does
+    except OSError as error:
+        import errno
+
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
+        _drop_output()
+        _say_error(
+            f"cannot write {error.filename or 'the output'}: {os.strerror(error.errno).lower()}",
+            "free some space, or write to another place",
+        )
+        return 1
+    return code
+
+
+def _drop_output() -> None:
+    """Send what is still buffered for stdout nowhere, so that the exit does not complain again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _run(words: list[str], opener: Any) -> int:
     if "_MOOR_COMPLETE" in os.environ:
         from moorage.cli.completion import complete
 
@@ -97,7 +124,6 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
 
     try:
         code = _invoke(load(target), name, words, opener)
-        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
         return 2
@@ -115,9 +141,6 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
         for message, hint in getattr(error, "problems", None) or [(error.message, error.hint)]:
             _say_error(message, hint)
         return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second complaint at exit
-        return 0  # the reader has read what it wanted, as `moor jobs | head` does
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return code if isinstance(code, int) else 0

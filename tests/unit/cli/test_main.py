@@ -210,6 +210,25 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("words", ["--help", "--version", "jobs --help", "plan --help"])
+def test_a_full_disk_is_one_error(words):
+    done = subprocess.run(
+        f"{sys.executable} -m moorage.cli.main {words} > /dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [
+            "error: cannot write the output: no space left on device",
+            "hint: free some space, or write to another place",
+        ],
+    )
+
+
 def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):
     from moorage.cli.datafolder import DataFolder
     from moorage.client.cluster import Target, choose_kubeconfig
