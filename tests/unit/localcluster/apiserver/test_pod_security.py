@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.apimachinery.podsecurity import violations
 from moorage.apimachinery.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS
 from moorage.errors import Forbidden, Invalid
-from moorage.localcluster.apiserver.admission.podsecurity import violations
 from moorage.localcluster.apiserver.auth.users import User
 from moorage.localcluster.apiserver.pipeline.calls import Call
 from moorage.localcluster.apiserver.server import ApiServer
